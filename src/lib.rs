@@ -209,8 +209,8 @@ pub use folder::{
     WEIGHTS_INDEX_FILE, is_lock_of_this_host, lock_folder,
 };
 pub use run::{
-    CHOICE_FILE, Choice, Chosen, Launch, Program, Ranks, Role, Session, earlier_choice, has_option, launch,
-    without,
+    CHOICE_FILE, Choice, Chosen, ForNodes, Launch, Program, Ranks, Role, Session, earlier_choice, has_option,
+    launch, without,
 };
 pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,

@@ -2,6 +2,7 @@
 
 mod auto;
 mod dry_run;
+mod elastic;
 mod ending;
 mod exhaustion;
 mod launch;
@@ -14,7 +15,7 @@ mod run_folder;
 mod session;
 mod start;
 
-pub use auto::{CHOICE_FILE, Choice, Chosen, earlier_choice, has_option, without};
+pub use auto::{CHOICE_FILE, Choice, Chosen, ForNodes, earlier_choice, has_option, without};
 pub use launch::{Launch, launch};
 pub use program::{Program, Ranks, Role};
 pub(crate) use run_folder::{StartFrom, write_choice};

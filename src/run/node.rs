@@ -7,6 +7,7 @@ use anyhow::Context;
 use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcome, Source};
 use brigade_report::{LogFormat, RunEvent, add_to_history, json_line, log_format, message_of};
 
+use super::elastic::{ElasticRun, NodeChanges};
 use super::ending::{print_event, printed_its_error};
 use super::exhaustion::ExhaustionWatch;
 use super::notify::notify;
@@ -36,9 +37,18 @@ impl Program<'_> {
         if !is_default && !self.flags.quiet {
             print_stderr(Detected::Node(node.clone()));
         }
+        let args: Vec<OsString> = match self.chosen {
+            Some(chosen) => chosen.args.clone(),
+            None => std::env::args_os().skip(1).collect(),
+        };
+        let is_elastic = node.min_nodes < node.nnodes;
+        let elastic = is_elastic.then(|| ElasticRun::new(self, node, nproc, &args)).transpose()?;
         let prepared = || {
             let token = Detected::Node(node.clone()).token(&environment)?;
-            self.plan(nproc.saturating_mul(node.nnodes))?;
+            match &elastic {
+                Some(elastic) => elastic.check()?,
+                None => drop(self.plan(nproc.saturating_mul(node.nnodes))?),
+            }
             device::check_node(self.settings, nproc, nproc * node.nnodes)?;
             prepare(Role::Launcher)?;
             let Settings { output, .. } = self.settings;
@@ -61,13 +71,12 @@ impl Program<'_> {
         launch.blocks_signals = true;
         launch.format = (log_format() == LogFormat::Json)
             .then_some(LineFormat { write: |rank, line| json_line(Some(rank), line), read: message_of });
-        launch.args = match self.chosen {
-            Some(chosen) => chosen.args.clone(),
-            None => std::env::args_os().skip(1).collect(),
-        };
+        launch.args = args;
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&folder.run))];
-        if let Some(chosen) = self.chosen {
+        if let Some(elastic) = elastic {
+            elastic.configure(&mut launch);
+        } else if let Some(chosen) = self.chosen {
             launch.env.push((RUN_CHOICE.into(), serde_json::to_string_pretty(&chosen.record)?.into()));
         }
         launch.env.extend(device::rank_environment(self.settings.compute.backend));
@@ -75,7 +84,11 @@ impl Program<'_> {
         let began = brigade_report::now();
         let note = |event| drop(add_to_history(&dir, began, event));
         let mut exhaustion = ExhaustionWatch::begin(&dir, node.node_rank);
+        let mut changes = NodeChanges::default();
         let outcome = brigade_launch::launch(&launch, &mut |event| {
+            if node.node_rank == 0 {
+                changes.of(&event).into_iter().for_each(note);
+            }
             let restarted = match &event {
                 Event::Restarting { number, failure, .. } => {
                     let reason = first_line(failure);
@@ -91,11 +104,13 @@ impl Program<'_> {
             // Rank 0 wrote down these.
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Interrupted { signal, .. } => note(RunEvent::Interrupted { signal: signal.clone() }),
+            Outcome::NodeLost(lost) if lost.start_again => note(RunEvent::Preempted),
             other => note(RunEvent::Failed { reason: first_line(other) }),
         }
         folder.release(match &outcome {
             Outcome::Done => "finished",
             Outcome::Preempted { .. } => "preempted",
+            Outcome::NodeLost(lost) if lost.start_again => "preempted",
             Outcome::Interrupted { .. } => "interrupted",
             _ => "failed",
         });

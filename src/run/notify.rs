@@ -21,6 +21,7 @@ pub(super) fn notify(command: &[String], dir: &Path, outcome: &Outcome) {
     let event = match outcome {
         Outcome::Done => "finished",
         Outcome::Preempted { .. } => "preempted",
+        Outcome::NodeLost(lost) if lost.start_again => "preempted",
         Outcome::Interrupted { .. } => "interrupted",
         _ => "failed",
     };

@@ -1,6 +1,6 @@
 //! The standard flags of a program that starts or joins a world.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 
@@ -44,6 +44,30 @@ impl FromStr for NprocPerNode {
     }
 }
 
+/// How many nodes a world has: the same number throughout, or, in an elastic world, as many as there are within bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeCount {
+    /// The world goes on with no fewer.
+    pub least: usize,
+    /// It has no more.
+    pub most: usize,
+}
+
+impl From<usize> for NodeCount {
+    fn from(nodes: usize) -> Self {
+        Self { least: nodes, most: nodes }
+    }
+}
+
+impl fmt::Display for NodeCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.least == self.most {
+            true => write!(f, "{}", self.most),
+            false => write!(f, "{}:{}", self.least, self.most),
+        }
+    }
+}
+
 fn restarts(text: &str) -> Result<u32, String> {
     let number = count(text, 0, MAX_RESTARTS as usize)?;
     u32::try_from(number).map_err(|error| error.to_string())
@@ -56,9 +80,18 @@ pub struct LaunchArgs {
     /// Ranks to start on this node: a number, or `auto`/`cpu` for one per core.
     #[arg(long, value_name = "N|auto|cpu", allow_negative_numbers = true)]
     pub nproc_per_node: Option<NprocPerNode>,
-    /// Nodes of the world; start the same command on each with its own --node-rank.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = node_count)]
-    pub nnodes: Option<usize>,
+    /// Nodes of the world; start the same command on each with its own --node-rank. MIN:MAX makes the world elastic: it goes on
+    /// without nodes that are gone, down to MIN, and takes in those that come later, up to MAX.
+    #[arg(long, value_name = "N|MIN:MAX", allow_negative_numbers = true, value_parser = node_count)]
+    pub nnodes: Option<NodeCount>,
+    /// How long an elastic world with MIN nodes waits for more before it starts: at first, and for a node that is lost
+    /// [default: 30]. Node 0's number counts.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    pub last_call: Option<Duration>,
+    /// How long the ranks of an elastic world run at least before they are started again with a node that came later
+    /// [default: 60]. Node 0's number counts.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    pub resize_interval: Option<Duration>,
     /// This node's number, from 0.
     #[arg(long, value_name = "I", allow_negative_numbers = true, value_parser = |text: &str| count(text, 0, MAX_WORLD_SIZE - 1))]
     pub node_rank: Option<usize>,
@@ -154,9 +187,12 @@ mod tests {
     #[test]
     fn reads_torchrun_spellings() {
         let args =
-            parse("--nproc-per-node auto --nnodes 2:2 --node-rank 1 --rdzv-endpoint head --tee").unwrap();
+            parse("--nproc-per-node auto --nnodes 2:4 --node-rank 1 --rdzv-endpoint head --tee").unwrap();
         assert_eq!(args.nproc_per_node, Some(NprocPerNode::PerCore));
-        assert_eq!((args.nnodes, args.node_rank, args.tee), (Some(2), Some(1), true));
+        assert_eq!((args.node_rank, args.tee), (Some(1), true));
+        let nodes = |line| parse(line).unwrap().nnodes.unwrap();
+        assert_eq!((args.nnodes, nodes("--nnodes 3")), (Some(NodeCount { least: 2, most: 4 }), 3.into()));
+        assert_eq!([nodes("--nnodes 2:2"), nodes("--nnodes 1:3")].map(|n| n.to_string()), ["2", "1:3"]);
         assert_eq!(args.endpoint().unwrap().unwrap().to_string(), "head:29400");
         let args = parse("--nproc-per-node 4 --master-addr head").unwrap();
         assert_eq!(args.nproc_per_node.unwrap().resolve(), 4);
@@ -172,7 +208,8 @@ mod tests {
         for (line, said) in [
             ("--nproc-per-node 0", "1 to 1024"),
             ("--nproc-per-node gpu", "not supported"),
-            ("--nnodes 1:4", "fixed number"),
+            ("--nnodes 4:2", "4 is more than 2"),
+            ("--nnodes 2:", "1 to 1024"),
             ("--nnodes 70000", "1 to 1024"),
             ("--master-port 0", "1 to 65535"),
             ("--rdzv-endpoint a:b", "1 to 65535"),

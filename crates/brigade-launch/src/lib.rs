@@ -64,7 +64,7 @@ mod launcher;
 mod parse;
 mod rank;
 
-pub use args::{LaunchArgs, NprocPerNode};
+pub use args::{LaunchArgs, NodeCount, NprocPerNode};
 pub use auth_token::{TOKEN_VARIABLE, parse_token};
 pub use brigade_comm::{AuthToken, MAX_WORLD_SIZE};
 pub use endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint};
@@ -73,7 +73,8 @@ pub use error::{Error, Result};
 pub use launcher::{
     config::{
         DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
-        DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, LaunchConfig, LineFormat,
+        DEFAULT_LAST_CALL, DEFAULT_RESIZE_INTERVAL, DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, Elastic,
+        LaunchConfig, LineFormat,
     },
     deadlines::ROOT_CAUSE_WINDOW,
     launch,

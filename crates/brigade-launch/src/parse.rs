@@ -4,24 +4,26 @@ use std::time::Duration;
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 
+use crate::args::NodeCount;
+
 /// A decimal number within bounds, or a description of the bounds.
 pub fn count(text: &str, least: usize, most: usize) -> Result<usize, String> {
     let number = text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     number.filter(|n| (least..=most).contains(n)).ok_or_else(|| format!("a number from {least} to {most}"))
 }
 
-/// A number of nodes: `N`, or torchrun's `MIN:MAX` with both equal.
-pub fn node_count(text: &str) -> Result<usize, String> {
+/// A number of nodes: `N`, or torchrun's `MIN:MAX`.
+pub fn node_count(text: &str) -> Result<NodeCount, String> {
     let (least, most) = text.split_once(':').unwrap_or((text, text));
     let nodes = |text| {
         count(text, 1, MAX_WORLD_SIZE)
             .map_err(|range| format!("{range}, each with at least a rank; {}", allowed_world_size()))
     };
     let (least, most) = (nodes(least)?, nodes(most)?);
-    if least != most {
-        return Err("a world has a fixed number of nodes; MIN:MAX is not supported".into());
+    if least > most {
+        return Err(format!("MIN:MAX needs MIN up to MAX, and {least} is more than {most}"));
     }
-    Ok(least)
+    Ok(NodeCount { least, most })
 }
 
 /// A port, 1 to 65535.

@@ -73,6 +73,24 @@ pub enum RunEvent {
         /// What failed.
         reason: String,
     },
+    /// A node of an elastic run was lost, or told to leave; the others go on without it.
+    NodeLeft {
+        /// Its `--node-rank`, where it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<usize>,
+        /// Its host, where it is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        host: Option<String>,
+        /// How that was noticed.
+        reason: String,
+    },
+    /// A node takes part in an elastic run from its next start on.
+    NodeJoined {
+        /// Its `--node-rank`.
+        node: usize,
+        /// Its host.
+        host: String,
+    },
     /// A rank failed, and the run is over.
     Failed {
         /// What failed.
@@ -83,6 +101,21 @@ pub enum RunEvent {
         /// The signal's name.
         signal: String,
     },
+}
+
+impl RunEvent {
+    /// What happened to the nodes of an elastic run, in words; none for any other event.
+    pub fn of_nodes(&self) -> Option<String> {
+        match self {
+            Self::NodeLeft { node, host, reason } => {
+                let name = node.map_or("a node".to_owned(), |node| format!("node {node}"));
+                let host = host.as_ref().map_or_else(String::new, |host| format!(" ({host})"));
+                Some(format!("{name}{host} left: {reason}"))
+            }
+            Self::NodeJoined { node, host } => Some(format!("node {node} ({host}) joined")),
+            _ => None,
+        }
+    }
 }
 
 /// Adds an event to the history in a run's folder, if its ranks were ready at any time since `began` (seconds since 1970); else the

@@ -7,6 +7,8 @@ mod resumed;
 mod trial;
 
 use std::ffi::OsString;
+use std::fmt;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade_core::PP;
@@ -31,6 +33,23 @@ pub struct Chosen {
     pub args: Vec<OsString>,
     /// What was chosen and why, for [`CHOICE_FILE`].
     pub record: Choice,
+    /// How the same is chosen again for another number of nodes.
+    pub for_nodes: Option<ForNodes>,
+}
+
+/// What an elastic run adds to the arguments of its ranks for each number of nodes.
+#[derive(Clone)]
+pub struct ForNodes {
+    /// The arguments without it.
+    pub args: Vec<OsString>,
+    /// What it adds, or why ranks cannot run on so many nodes.
+    pub flags: Arc<dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync>,
+}
+
+impl fmt::Debug for ForNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForNodes").field("args", &self.args).finish_non_exhaustive()
+    }
 }
 
 /// What was chosen for a run, and why.
@@ -68,10 +87,10 @@ impl StandardFlags {
         settings: &Settings,
         ranks: &Ranks,
     ) -> anyhow::Result<Chosen> {
-        let Chosen { args, mut record } = chosen;
+        let Chosen { args, mut record, for_nodes } = chosen;
         record.ranks = ranks.world();
         if self.micro_batch_size != Some(MicroBatchSize::Auto) {
-            return Ok(Chosen { args, record });
+            return Ok(Chosen { args, record, for_nodes });
         }
         let open = without(&args, &["--micro-batch-size"], &[]);
         if !ranks.is_launcher {
@@ -125,7 +144,7 @@ impl StandardFlags {
         if !has_option(&args, "--nproc-per-node") {
             args.extend(["--nproc-per-node".into(), ranks.per_node.to_string().into()]);
         }
-        Ok(Chosen { args, record })
+        Ok(Chosen { args, record, for_nodes })
     }
 }
 

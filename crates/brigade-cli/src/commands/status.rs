@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
 use brigade::checkpoints::{LeaseFound, lease_place, look_at_lease};
-use brigade::report::{HumanCount, StepRecord, now};
+use brigade::report::{HumanCount, StepRecord, counted, now};
 use brigade::{UsageError, exit, is_lock_of_this_host};
 use brigade_runs::{Overview, RunState, overviews};
 use clap::Args;
@@ -24,6 +24,9 @@ Exit codes: 0 it runs or is finished, 1 it failed or was killed, 2 wrong usage, 
 /// A run on another host whose lock is not seen here does not go on when it has written no step for so long, and for some steps more: one may
 /// have a validation or a checkpoint after it.
 const SILENCE: Duration = Duration::from_secs(60);
+
+/// The last nodes that left or joined, as many as are shown.
+const SHOWN_NODES: usize = 4;
 
 /// How many steps more.
 const SILENT_STEPS: f64 = 20.0;
@@ -47,6 +50,10 @@ struct Seen {
     /// What targets are called, if that is known.
     unit: Option<String>,
     ranks: Option<usize>,
+    /// The axes of the mesh with their sizes.
+    mesh: Vec<(String, usize)>,
+    /// Nodes of an elastic run that left or joined, and when.
+    nodes: Vec<(f64, String)>,
     /// Who is at work, and when it gave a sign of life.
     holder: Option<String>,
 }
@@ -77,6 +84,12 @@ fn in_folder(folder: &Path) -> anyhow::Result<Seen> {
         total_steps: run.total_steps(),
         unit: Some(run.unit().to_string()),
         ranks: run.ranks(),
+        mesh: run.mesh(),
+        nodes: run
+            .history
+            .iter()
+            .filter_map(|record| Some((record.time, record.event.of_nodes()?)))
+            .collect(),
         holder: None,
     })
 }
@@ -117,7 +130,17 @@ fn in_store(url: &str) -> anyhow::Result<Seen> {
     let holder = format!("{}; its last sign of life was {:.0} s ago", record.holder, silent.as_secs_f64());
     let last = serde_json::from_value(record.status["last"].clone()).ok();
     let total_steps = record.status["total_steps"].as_u64().filter(|steps| *steps > 0);
-    Ok(Seen { name: url.into(), state, last, total_steps, unit: None, ranks: None, holder: Some(holder) })
+    Ok(Seen {
+        name: url.into(),
+        state,
+        last,
+        total_steps,
+        unit: None,
+        ranks: None,
+        mesh: vec![],
+        nodes: vec![],
+        holder: Some(holder),
+    })
 }
 
 fn text(seen: &Seen) -> String {
@@ -140,6 +163,13 @@ fn text(seen: &Seen) -> String {
         }
         text.push('\n');
     }
+    if let Some(ranks) = seen.ranks.filter(|_| !seen.nodes.is_empty()) {
+        let axes: Vec<String> = seen.mesh.iter().map(|(axis, size)| format!("{axis} {size}")).collect();
+        text.push_str(&format!("on {}, mesh {}\n", counted(ranks, "rank"), axes.join(" x ")));
+    }
+    for (time, happened) in seen.nodes.iter().rev().take(SHOWN_NODES).rev() {
+        text.push_str(&format!("{happened}, {:.0} s ago\n", (now() - time).max(0.0)));
+    }
     if let Some(holder) = &seen.holder {
         text.push_str(&format!("{holder}\n"));
     }
@@ -157,6 +187,8 @@ fn json(seen: &Seen) -> String {
         "tokens_per_second": last.map(|last| last.tokens_per_second),
         "time": last.and_then(|last| last.time),
         "ranks": seen.ranks,
+        "mesh": seen.mesh,
+        "nodes": seen.nodes.iter().map(|(time, text)| serde_json::json!({ "time": time, "what": text })).collect::<Vec<_>>(),
         "holder": seen.holder,
     });
     format!("{value}\n")

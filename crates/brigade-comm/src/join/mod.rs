@@ -1,5 +1,6 @@
 //! Worlds of processes: how their ranks find each other, the control plane, and the connections behind their links.
 
+mod channel;
 mod control;
 pub(crate) mod fuzz;
 mod host_identity;
@@ -11,6 +12,7 @@ mod start;
 mod wire;
 mod world;
 
+pub use channel::{Channel, ChannelError};
 pub use host_identity::host_identity;
 pub use options::Join;
 pub use start::join;

@@ -125,6 +125,7 @@ fn node(name: &str, text: &str, spec: &Spec, types: &[&str], source: Source) -> 
         .map_err(|allowed| bad(format!("{:?} is not a host:port; {allowed}", all[0])))?;
     Ok(Detected::Node(NodeInfo {
         nnodes: all.len(),
+        min_nodes: all.len(),
         node_rank: before + task.index,
         nproc_per_node: None,
         endpoint: (all.len() > 1).then_some(endpoint),

@@ -5,6 +5,7 @@ use std::fmt;
 use brigade_comm::{AuthToken, MAX_WORLD_SIZE, allowed_world_size};
 
 use crate::{
+    args::NodeCount,
     auth_token::token_from_env,
     endpoint::Endpoint,
     error::{Error, Result},
@@ -77,8 +78,10 @@ pub struct RankInfo {
 /// This process is to start the ranks of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The number of nodes.
+    /// The number of nodes; in an elastic world the most.
     pub nnodes: usize,
+    /// The fewest nodes that an elastic world goes on with; in any other world `nnodes`.
+    pub min_nodes: usize,
     /// This node's number, below `nnodes`.
     pub node_rank: usize,
     /// Ranks to start on this node; `None` where the source does not say, so that the caller decides.
@@ -136,7 +139,8 @@ impl fmt::Display for Detected {
                 write!(f, "rank {rank} of {world_size}, from {source}")
             }
             Self::Node(node) => {
-                write!(f, "node {} of {}, from {}", node.node_rank, node.nnodes, node.source)?;
+                let nodes = NodeCount { least: node.min_nodes, most: node.nnodes };
+                write!(f, "node {} of {nodes}, from {}", node.node_rank, node.source)?;
                 match node.overridden {
                     Some(source) => write!(f, " (it overrides {source})"),
                     None => Ok(()),

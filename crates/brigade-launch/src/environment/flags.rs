@@ -2,17 +2,18 @@
 
 use super::detected::{Detected, NodeInfo, Source, within_bounds};
 use crate::{
-    args::{LaunchArgs, NprocPerNode},
+    args::{LaunchArgs, NodeCount, NprocPerNode},
     error::{Error, Result},
 };
 
 /// The node that the flags describe.
 pub fn read(args: &LaunchArgs, overridden: Option<Source>) -> Result<Detected> {
-    let nnodes = args.nnodes.unwrap_or(1);
+    let count = args.nnodes.unwrap_or(1.into());
+    let NodeCount { least: min_nodes, most: nnodes } = count;
     let endpoint = args.endpoint()?;
     let node_rank = match args.node_rank {
         Some(rank) if rank >= nnodes => {
-            let allowed = format!("it must be from 0 to {} (--nnodes is {nnodes})", nnodes - 1);
+            let allowed = format!("it must be from 0 to {} (--nnodes is {count})", nnodes - 1);
             return Err(Error::Flag { option: "--node-rank", value: rank.to_string(), allowed });
         }
         Some(rank) => rank,
@@ -23,7 +24,15 @@ pub fn read(args: &LaunchArgs, overridden: Option<Source>) -> Result<Detected> {
         return Err(needs("--rdzv-endpoint", "the ranks of other nodes look for rank 0 there"));
     }
     let nproc_per_node = args.nproc_per_node.map(NprocPerNode::resolve);
-    within_bounds(NodeInfo { nnodes, node_rank, nproc_per_node, endpoint, source: Source::Flags, overridden })
+    within_bounds(NodeInfo {
+        nnodes,
+        min_nodes,
+        node_rank,
+        nproc_per_node,
+        endpoint,
+        source: Source::Flags,
+        overridden,
+    })
 }
 
 fn needs(needs: &'static str, reason: &'static str) -> Error {
@@ -35,6 +44,7 @@ pub fn standalone(nproc_per_node: Option<usize>) -> Result<Detected> {
     let source = if nproc_per_node.is_some() { Source::Flags } else { Source::Standalone };
     within_bounds(NodeInfo {
         nnodes: 1,
+        min_nodes: 1,
         node_rank: 0,
         nproc_per_node,
         endpoint: None,
@@ -47,6 +57,7 @@ pub fn standalone(nproc_per_node: Option<usize>) -> Result<Detected> {
 pub fn overriding(nproc: usize, source: Source) -> Result<Detected> {
     within_bounds(NodeInfo {
         nnodes: 1,
+        min_nodes: 1,
         node_rank: 0,
         nproc_per_node: Some(nproc),
         endpoint: None,

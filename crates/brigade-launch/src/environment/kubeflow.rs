@@ -5,7 +5,7 @@ use super::{
     variables::Variables,
 };
 use crate::{
-    args::NprocPerNode,
+    args::{NodeCount, NprocPerNode},
     error::{Error, Result},
     parse::node_count,
 };
@@ -15,9 +15,10 @@ const HINT: &str = "with several nodes set PET_NNODES, PET_NODE_RANK and PET_MAS
 /// The node that `PET_*` describes. What is not set has torchrun's default.
 pub fn read(env: Variables) -> Result<Detected> {
     let several = ["PET_NNODES"];
-    let nnodes = env.get("PET_NNODES").map_or(Ok(1), |text| {
+    let count = env.get("PET_NNODES").map_or(Ok(1.into()), |text| {
         node_count(&text).map_err(|allowed| Error::variable("PET_NNODES", &text, allowed))
     })?;
+    let NodeCount { least: min_nodes, most: nnodes } = count;
     let nproc = |text: String| {
         let parsed = text.parse::<NprocPerNode>();
         parsed
@@ -35,5 +36,13 @@ pub fn read(env: Variables) -> Result<Detected> {
         ),
     };
     let (source, overridden) = (Source::Kubeflow, None);
-    Ok(Detected::Node(NodeInfo { nnodes, node_rank, nproc_per_node, endpoint, source, overridden }))
+    Ok(Detected::Node(NodeInfo {
+        nnodes,
+        min_nodes,
+        node_rank,
+        nproc_per_node,
+        endpoint,
+        source,
+        overridden,
+    }))
 }

@@ -143,7 +143,7 @@ fn flags_go_first_except_for_a_rank_that_brigade_started() {
     let node = node_with(&standalone, TORCHRUN);
     assert_eq!((node.nnodes, node.source, node.overridden), (1, Source::Flags, Some(Source::Torchrun)));
     let two = LaunchArgs {
-        nnodes: Some(2),
+        nnodes: Some(2.into()),
         node_rank: Some(1),
         rdzv_endpoint: Some("head:7".parse().unwrap()),
         ..nproc(3)
@@ -163,7 +163,7 @@ fn flags_go_first_except_for_a_rank_that_brigade_started() {
 
 #[test]
 fn incomplete_flags_name_what_is_missing() {
-    let args = LaunchArgs { nnodes: Some(2), ..LaunchArgs::default() };
+    let args = LaunchArgs { nnodes: Some(2.into()), ..LaunchArgs::default() };
     assert!(find_with(&args, "").unwrap_err().to_string().contains("--node-rank"));
     let args = LaunchArgs { node_rank: Some(2), ..args };
     assert!(find_with(&args, "").unwrap_err().to_string().contains("--nnodes is 2"));
@@ -189,7 +189,7 @@ fn malformed_variables_are_named_with_value_and_range() {
         ("RANK=0 NNODES=2", &["NNODES is set", "MASTER_ADDR is not"]),
         ("PET_NNODES=2 PET_NODE_RANK=2 PET_MASTER_ADDR=m", &["PET_NODE_RANK=\"2\""]),
         ("PET_NNODES=2 PET_MASTER_ADDR=m", &["PET_NODE_RANK is not"]),
-        ("PET_NNODES=1:2", &["PET_NNODES=\"1:2\"", "fixed"]),
+        ("PET_NNODES=2:1", &["PET_NNODES=\"2:1\"", "2 is more than 1"]),
         ("PET_NPROC_PER_NODE=gpu", &["PET_NPROC_PER_NODE=\"gpu\"", "auto"]),
         ("CLUSTER_SPEC={", &["CLUSTER_SPEC=\"{\"", "JSON"]),
         (

@@ -63,6 +63,7 @@ pub fn read_nodes(env: Variables) -> Result<Detected> {
     }
     Ok(Detected::Node(NodeInfo {
         nnodes,
+        min_nodes: nnodes,
         node_rank,
         nproc_per_node: None,
         endpoint: endpoint.filter(|_| nnodes > 1),

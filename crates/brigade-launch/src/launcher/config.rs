@@ -1,6 +1,6 @@
 //! What to launch.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use brigade_comm::{AuthToken, MAX_WORLD_SIZE, allowed_world_size};
 
@@ -41,13 +41,61 @@ pub const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Default of [`LaunchConfig::restart_delay`].
 pub const DEFAULT_RESTART_DELAY: Duration = Duration::from_secs(1);
 
+/// Default of [`Elastic::last_call`], as torchrun's.
+pub const DEFAULT_LAST_CALL: Duration = Duration::from_secs(30);
+
+/// Default of [`Elastic::resize_interval`].
+pub const DEFAULT_RESIZE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a number of nodes needs: arguments of the ranks beside [`LaunchConfig::args`], or why ranks cannot run on so many.
+type ForNodes = dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync;
+
+/// How a world with fewer nodes than [`LaunchConfig::nnodes`] runs.
+#[derive(Clone)]
+pub struct Elastic {
+    /// The fewest nodes; as many as there may be at most in a world that is not elastic.
+    pub min_nodes: usize,
+    /// How long node 0 waits for more nodes once there are `min_nodes`.
+    pub last_call: Duration,
+    /// How long ranks run at least before they are started again because a node came later.
+    pub resize_interval: Duration,
+    /// What must be the same on all nodes, as lines of text; a node with another one is refused. It may be empty.
+    pub configuration: String,
+    /// What a number of nodes needs, on node 0, which tells the others: arguments of the ranks beside [`LaunchConfig::args`], or
+    /// why ranks cannot run on so many.
+    pub for_nodes: Arc<ForNodes>,
+}
+
+impl Elastic {
+    /// A world of exactly so many nodes.
+    pub fn fixed(nodes: usize) -> Self {
+        Self {
+            min_nodes: nodes,
+            last_call: DEFAULT_LAST_CALL,
+            resize_interval: DEFAULT_RESIZE_INTERVAL,
+            configuration: String::new(),
+            for_nodes: Arc::new(|_| Ok(vec![])),
+        }
+    }
+}
+
+impl fmt::Debug for Elastic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { min_nodes, last_call, resize_interval, .. } = self;
+        let mut text = f.debug_struct("Elastic");
+        text.field("min_nodes", min_nodes).field("last_call", last_call);
+        text.field("resize_interval", resize_interval).finish_non_exhaustive()
+    }
+}
+
 /// The ranks to start on one node.
 ///
 /// Each rank runs `program args…` with the launcher's environment, `env`, and `RANK LOCAL_RANK WORLD_SIZE
 /// LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT BRIGADE_TOKEN BRIGADE_LAUNCHED=1
 /// BRIGADE_RESTART_COUNT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS BRIGADE_PREEMPTION_GRACE
 /// BRIGADE_HEARTBEAT_FD`; standard input is empty. Local rank `r` is rank `node_rank * nproc + r`
-/// of the world, so all nodes need the same `nproc`.
+/// of the world, so all nodes need the same `nproc`. In an [elastic](Elastic) world the nodes that are there are numbered anew
+/// for this, in their order.
 #[derive(Debug, Clone)]
 pub struct LaunchConfig {
     /// The program: a path, or a name to look up in `PATH`.
@@ -61,8 +109,10 @@ pub struct LaunchConfig {
     pub blocks_signals: bool,
     /// Ranks on this node. Over all nodes there are at most [`MAX_WORLD_SIZE`].
     pub nproc: usize,
-    /// Nodes, at least one.
+    /// Nodes, at least one; the most that an elastic world has.
     pub nnodes: usize,
+    /// How many nodes there may be instead.
+    pub elastic: Elastic,
     /// This node's number, below `nnodes`.
     pub node_rank: usize,
     /// On a single node: where rank 0 waits for the others; `None` takes a free port of 127.0.0.1. On several nodes: where the
@@ -112,6 +162,7 @@ impl LaunchConfig {
             blocks_signals: false,
             nproc,
             nnodes: 1,
+            elastic: Elastic::fixed(1),
             node_rank: 0,
             endpoint: None,
             token,
@@ -131,7 +182,14 @@ impl LaunchConfig {
 
     /// The same as a node of the world that was [detected](crate::detect).
     pub fn on_node(self, node: &NodeInfo) -> Self {
-        Self { nnodes: node.nnodes, node_rank: node.node_rank, endpoint: node.endpoint.clone(), ..self }
+        let NodeInfo { nnodes, min_nodes, node_rank, ref endpoint, .. } = *node;
+        let elastic = Elastic { min_nodes, ..self.elastic };
+        Self { nnodes, elastic, node_rank, endpoint: endpoint.clone(), ..self }
+    }
+
+    /// Whether the world may have fewer nodes.
+    pub fn is_elastic(&self) -> bool {
+        self.elastic.min_nodes < self.nnodes
     }
 
     /// The same with the flags for logs, restarts and deadlines applied. A flag that is not given changes nothing.
@@ -143,6 +201,8 @@ impl LaunchConfig {
             self.heartbeat_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         }
         self.host_timeout = flags.host_timeout.unwrap_or(self.host_timeout);
+        self.elastic.last_call = flags.last_call.unwrap_or(self.elastic.last_call);
+        self.elastic.resize_interval = flags.resize_interval.unwrap_or(self.elastic.resize_interval);
         if let Some(folder) = &flags.log_dir {
             self.log_dir.clone_from(folder);
         }
@@ -171,6 +231,7 @@ impl LaunchConfig {
                 });
             }
         }
+        within("elastic.min_nodes", self.elastic.min_nodes, 1, self.nnodes)?;
         within("node_rank", self.node_rank, 0, self.nnodes - 1)?;
         within("max_restarts", self.max_restarts as usize, 0, MAX_RESTARTS as usize)?;
         if self.nnodes > 1 && self.endpoint.is_none() {

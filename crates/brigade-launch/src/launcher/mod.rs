@@ -4,6 +4,7 @@
 //! - `process`: one rank as a process, with its output, terminal and heartbeats.
 //! - `worker_group`: the ranks of this node, from one start until all have exited.
 //! - `single_node`, `multi_node`: the restarts, on one node alone or agreed with the `node_group`, the launchers of all nodes.
+//! - `rendezvous`: which nodes an elastic world has.
 //! - `outcome`: how it ended, and why.
 
 pub mod config;
@@ -14,6 +15,7 @@ mod multi_node;
 mod node_group;
 pub mod outcome;
 mod process;
+mod rendezvous;
 mod signals;
 mod single_node;
 mod worker_group;
@@ -47,6 +49,11 @@ use crate::{Error, Result};
 ///   the ranks of one node ends those of all. If a launcher dies, or is cut off or stopped (Ctrl-Z) for
 ///   [`LaunchConfig::host_timeout`], the others end their ranks, name its node and, if a restart is left, wait up to
 ///   [`LaunchConfig::init_timeout`] for a new launcher with the same `node_rank`.
+/// - **Elastic worlds.** With [`Elastic::min_nodes`](config::Elastic) below [`LaunchConfig::nnodes`], the launchers that are left after a loss wait
+///   [`Elastic::last_call`](config::Elastic) and go on without the node, and one that comes later is taken in: the ranks get SIGTERM, as at a
+///   preemption, and are started again with the larger world. Neither counts as a restart after a failure. A signal to the launcher of
+///   any node but 0 then takes only that node away. Without node 0's launcher the others end with
+///   [`PREEMPTED`](crate::exit::PREEMPTED), unless it is started again within [`LaunchConfig::init_timeout`].
 /// - **Signals.** Ctrl-C and SIGHUP end all ranks as a failure does. SIGTERM and SIGUSR1 mean preemption: the
 ///   ranks get SIGTERM and have [`LaunchConfig::preemption_grace`] to save and to exit with 75. A second signal
 ///   kills them at once. (A signal that was ignored from the start stays ignored.) Ranks are in process groups of

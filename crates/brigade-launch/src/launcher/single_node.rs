@@ -41,13 +41,15 @@ pub fn run(
             restart_count,
             epoch,
             host,
+            numbers: &[0],
+            newcomers: &|| None,
             messages,
             node_group,
             on_event,
             ranks,
             terminal,
         };
-        let Decision { outcome, may_restart } = decide(group.run().reports, restart_count);
+        let Decision { outcome, may_restart, .. } = decide(group.run().reports, restart_count);
         if !may_restart || restart_count >= max_restarts {
             return Ok(outcome);
         }

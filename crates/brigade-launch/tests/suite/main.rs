@@ -1,6 +1,7 @@
 //! The launcher with real processes: this test binary starts itself as launcher and as rank, and `sh` as ranks.
 #![allow(clippy::unwrap_used)]
 
+mod elastic;
 mod heartbeat;
 mod interrupt;
 mod launcher;

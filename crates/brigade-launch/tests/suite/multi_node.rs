@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A port that nobody has, below those that the system hands out by itself.
-fn port() -> u16 {
+pub fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + u16::try_from(std::process::id() % 600).unwrap() * 20;
     loop {

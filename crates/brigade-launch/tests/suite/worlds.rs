@@ -4,6 +4,7 @@ use std::{
     env, fs,
     path::Path,
     process::{Command, Stdio, exit},
+    sync::Arc,
     time::Duration,
 };
 
@@ -118,6 +119,7 @@ fn launcher_process() {
         let numbers: Vec<usize> = node.split(' ').map(|word| word.parse().unwrap()).collect();
         what = what.on_node(&NodeInfo {
             nnodes: numbers[1],
+            min_nodes: numbers.get(3).copied().unwrap_or(numbers[1]),
             node_rank: numbers[0],
             nproc_per_node: None,
             endpoint: Some(format!("127.0.0.1:{}", numbers[2]).parse().unwrap()),
@@ -126,8 +128,26 @@ fn launcher_process() {
         });
         what.token = parse_token(&env::var("BRIGADE_TOKEN").unwrap()).unwrap();
     }
+    what.elastic.last_call = seconds("TEST_LAST_CALL").unwrap_or(what.elastic.last_call);
+    what.elastic.resize_interval = seconds("TEST_RESIZE").unwrap_or(what.elastic.resize_interval);
+    what.elastic.configuration = env::var("TEST_CONFIGURATION").unwrap_or_default();
+    if let Some(samples) = number("TEST_DIVIDES").map(|samples| samples as usize) {
+        // What follows the script are its name and arguments.
+        what.args.push("sh".into());
+        what.elastic.for_nodes = Arc::new(move |nodes| match samples.is_multiple_of(nodes) {
+            true => Ok(vec!["--nodes".into(), nodes.to_string()]),
+            false => Err(format!("{nodes} does not divide {samples}")),
+        });
+    }
     let outcome = launch(&what, &mut |event| match event {
         Event::Interrupted { signal } | Event::Preempted { signal } => eprintln!("got {signal}"),
+        Event::Resizing { reason } => eprintln!("resizing: {reason}"),
+        Event::NodeLeft { node, reason, .. } => eprintln!("left: node {node:?}: {reason}"),
+        Event::Assembled { nodes, before, unused, .. } => {
+            let numbers =
+                |nodes: Vec<(usize, String)>| nodes.into_iter().map(|(node, _)| node).collect::<Vec<_>>();
+            eprintln!("assembled: {:?} after {:?}; {unused:?}", numbers(nodes), numbers(before));
+        }
         Event::Restarting { number, of, failure } => eprintln!("restart {number} of {of}: {failure}"),
         _ => {}
     });

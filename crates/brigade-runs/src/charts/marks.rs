@@ -98,6 +98,9 @@ fn in_words(event: &RunEvent, last: u64) -> (u64, MarkKind, String) {
         RunEvent::Restarting { restart, reason } => {
             (last, MarkKind::Restart, format!("restart {restart}, because {reason}"))
         }
+        RunEvent::NodeLeft { .. } | RunEvent::NodeJoined { .. } => {
+            (last, MarkKind::Restart, event.of_nodes().unwrap_or_default())
+        }
         RunEvent::Failed { reason } => (last, MarkKind::Failure, format!("failed: {reason}")),
         RunEvent::Interrupted { signal } => (last, MarkKind::Failure, format!("interrupted by {signal}")),
     }

@@ -1,6 +1,7 @@
 //! What a command line leaves open: `--mesh auto` and `--micro-batch-size auto`.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
 use brigade::core::Float;
@@ -11,8 +12,8 @@ use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Plan, Tensor, Workload, plan};
 use brigade::report::{HumanBytes, HumanCount, memory_capacity};
 use brigade::{
-    Backend, Choice, Chosen, MicroBatchSize, Program, Ranks, SettingError, Settings, earlier_choice,
-    has_option, without,
+    Backend, Choice, Chosen, ForNodes, MicroBatchSize, Program, Ranks, SettingError, Settings,
+    earlier_choice, has_option, without,
 };
 use clap::{Args, Command, FromArgMatches};
 
@@ -39,7 +40,7 @@ pub fn decide(args: &TrainArgs) -> anyhow::Result<Option<(TrainArgs, Chosen)>> {
     let config = resolved(args)?;
     let ranks = ranks(args, &config.settings, tries_sizes)?;
     let line: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut chosen = Chosen { args: line, record: Choice::default() };
+    let mut chosen = Chosen { args: line, record: Choice::default(), for_nodes: None };
     let mut start = config.settings.train.micro_batch_size;
     if args.mesh.is_some() {
         let mesh = choose_mesh(args, &config, &ranks, tries_sizes)?;
@@ -47,14 +48,15 @@ pub fn decide(args: &TrainArgs) -> anyhow::Result<Option<(TrainArgs, Chosen)>> {
             brigade::print_stderr(format_args!("--mesh auto: {}", mesh.reason));
         }
         let mut line = without(&chosen.args, &["--mesh", "--cluster"], &[]);
-        line.extend(mesh.flags.iter().map(OsString::from));
         if !has_option(&line, "--nproc-per-node") {
             line.extend(["--nproc-per-node".into(), ranks.per_node.to_string().into()]);
         }
+        let for_nodes = for_nodes(args, &config, &ranks, &line);
+        line.extend(mesh.flags.iter().map(OsString::from));
         start = mesh.micro_batch.unwrap_or(start);
         let record =
             Choice { ranks: ranks.world(), mesh: mesh.flags, mesh_reason: mesh.reason, ..Choice::default() };
-        chosen = Chosen { args: line, record };
+        chosen = Chosen { args: line, record, for_nodes: Some(for_nodes) };
     }
     let parsed = parse(&chosen.args)?;
     let mut settings = resolved(&parsed)?.settings;
@@ -85,6 +87,16 @@ fn ranks(args: &TrainArgs, settings: &Settings, tries_sizes: bool) -> anyhow::Re
         chosen: None,
     };
     program.ranks()
+}
+
+/// How a mesh is chosen for other numbers of nodes, whose ranks have these arguments besides.
+fn for_nodes(args: &TrainArgs, config: &Config, ranks: &Ranks, line: &[OsString]) -> ForNodes {
+    let (args, config, ranks) = (args.clone(), config.clone(), *ranks);
+    let flags = move |nodes| {
+        let mesh = choose_mesh(&args, &config, &Ranks { nodes, ..ranks }, false);
+        mesh.map(|mesh| mesh.flags).map_err(|error| format!("{error:#}"))
+    };
+    ForNodes { args: line.to_vec(), flags: Arc::new(flags) }
 }
 
 /// A mesh that was chosen.

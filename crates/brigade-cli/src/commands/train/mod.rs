@@ -38,7 +38,7 @@ Examples:
 Defaults are in configs/gpt-tiny.toml, which explains each setting. --config overrides them, --set overrides the
 file, and flags override --set.";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct TrainArgs {
     /// Text to train on: files, folders, globs or URLs (gs://, s3://, https://) [default: the Rust sources of Brigade's dependencies].
     #[arg(long, value_name = "SOURCE", num_args = 1..)]

@@ -2,6 +2,7 @@
 
 mod chaos;
 mod early_signals;
+mod elastic;
 mod endings;
 mod exhaustion;
 mod shared_folders;

@@ -28,7 +28,7 @@ pub(in crate::join) fn listen(host: &str, port: u16) -> io::Result<TcpListener> 
 }
 
 /// Connects to the first address of an endpoint that answers.
-pub(super) fn dial(endpoint: &str, wait: Duration) -> io::Result<Stream> {
+pub(in crate::join) fn dial(endpoint: &str, wait: Duration) -> io::Result<Stream> {
     let (host, port) = parse_endpoint(endpoint).ok_or(io::ErrorKind::InvalidInput)?;
     let mut last = io::Error::other(format!("{host} has no address"));
     for address in (host, port).to_socket_addrs()? {

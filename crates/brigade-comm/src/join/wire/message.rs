@@ -40,6 +40,8 @@ pub(in crate::join) enum Message {
     Done,
     /// From rank 0: all ranks are done.
     AllDone,
+    /// Over a channel, outside of worlds.
+    Text(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -34,6 +34,7 @@ pub fn read(env: Variables, nproc_given: bool) -> Result<Detected> {
     if nproc_given && world_size == nnodes && nnodes > 1 {
         return Ok(Detected::Node(NodeInfo {
             nnodes,
+            min_nodes: nnodes,
             node_rank: rank,
             nproc_per_node: None,
             endpoint: Some(endpoint),

@@ -3,9 +3,14 @@
 use std::time::Instant;
 
 use super::status::{NodeDescription, NodeStatus};
-use crate::launcher::outcome::report::{LostNode, NodeReport};
+use crate::launcher::{
+    outcome::report::{LostNode, NodeReport},
+    rendezvous::{CallEnd, Start},
+};
 
 pub enum NodeEvent {
+    /// Node 0 of an elastic world lets this node take part in a start, or does not.
+    Called(Result<Start, CallEnd>),
     /// All launchers have joined; what each of them reported.
     Joined(Vec<NodeDescription>),
     /// They did not all join.

@@ -29,6 +29,8 @@ pub enum StopCause {
     None,
     /// One of its ranks failed.
     Failed,
+    /// A node that came later is to join.
+    Resize,
     /// Its launcher got this signal; 0 stands for a rank that exited with the code of preemption.
     Requested(InterruptKind, i32),
 }
@@ -54,6 +56,7 @@ impl NodeStatus {
             StopCause::Failed => (1, 0),
             StopCause::Requested(InterruptKind::Stop, signal) => (2, signal),
             StopCause::Requested(InterruptKind::Preempt, signal) => (3, signal),
+            StopCause::Resize => (4, 0),
         };
         let mut bytes = [self.state as u8, cause, signal.to_le_bytes()[0], 0, 0, 0, 0, 0, 0];
         bytes[3..7].copy_from_slice(&self.restart_count.to_le_bytes());
@@ -77,6 +80,7 @@ impl NodeStatus {
             1 => StopCause::Failed,
             2 => StopCause::Requested(InterruptKind::Stop, signal.into()),
             3 => StopCause::Requested(InterruptKind::Preempt, signal.into()),
+            4 => StopCause::Resize,
             _ => return None,
         };
         Some(Self {
@@ -110,6 +114,7 @@ mod tests {
             StopCause::Failed,
             StopCause::Requested(InterruptKind::Stop, 2),
             StopCause::Requested(InterruptKind::Preempt, 64),
+            StopCause::Resize,
         ];
         for state in
             [NodeState::Joined, NodeState::Ready, NodeState::Running, NodeState::Finished, NodeState::Leaving]
@@ -119,7 +124,7 @@ mod tests {
                 assert_eq!(NodeStatus::decode(&status.encode()), Some(status));
             }
         }
-        for bytes in [&[5u8, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0, 4, 0, 0, 0, 0, 0, 0, 0], &[0], &[]] {
+        for bytes in [&[5u8, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0, 5, 0, 0, 0, 0, 0, 0, 0], &[0], &[]] {
             assert_eq!(NodeStatus::decode(bytes), None);
         }
     }

@@ -4,7 +4,7 @@ use super::{
     Outcome,
     failure::{NodeFailure, RankFailure},
     rank_exit::{ExitReason, RankExit},
-    report::{LostNode, NodeReport, RankReport},
+    report::{LostNode, NodeReport, RankReport, StopOrigin},
 };
 use crate::{exit, interrupt::InterruptKind};
 
@@ -13,11 +13,13 @@ pub struct Decision {
     pub outcome: Outcome,
     /// Whether starting the ranks again can help.
     pub may_restart: bool,
+    /// Whether they ended to be started again with other nodes.
+    pub resizes: bool,
 }
 
 impl Decision {
     fn is_final(outcome: Outcome) -> Self {
-        Self { outcome, may_restart: false }
+        Self { outcome, may_restart: false, resizes: false }
     }
 }
 
@@ -33,17 +35,31 @@ pub fn decide(reports: Vec<NodeReport>, restarts: u32) -> Decision {
     let exits = || ranks.iter().map(|(_, report)| report.rank.exit).collect::<Vec<RankExit>>();
     let requested = |kind| {
         let requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
-        requests.filter(|request| request.kind == kind).map(|request| request.source.clone()).next()
+        requests
+            .filter(|request| request.kind == kind && request.origin != StopOrigin::Newcomer)
+            .map(|request| request.source.clone())
+            .next()
     };
+    let of = |origin| {
+        let mut requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
+        requests.find(|request| request.origin == origin)
+    };
+    // Where ranks exit because those of another node save for a newcomer, their launcher may hear of it later.
+    let newcomer = of(StopOrigin::Newcomer).filter(|_| of(StopOrigin::Signal).is_none());
     if let Some(signal) = requested(InterruptKind::Stop) {
         return Decision::is_final(Outcome::Interrupted { signal, exits: exits() });
     }
     let panicked = |rank| ranks.iter().any(|(_, report)| report.rank.exit.rank == rank && report.panicked);
-    let preempted = requested(InterruptKind::Preempt);
+    let preempted = requested(InterruptKind::Preempt).filter(|_| newcomer.is_none());
     let Some(index) = root_cause(ranks.iter().map(|(_, report)| &report.rank.exit), panicked) else {
+        let is_done = exits().iter().all(|exit| exit.reason.is_success());
+        if let Some(request) = newcomer.filter(|_| !is_done) {
+            let outcome = Outcome::Preempted { signal: request.source.clone(), exits: exits() };
+            return Decision { outcome, may_restart: false, resizes: true };
+        }
         let signal = preempted.unwrap_or_default();
         return Decision::is_final(match () {
-            () if exits().iter().all(|exit| exit.reason.is_success()) => Outcome::Done,
+            () if is_done => Outcome::Done,
             () if exits().iter().all(RankExit::is_clean) => Outcome::Preempted { signal, exits: exits() },
             () => Outcome::Interrupted { signal, exits: exits() },
         });
@@ -70,15 +86,15 @@ pub fn decide(reports: Vec<NodeReport>, restarts: u32) -> Decision {
         && !reports.iter().any(|report| report.signalled)
         && !matches!(failure.root_cause.reason, ExitReason::Code(code) if forbids_restart(code))
         && !exits().iter().any(|exit| exit.reason == ExitReason::Unkillable);
-    Decision { outcome: Outcome::Failed(failure), may_restart }
+    Decision { outcome: Outcome::Failed(failure), may_restart, resizes: false }
 }
 
 /// The outcome for a node that knows only its own ranks, because it has lost the others. If its ranks exited cleanly
-/// by themselves, so did those of the others: all ranks finish together.
+/// by themselves, so did those of the others: all ranks finish together. `nodes`: number and host of each.
 pub fn decide_without_others(
     report: NodeReport,
     lost: LostNode,
-    hosts: &[String],
+    nodes: &[(usize, String)],
     restarts: u32,
 ) -> Decision {
     let by_themselves = report
@@ -90,16 +106,12 @@ pub fn decide_without_others(
         return decide(vec![report], restarts);
     }
     let unkillable = report.ranks.iter().any(|report| report.rank.exit.reason == ExitReason::Unkillable);
-    let may_restart = request.is_none() && !report.signalled && !unkillable;
-    let outcome = Outcome::NodeLost(NodeFailure {
-        node: lost.node,
-        host: lost.node.and_then(|node| hosts.get(node).cloned()),
-        reason: lost.reason,
-        after: lost.after,
-        restarts,
-        others: report.ranks.into_iter().map(|report| report.rank).collect(),
-    });
-    Decision { outcome, may_restart }
+    let may_restart = request.is_none_or(|request| request.origin == StopOrigin::Newcomer)
+        && !report.signalled
+        && !unkillable;
+    let others = report.ranks.into_iter().map(|report| report.rank).collect();
+    let outcome = Outcome::NodeLost(NodeFailure { others, ..NodeFailure::new(lost, nodes, restarts) });
+    Decision { outcome, may_restart, resizes: false }
 }
 
 /// The failed rank that is the root cause, as an index into `exits`, which are in order of time.
@@ -183,13 +195,13 @@ mod tests {
     }
 
     fn stop_request(kind: InterruptKind) -> Option<StopRequest> {
-        Some(StopRequest { kind, source: "a signal".into() })
+        Some(StopRequest { kind, source: "a signal".into(), origin: StopOrigin::Signal })
     }
 
     #[test]
     fn the_first_failure_of_all_nodes_is_the_root_cause() {
         let reports = vec![report(0, None, &[(0, 1, 1200, false)]), report(1, None, &[(1, 3, 1100, false)])];
-        let Decision { outcome: Outcome::Failed(failure), may_restart } = decide(reports, 2) else {
+        let Decision { outcome: Outcome::Failed(failure), may_restart, .. } = decide(reports, 2) else {
             panic!()
         };
         assert!(may_restart);
@@ -222,10 +234,38 @@ mod tests {
     }
 
     #[test]
+    fn who_saved_for_another_node_starts_again_with_it() {
+        let resize = || {
+            let request =
+                StopRequest { origin: StopOrigin::Newcomer, ..stop_request(InterruptKind::Preempt).unwrap() };
+            Some(request)
+        };
+        let of_rank = || {
+            let request =
+                StopRequest { origin: StopOrigin::Rank, ..stop_request(InterruptKind::Preempt).unwrap() };
+            Some(request)
+        };
+        let decision = |first, second: &[(usize, i32, u64, bool)]| {
+            decide(vec![report(0, first, &[(0, 75, 1, false)]), report(1, resize(), second)], 0)
+        };
+        let saved = [(1, 75, 1, false)];
+        assert!(decision(resize(), &saved).resizes);
+        assert!(decision(resize(), &[(1, 143, 1, true)]).resizes, "it need not know how to save");
+        assert!(decision(of_rank(), &saved).resizes, "its launcher had not heard of it yet");
+        let signalled = decision(stop_request(InterruptKind::Preempt), &saved);
+        assert!(!signalled.resizes && signalled.outcome.exit_code() == 75, "a signal means the whole run");
+        assert!(!decision(stop_request(InterruptKind::Stop), &saved).resizes);
+        let failed = decision(resize(), &[(1, 1, 1, false)]);
+        assert!(!failed.resizes && failed.may_restart);
+        let done = decide(vec![report(0, resize(), &[(0, 0, 1, false)])], 0);
+        assert_eq!((done.outcome, done.resizes), (Outcome::Done, false));
+    }
+
+    #[test]
     fn a_lost_node_counts_only_while_ranks_ran() {
         let lost = || LostNode { node: Some(1), reason: "gone".into(), after: Some(Duration::from_secs(1)) };
-        let hosts = ["h0".to_owned(), "h1".to_owned()];
-        let decision = |report| decide_without_others(report, lost(), &hosts, 0);
+        let nodes = [(0, "h0".to_owned()), (1, "h1".to_owned())];
+        let decision = |report| decide_without_others(report, lost(), &nodes, 0);
         assert_eq!(decision(report(0, None, &[(0, 0, 1, false)])).outcome, Outcome::Done);
         let failed = decision(report(0, None, &[(0, 1, 1, false)]));
         assert!(failed.may_restart);

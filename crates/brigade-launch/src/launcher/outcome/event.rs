@@ -41,6 +41,33 @@ pub enum Event {
         /// How the run failed; `Display` gives the whole report.
         failure: Box<Outcome>,
     },
+    /// The ranks save a checkpoint, to be started again with a node that came later.
+    Resizing {
+        /// Which node, where this launcher knows it.
+        reason: String,
+    },
+    /// A node of an elastic world is lost, or was told to leave. The others wait for it for [`Elastic::last_call`](crate::Elastic).
+    NodeLeft {
+        /// Its `--node-rank`, where it is known.
+        node: Option<usize>,
+        /// Its host, where it is known.
+        host: Option<String>,
+        /// How that was noticed.
+        reason: String,
+    },
+    /// The nodes of an elastic world have found together, and their ranks are about to start.
+    Assembled {
+        /// `--node-rank` and host of each.
+        nodes: Vec<(usize, String)>,
+        /// The same at the start before; empty at the first one that this launcher sees.
+        before: Vec<(usize, String)>,
+        /// Ranks on each node.
+        nproc: usize,
+        /// What the number of nodes adds to the arguments of the ranks.
+        args: Vec<String>,
+        /// Why some nodes that have come are not among them.
+        unused: Option<String>,
+    },
     /// A rank's log cannot be written any more; the run goes on.
     LogLost {
         /// The rank.

@@ -4,7 +4,11 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::rank_exit::{ExitReason, RankExit, signal_name};
+use super::{
+    rank_exit::{ExitReason, RankExit, signal_name},
+    report::LostNode,
+};
+use crate::exit;
 
 /// Other ranks that a report shows at most.
 const SHOWN_OTHERS: usize = 32;
@@ -133,6 +137,17 @@ pub struct NodeFailure {
     pub restarts: u32,
     /// The ranks of this node, in the order in which they exited.
     pub others: Vec<OtherRank>,
+    /// Whether the run, which is elastic, only needs nodes to go on from what it has saved.
+    pub start_again: bool,
+}
+
+impl NodeFailure {
+    /// Of a node that is one of these by its place, with their numbers and hosts.
+    pub(crate) fn new(lost: LostNode, nodes: &[(usize, String)], restarts: u32) -> Self {
+        let LostNode { node, reason, after } = lost;
+        let (node, host) = node.and_then(|node| nodes.get(node).cloned()).unzip();
+        Self { node, host, reason, after, restarts, others: vec![], start_again: false }
+    }
 }
 
 impl fmt::Display for NodeFailure {
@@ -147,6 +162,10 @@ impl fmt::Display for NodeFailure {
         }
         write!(f, ": {}", self.reason)?;
         write_restarts(f, self.restarts)?;
+        if self.start_again {
+            let code = exit::PREEMPTED;
+            write!(f, "; started again, the run goes on from what it has saved (exit code {code})")?;
+        }
         write_others(f, &self.others, false)
     }
 }

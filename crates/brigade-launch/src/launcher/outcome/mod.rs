@@ -49,12 +49,13 @@ impl Outcome {
     }
 
     /// The launcher's own exit code: 0 done, 1 failed, 2 if the rank that failed first exited with 2 (wrong usage),
-    /// 75 preempted, 130 interrupted.
+    /// 75 preempted, or an elastic run that lacks nodes, 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Done => exit::DONE,
             Self::Preempted { .. } => exit::PREEMPTED,
             Self::Interrupted { .. } => exit::INTERRUPTED,
+            Self::NodeLost(lost) if lost.start_again => exit::PREEMPTED,
             Self::NodeLost(_) => exit::FAILED,
             Self::Failed(failure) => match failure.root_cause.reason {
                 ExitReason::Code(code) if code == i32::from(exit::USAGE) => exit::USAGE,

@@ -7,12 +7,24 @@ use serde::{Deserialize, Serialize};
 use super::failure::{OtherRank, StoppedRank};
 use crate::interrupt::InterruptKind;
 
+/// What a request to end the ranks comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopOrigin {
+    /// A signal to a launcher.
+    Signal,
+    /// A rank that exited with [`exit::PREEMPTED`](crate::exit::PREEMPTED), perhaps because others were told to.
+    Rank,
+    /// A node that came later: the ranks are to be started again with it.
+    Newcomer,
+}
+
 /// A request to end the ranks that came before any of them failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopRequest {
     pub kind: InterruptKind,
-    /// The signal's name, or the rank that exited first.
+    /// The signal's name, or the rank that exited first, or the node that joins.
     pub source: String,
+    pub origin: StopOrigin,
 }
 
 /// What one node knows.

@@ -14,7 +14,7 @@ use crate::{
         outcome::{
             event::Event,
             rank_exit::signal_name,
-            report::{LostNode, StopRequest},
+            report::{LostNode, StopOrigin, StopRequest},
         },
     },
 };
@@ -24,12 +24,14 @@ impl Supervisor<'_> {
     pub(super) fn handle_statuses(&mut self, statuses: &[NodeStatus]) {
         let node = self.group.launch.node_rank;
         for (other, status) in statuses.iter().enumerate().filter(|(other, _)| *other != node) {
+            let other = self.group.numbers.get(other).copied().unwrap_or(other);
             let source = |signal| match signal {
                 0 => format!("node {other}, where a rank exited with code {}", exit::PREEMPTED),
                 signal => format!("{} on node {other}", signal_name(signal)),
             };
             match (status.cause, self.phase) {
                 (StopCause::Failed, _) => self.await_root_cause(),
+                (StopCause::Resize, Phase::Running) => self.resize("node 0 takes in another node".into()),
                 (StopCause::Requested(InterruptKind::Preempt, signal), Phase::Running) => {
                     self.preempt(source(signal), signal)
                 }
@@ -56,8 +58,12 @@ impl Supervisor<'_> {
                 (self.group.on_event)(Event::Interrupted { signal: source });
                 self.stop();
             }
-            // The cluster signals every node, and another one was first.
-            Phase::Preempting { .. } if first && kind == InterruptKind::Preempt => {}
+            // The cluster signals every node, and another one was first; or the ranks save for another node already.
+            Phase::Preempting { .. } if first && kind == InterruptKind::Preempt => {
+                if self.stop_request.as_ref().is_some_and(|request| request.origin == StopOrigin::Newcomer) {
+                    self.request_stop(kind, source, signal);
+                }
+            }
             Phase::Preempting { .. } => {
                 self.request_stop(InterruptKind::Stop, source.clone(), signal);
                 (self.group.on_event)(Event::Interrupted { signal: source });
@@ -85,7 +91,8 @@ impl Supervisor<'_> {
     }
 
     fn request_stop(&mut self, kind: InterruptKind, source: String, signal: i32) {
-        self.stop_request = Some(StopRequest { kind, source });
+        let origin = if signal == 0 { StopOrigin::Rank } else { StopOrigin::Signal };
+        self.stop_request = Some(StopRequest { kind, source, origin });
         self.cause = StopCause::Requested(kind, signal);
         self.publish();
     }
@@ -93,6 +100,30 @@ impl Supervisor<'_> {
     pub(super) fn preempt(&mut self, source: String, signal: i32) {
         self.request_stop(InterruptKind::Preempt, source.clone(), signal);
         (self.group.on_event)(Event::Preempted { signal: source });
+        self.let_save();
+    }
+
+    /// The ranks save what they have, and are started again with a node that came later.
+    fn resize(&mut self, source: String) {
+        let (kind, origin) = (InterruptKind::Preempt, StopOrigin::Newcomer);
+        self.stop_request = Some(StopRequest { kind, source: source.clone(), origin });
+        self.cause = StopCause::Resize;
+        self.publish();
+        (self.group.on_event)(Event::Resizing { reason: source });
+        self.let_save();
+    }
+
+    /// On node 0: whether a node came later that can be taken in now.
+    pub(super) fn look_for_newcomers(&mut self) {
+        if self.phase == Phase::Running
+            && self.has_ranks()
+            && let Some(source) = (self.group.newcomers)()
+        {
+            self.resize(source);
+        }
+    }
+
+    fn let_save(&mut self) {
         let grace = self.group.launch.preemption_grace + PREEMPTION_MARGIN;
         self.phase = Phase::Preempting { until: Instant::now() + grace };
         self.signal(Signal::TERM);

@@ -30,7 +30,7 @@ impl Supervisor<'_> {
             RootCause { rank, panic, last_lines, log }
         });
         NodeReport {
-            node: self.group.launch.node_rank,
+            node: self.group.numbers.get(self.group.launch.node_rank).copied().unwrap_or_default(),
             host: self.group.host.to_owned(),
             stop_request: self.stop_request.clone(),
             signalled: self.signalled,

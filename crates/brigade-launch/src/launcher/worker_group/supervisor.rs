@@ -32,6 +32,10 @@ pub struct WorkerGroup<'a> {
     /// When all nodes started their ranks.
     pub epoch: Instant,
     pub host: &'a str,
+    /// The numbers that users know the nodes by, in order of their numbers in this start.
+    pub numbers: &'a [usize],
+    /// Who came later and can be taken in now.
+    pub newcomers: &'a dyn Fn() -> Option<String>,
     pub messages: &'a Receiver<Message>,
     /// The other nodes, where there are any.
     pub node_group: Option<&'a NodeGroup>,
@@ -114,6 +118,7 @@ impl Supervisor<'_> {
         let now = Instant::now();
         if now >= poll {
             self.poll_heartbeats();
+            self.look_for_newcomers();
         }
         if self.phase.until().is_some_and(|until| now >= until) && self.has_ranks() {
             self.next_phase();
@@ -138,7 +143,9 @@ impl Supervisor<'_> {
                 self.lost = Some(LostNode { after: Some(self.group.epoch.elapsed()), ..lost });
                 self.await_root_cause();
             }
-            Message::Node(NodeEvent::Joined(_) | NodeEvent::JoinFailed(_) | NodeEvent::Left) => {}
+            Message::Node(
+                NodeEvent::Called(_) | NodeEvent::Joined(_) | NodeEvent::JoinFailed(_) | NodeEvent::Left,
+            ) => {}
         }
     }
 

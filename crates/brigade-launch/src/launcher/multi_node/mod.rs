@@ -1,16 +1,19 @@
 //! The starts and restarts of a world on several nodes, whose launchers agree on each of them.
 
+mod assembly;
+
 use std::{
     net::TcpListener,
     sync::mpsc::{Receiver, Sender},
     time::{Duration, Instant},
 };
 
+use self::assembly::ForNodes;
 use super::{
     config::LaunchConfig,
     listener,
     message::{Message, receive_between_restarts},
-    node_group::{NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig, NodeState, NodeStatus, StopCause},
+    node_group::{NodeDescription, NodeEvent, NodeGroup, NodeState, NodeStatus, StopCause},
     outcome::{
         Outcome,
         decision::{Decision, decide, decide_without_others},
@@ -20,6 +23,7 @@ use super::{
         report::LostNode,
     },
     process::{RankZero, StartInfo, Terminal},
+    rendezvous::Host,
     worker_group::{WorkerGroup, WorkerGroupResult, start_ranks},
 };
 use crate::{
@@ -49,32 +53,55 @@ pub fn run(
         0 => Some(listener::bind(Some(&endpoint), launch.nnodes)?.0),
         _ => None,
     };
-    let node = Node {
-        launch,
+    let mut node = Node {
+        config: launch,
+        for_nodes: ForNodes::new(&launch.elastic),
+        launch: launch.clone(),
         sender,
         messages,
         endpoint,
         listener,
+        rendezvous: None,
         host,
-        hosts: vec![],
+        nodes: vec![],
+        expected: vec![],
+        unused: None,
+        failures: 0,
         max_restarts: 0,
         node_group: None,
     };
+    if launch.is_elastic()
+        && let Some(listener) = node.listener.take()
+    {
+        let rendezvous = Host::start(listener, node.candidate(0), launch.token.clone(), launch.host_timeout)?;
+        node.rendezvous = Some(rendezvous);
+    }
     node.run(on_event)
 }
 
 /// This node among the others.
 struct Node<'a> {
-    launch: &'a LaunchConfig,
+    config: &'a LaunchConfig,
+    for_nodes: ForNodes<'a>,
+    /// For the present start: in an elastic world with its number of nodes, this node's number among them, and their arguments.
+    launch: LaunchConfig,
     sender: Sender<Message>,
     messages: Receiver<Message>,
     /// Where the launchers meet.
     endpoint: Endpoint,
-    /// On node 0, bound to the endpoint throughout.
+    /// On node 0, bound to the endpoint throughout; in an elastic world it belongs to the rendezvous.
     listener: Option<TcpListener>,
+    /// On node 0 of an elastic world.
+    rendezvous: Option<Host>,
     host: String,
-    /// The names of all hosts.
-    hosts: Vec<String>,
+    /// The nodes of the present start: the numbers that users know them by, and their hosts.
+    nodes: Vec<(usize, String)>,
+    /// The nodes that are waited for before the next start; none if that is all that may come.
+    expected: Vec<usize>,
+    /// Why not all nodes that have come are used.
+    unused: Option<String>,
+    /// How often the ranks were started again because of a failure.
+    failures: u32,
     max_restarts: u32,
     /// The group of all launchers, while this one is a member.
     node_group: Option<NodeGroup>,
@@ -98,119 +125,112 @@ struct ReadyStart {
 impl Node<'_> {
     fn run(mut self, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
         let mut restart_count = 0;
-        let mut failed: Option<Outcome> = None;
+        let mut last: Option<Outcome> = None;
         loop {
             if self.node_group.is_none() {
-                match self.join(restart_count, failed.is_some())? {
+                match self.assemble(restart_count, last.is_some(), on_event)? {
                     Waited::Ready(agreed) => restart_count = agreed,
                     Waited::Ended(outcome) => return Ok(outcome),
-                    Waited::Lost(lost) => return self.join_failed(failed, lost),
+                    Waited::Lost(lost) => return self.not_assembled(last, lost, restart_count),
                 }
             }
-            let decision = match self.wait_until_ready(restart_count)? {
+            let (decision, leaving) = match self.wait_until_ready(restart_count)? {
                 Waited::Ready(ready) => {
                     let WorkerGroupResult { mut reports, lost } = self.run_ranks(ready, on_event)?;
+                    let leaving = reports.iter().filter(|report| report.signalled).map(|report| report.node);
+                    let leaving: Vec<usize> = leaving.collect();
                     if lost.is_some() {
                         self.node_group = None;
                     }
-                    match (lost, reports.pop()) {
+                    let decision = match (lost, reports.pop()) {
                         (Some(lost), Some(own)) => {
-                            decide_without_others(own, lost, &self.hosts, restart_count)
+                            decide_without_others(own, lost, &self.nodes, restart_count)
                         }
                         (_, last) => {
                             reports.extend(last);
                             decide(reports, restart_count)
                         }
-                    }
+                    };
+                    (decision, leaving)
                 }
                 Waited::Ended(outcome) => return Ok(outcome),
                 Waited::Lost(lost) => {
                     self.node_group = None;
-                    let host = lost.node.and_then(|node| self.hosts.get(node).cloned());
-                    let LostNode { node, reason, after } = lost;
-                    let lost =
-                        NodeFailure { node, host, reason, after, restarts: restart_count, others: vec![] };
-                    Decision { outcome: Outcome::NodeLost(lost), may_restart: true }
+                    let outcome = Outcome::NodeLost(NodeFailure::new(lost, &self.nodes, restart_count));
+                    (Decision { outcome, may_restart: true, resizes: false }, vec![])
                 }
             };
-            let Decision { outcome, may_restart } = decision;
-            if !may_restart || restart_count >= self.max_restarts {
-                self.leave(StopCause::None);
+            let Decision { outcome, may_restart, resizes } = decision;
+            let goes_on = match &outcome {
+                _ if resizes || self.stays(&outcome, &leaving, on_event) => {
+                    self.leave_quietly();
+                    true
+                }
+                Outcome::NodeLost(NodeFailure { node, host, reason, .. })
+                    if may_restart && self.config.is_elastic() =>
+                {
+                    on_event(Event::NodeLeft { node: *node, host: host.clone(), reason: reason.clone() });
+                    true
+                }
+                _ if may_restart && self.failures < self.max_restarts => {
+                    self.failures += 1;
+                    let (of, failure) = (self.max_restarts, Box::new(outcome.clone()));
+                    on_event(Event::Restarting { number: self.failures, of, failure });
+                    true
+                }
+                _ => false,
+            };
+            if !goes_on {
+                if let (Some(rendezvous), Outcome::Done) = (&self.rendezvous, &outcome) {
+                    rendezvous.set_done();
+                }
+                self.leave_quietly();
                 return Ok(outcome);
             }
             restart_count += 1;
-            let (of, failure) = (self.max_restarts, Box::new(outcome.clone()));
-            on_event(Event::Restarting { number: restart_count, of, failure });
-            failed = Some(outcome);
+            last = Some(outcome);
         }
     }
 
-    /// Joins the other launchers. Returns the number of restarts, which a launcher that was
-    /// started again does not know by itself.
-    fn join(&mut self, restart_count: u32, is_rejoin: bool) -> Result<Waited<u32>> {
-        let system = |source| Error::System { operation: "share the socket of the rendezvous", source };
-        let LaunchConfig { nnodes, node_rank, nproc, max_restarts, init_timeout, host_timeout, .. } =
-            *self.launch;
-        let config = NodeGroupConfig {
-            node: node_rank,
-            nnodes,
-            endpoint: self.endpoint.to_string(),
-            listener: self.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
-            token: self.launch.token.clone(),
-            timeout: init_timeout,
-            host_timeout,
-            is_rejoin,
-            description: NodeDescription { host: self.host.clone(), nproc, max_restarts, restart_count },
-        };
-        let sender = self.sender.clone();
-        // The launcher may have stopped listening.
-        let send = move |event| drop(sender.send(Message::Node(event)));
-        let node_group = NodeGroup::start(config, send)?;
-        let deadline = Instant::now() + init_timeout + MARGIN;
-        loop {
-            let lost = |reason: String| Ok(Waited::Lost(LostNode::unknown(reason)));
-            match receive_between_restarts(&self.messages, deadline) {
-                Some(Message::Signal(signal)) => {
-                    return Ok(Waited::Ended(Outcome::without_ranks(
-                        signal_name(signal),
-                        InterruptKind::of(signal),
-                    )));
-                }
-                Some(Message::Node(NodeEvent::Joined(descriptions))) => {
-                    self.node_group = Some(node_group);
-                    // All launchers see the same, so they leave together.
-                    check_alike(&descriptions, node_rank).inspect_err(|_| self.leave(StopCause::None))?;
-                    self.max_restarts =
-                        descriptions.first().map_or(0, |description| description.max_restarts);
-                    self.hosts = descriptions.iter().map(|description| description.host.clone()).collect();
-                    return Ok(Waited::Ready(
-                        descriptions.iter().map(|description| description.restart_count).max().unwrap_or(0),
-                    ));
-                }
-                Some(Message::Node(NodeEvent::JoinFailed(error))) => return lost(error.to_string()),
-                None => return lost(format!("no answer within {} s", init_timeout.as_secs_f64())),
-                Some(_) => {}
-            }
+    /// Whether this node of an elastic world stays while others, whose launchers got a signal, leave once all have saved.
+    fn stays(&mut self, outcome: &Outcome, leaving: &[usize], on_event: &mut dyn FnMut(Event)) -> bool {
+        let is_own = |node: &usize| *node == 0 || *node == self.config.node_rank;
+        let Outcome::Preempted { signal, .. } = outcome else { return false };
+        if !self.config.is_elastic() || leaving.is_empty() || leaving.iter().any(is_own) {
+            return false;
         }
+        self.expected.retain(|node| !leaving.contains(node));
+        for (node, host) in self.nodes.iter().filter(|(node, _)| leaving.contains(node)) {
+            let (node, host, reason) = (Some(*node), Some(host.clone()), signal.clone());
+            on_event(Event::NodeLeft { node, host, reason });
+        }
+        true
     }
 
-    fn join_failed(&self, failed: Option<Outcome>, lost: LostNode) -> Result<Outcome> {
-        match failed {
+    /// How the run ends if there are not the nodes for the next start; `last`: how the start before ended.
+    fn not_assembled(&self, last: Option<Outcome>, lost: LostNode, restarts: u32) -> Result<Outcome> {
+        let start_again = self.config.is_elastic();
+        match last {
             Some(Outcome::NodeLost(before)) => {
                 let reason = format!("{}; then no launcher took its place: {}", before.reason, lost.reason);
-                Ok(Outcome::NodeLost(NodeFailure { reason, ..before }))
+                Ok(Outcome::NodeLost(NodeFailure { reason, start_again, ..before }))
             }
-            _ => Err(Error::NodeRendezvous {
-                node: self.launch.node_rank,
-                endpoint: self.endpoint.to_string(),
-                reason: lost.reason,
-            }),
+            Some(_) if start_again => {
+                let lost = NodeFailure::new(lost, &self.nodes, restarts);
+                Ok(Outcome::NodeLost(NodeFailure { start_again, ..lost }))
+            }
+            _ => Err(self.rendezvous_failed(lost.reason)),
         }
+    }
+
+    fn rendezvous_failed(&self, reason: impl Into<String>) -> Error {
+        let endpoint = self.endpoint.to_string();
+        Error::NodeRendezvous { node: self.config.node_rank, endpoint, reason: reason.into() }
     }
 
     /// Waits until all nodes are ready to start their ranks.
     fn wait_until_ready(&mut self, restart_count: u32) -> Result<Waited<ReadyStart>> {
-        let LaunchConfig { node_rank, init_timeout, restart_delay, .. } = *self.launch;
+        let LaunchConfig { node_rank, init_timeout, restart_delay, .. } = self.launch;
         let begin = Instant::now() + if restart_count > 0 { restart_delay } else { Duration::ZERO };
         let deadline = begin + init_timeout;
         let mut socket: Option<(TcpListener, u16)> = None;
@@ -267,7 +287,8 @@ impl Node<'_> {
         match status.cause {
             StopCause::Requested(kind, signal) => {
                 self.leave(status.cause);
-                let source = format!("{} on node {node}", signal_name(signal));
+                let number = self.nodes.get(node).map_or(node, |(number, _)| *number);
+                let source = format!("{} on node {number}", signal_name(signal));
                 Some(Waited::Ended(Outcome::without_ranks(source, kind)))
             }
             _ => {
@@ -280,17 +301,20 @@ impl Node<'_> {
     fn run_ranks(&self, ready: ReadyStart, on_event: &mut dyn FnMut(Event)) -> Result<WorkerGroupResult> {
         let ReadyStart { start, listener, epoch } = ready;
         let zero = listener.map(|listener| RankZero { listener, terminal: Terminal::open() });
-        let started = start_ranks(self.launch, &start, zero, &self.sender, on_event);
+        let started = start_ranks(&self.launch, &start, zero, &self.sender, on_event);
         let (ranks, terminal) = started.inspect_err(|error| {
             if let Some(node_group) = &self.node_group {
                 node_group.abort(&error.to_string());
             }
         })?;
+        let numbers: Vec<usize> = self.nodes.iter().map(|(number, _)| *number).collect();
         let group = WorkerGroup {
-            launch: self.launch,
+            launch: &self.launch,
             restart_count: start.restart_count,
             epoch,
             host: &self.host,
+            numbers: &numbers,
+            newcomers: &|| self.newcomers(epoch),
             messages: &self.messages,
             node_group: self.node_group.as_ref(),
             on_event,
@@ -300,10 +324,26 @@ impl Node<'_> {
         Ok(group.run())
     }
 
+    /// On node 0: the nodes that came since this start, if it has lasted long enough and they can be used.
+    fn newcomers(&self, epoch: Instant) -> Option<String> {
+        let waiting = self.rendezvous.as_ref()?.waiting();
+        if waiting.is_empty() || epoch.elapsed() < self.config.elastic.resize_interval {
+            return None;
+        }
+        let (most, _) = self.for_nodes.most(self.nodes.len() + waiting.len()).ok()?;
+        let names: Vec<String> =
+            waiting.iter().map(|other| format!("node {} ({})", other.node, other.host)).collect();
+        (most > self.nodes.len()).then(|| names.join(", "))
+    }
+
     fn publish(&self, status: NodeStatus) {
         if let Some(node_group) = &self.node_group {
             node_group.publish(status, None);
         }
+    }
+
+    fn leave_quietly(&mut self) {
+        self.leave(StopCause::None);
     }
 
     /// Leaves together with the others; another signal leaves at once.

@@ -1,0 +1,73 @@
+//! Whether a node fits into the world of node 0.
+
+use super::message::Candidate;
+
+/// Why it does not.
+pub fn mismatch(own: &Candidate, other: &Candidate) -> Option<String> {
+    let Candidate { version, node, nproc, nodes: (least, most), configuration, .. } = other;
+    let (min, max) = own.nodes;
+    if *version != own.version {
+        return Some(format!("its protocol has version {version}, that of node 0 has {}", own.version));
+    }
+    if (*least, *most) != (min, max) {
+        return Some(format!("--nnodes {least}:{most} is given there, and {min}:{max} on node 0"));
+    }
+    if *node == 0 || *node >= max {
+        let allowed = format!("it must be from 1 to {} (--nnodes is {min}:{max})", max - 1);
+        return Some(format!("--node-rank {node} is not valid beside node 0: {allowed}"));
+    }
+    if *nproc != own.nproc {
+        let given = format!("--nproc-per-node is {nproc} there, and {} on node 0", own.nproc);
+        return Some(format!("{given}; all nodes start the same number of ranks"));
+    }
+    first_difference(&own.configuration, configuration)
+        .map(|difference| format!("it has another configuration than node 0: {difference}"))
+}
+
+/// The first line in which two texts differ.
+fn first_difference(own: &str, other: &str) -> Option<String> {
+    if own == other {
+        return None;
+    }
+    let (own, other): (Vec<&str>, Vec<&str>) = (own.lines().collect(), other.lines().collect());
+    let at = (0..own.len().max(other.len())).find(|at| own.get(*at) != other.get(*at))?;
+    let shown = |lines: &[&str]| lines.get(at).map_or("nothing".to_owned(), |line| format!("`{line}`"));
+    Some(format!("{} there, {} on node 0", shown(&other), shown(&own)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mismatch_is_named() {
+        let own = Candidate {
+            version: 1,
+            node: 0,
+            host: "h".into(),
+            nproc: 2,
+            nodes: (2, 4),
+            configuration: "[train]\nseed = 7".into(),
+            restart_count: 0,
+            failures: 0,
+        };
+        let fits = Candidate { node: 3, restart_count: 9, host: "i".into(), ..own.clone() };
+        assert_eq!(mismatch(&own, &fits), None);
+        let others = [
+            (Candidate { version: 2, ..fits.clone() }, "version 2"),
+            (Candidate { nodes: (2, 3), ..fits.clone() }, "--nnodes 2:3 is given there, and 2:4 on node 0"),
+            (Candidate { node: 4, ..fits.clone() }, "from 1 to 3"),
+            (Candidate { node: 0, ..fits.clone() }, "from 1 to 3"),
+            (Candidate { nproc: 1, ..fits.clone() }, "--nproc-per-node is 1 there, and 2 on node 0"),
+            (
+                Candidate { configuration: "[train]\nseed = 8".into(), ..fits.clone() },
+                "`seed = 8` there, `seed = 7` on node 0",
+            ),
+            (Candidate { configuration: "[train]".into(), ..fits }, "nothing there, `seed = 7` on node 0"),
+        ];
+        for (other, said) in others {
+            let message = mismatch(&own, &other).unwrap();
+            assert!(message.contains(said), "{message}");
+        }
+    }
+}

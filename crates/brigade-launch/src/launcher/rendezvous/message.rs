@@ -1,0 +1,87 @@
+//! What launchers tell each other at the rendezvous, as JSON over a [`Channel`].
+
+use std::time::Duration;
+
+use brigade_comm::{Channel, ChannelError};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// What a launcher says of its node when it calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    pub version: u32,
+    /// Its `--node-rank`.
+    pub node: usize,
+    pub host: String,
+    pub nproc: usize,
+    /// MIN and MAX.
+    pub nodes: (usize, usize),
+    pub configuration: String,
+    /// How often the ranks were started again before, as far as it knows.
+    pub restart_count: u32,
+    /// And how often because of failures.
+    pub failures: u32,
+}
+
+/// A start of the ranks in which a node takes part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// `--node-rank` and host of each node; a node's place here is its number in this start.
+    pub nodes: Vec<(usize, String)>,
+    /// Where their launchers form a group: a port of node 0.
+    pub port: u16,
+    pub restart_count: u32,
+    pub failures: u32,
+    /// Node 0's.
+    pub max_restarts: u32,
+    /// Further arguments of the ranks.
+    pub args: Vec<String>,
+}
+
+/// What node 0 says to a launcher that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Nothing is decided; node 0 lives.
+    Wait,
+    Start(Start),
+    /// `again`: another try may be accepted.
+    Refused {
+        reason: String,
+        again: bool,
+    },
+    /// The run is over.
+    Over {
+        is_done: bool,
+    },
+}
+
+/// The words of a launcher that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    Join(Candidate),
+    /// It lives.
+    Here,
+}
+
+/// How a call ended without a start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallEnd {
+    /// Node 0 does not answer.
+    Unreachable(String),
+    /// Node 0 wants nothing of this node.
+    Refused(String),
+    /// The run ended; whether it is done.
+    Over { is_done: bool },
+}
+
+/// Sends a value.
+pub fn send(channel: &mut Channel, value: &impl Serialize, wait: Duration) -> Result<(), ChannelError> {
+    // Plain data in memory have a JSON form.
+    channel.send(&serde_json::to_string(value).unwrap_or_default(), wait)
+}
+
+/// Receives a value.
+pub fn receive<T: DeserializeOwned>(channel: &mut Channel, wait: Duration) -> Result<T, ChannelError> {
+    let unreadable = "it says what this launcher cannot read; is it another version of Brigade?";
+    serde_json::from_str(&channel.receive(wait)?)
+        .map_err(|_| ChannelError::UnexpectedPeer(unreadable.to_owned()))
+}
