@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use brigade_comm::Group;
 use brigade_launch::{Event, exit, interrupt};
-use brigade_report::{RunEvent, counted};
 
 use super::run_folder::launcher_folder;
 use crate::error::{
@@ -56,34 +55,14 @@ pub(crate) fn write_flight(group: &Group, path: &Path) -> anyhow::Result<()> {
 
 /// Prints what the launcher does about failures.
 pub(crate) fn print_event(event: Event) {
+    if let Some(text) = event.about_nodes() {
+        print_stderr(format_args!("brigade: {text}"));
+    }
     match event {
         Event::Restarting { number, of, failure } => {
             print_stderr(format_args!(
                 "brigade: {failure}\nbrigade: starting again, restart {number} of {of}"
             ));
-        }
-        Event::Resizing { reason } => {
-            print_stderr(format_args!(
-                "brigade: to take in {reason}: saving a checkpoint, then all start again"
-            ));
-        }
-        Event::NodeLeft { node, host, reason } => {
-            let left = RunEvent::NodeLeft { node, host, reason }.of_nodes().unwrap_or_default();
-            print_stderr(format_args!("brigade: {left}"));
-        }
-        Event::Assembled { nodes, before, nproc, unused, .. } => {
-            if let Some(unused) = unused {
-                print_stderr(format_args!("brigade: {unused}"));
-            }
-            let numbers = |nodes: &[(usize, String)]| {
-                nodes.iter().map(|(node, _)| node.to_string()).collect::<Vec<_>>().join(", ")
-            };
-            let was = match before.is_empty() {
-                true => String::new(),
-                false => format!("; before on nodes {}", numbers(&before)),
-            };
-            let ranks = counted(nodes.len() * nproc, "rank");
-            print_stderr(format_args!("brigade: {ranks} on nodes {}{was}", numbers(&nodes)));
         }
         Event::Preempted { signal } => {
             print_stderr(format_args!(

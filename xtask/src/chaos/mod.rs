@@ -3,11 +3,13 @@
 //! - [`kills`]: a run is started, killed and started again until it finishes; then the next one, until there were enough
 //!   kills.
 //! - [`races`], with `--races`: commands that users start in the same folder at once, some of which are killed.
+//! - [`elastic`], with `--elastic`: nodes that leave and come back.
 //!
 //! All choices depend on `--seed` and the run's number alone, so that `--run` repeats a run. What the machine does in between
 //! is not the same each time.
 
 mod choices;
+mod elastic;
 mod kills;
 mod process;
 mod races;
@@ -31,6 +33,12 @@ pub struct Args {
     /// Instead of killing training: so many rounds of two or four commands in one folder at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["kills", "run"])]
     races: Option<u32>,
+    /// Instead of killing training: changes of the nodes of elastic runs, as many as --times.
+    #[arg(long, conflicts_with_all = ["kills", "run", "races"])]
+    elastic: bool,
+    /// How many nodes leave and come back, with --elastic.
+    #[arg(long, value_name = "N", default_value_t = 12, requires = "elastic", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    times: u32,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -60,6 +68,11 @@ pub fn run(args: &Args) -> Result<()> {
             races::run(&brigade, &folder, args.seed, rounds)?,
             begin.elapsed().as_secs_f64()
         );
+        return remove(&folder);
+    }
+    if args.elastic {
+        let counts = elastic::run(&brigade, &folder, args.seed, args.times)?;
+        println!("{counts}seconds           {:.0}", begin.elapsed().as_secs_f64());
         return remove(&folder);
     }
     let reference = Reference::train(&brigade, &folder, STEPS)?;

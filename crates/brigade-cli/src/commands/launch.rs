@@ -88,8 +88,11 @@ impl Logs {
     }
 }
 
-/// Reports a killed rank at once, before the other ranks report what they miss, and restarts.
+/// Reports a killed rank at once, before the other ranks report what they miss, restarts, and nodes that leave and join.
 fn print_event(event: Event) {
+    if let Some(text) = event.about_nodes() {
+        brigade::print_stderr(format_args!("brigade: {text}"));
+    }
     match event {
         Event::Exited(end) if matches!(end.reason, ExitReason::Signal(_)) && !end.stopped_by_launcher => {
             brigade::print_stderr(format_args!("brigade: {end}"))

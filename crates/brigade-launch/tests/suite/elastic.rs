@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// Two to four nodes, which need not be waited for for long.
-struct World {
-    dir: TempDir,
+pub struct World {
+    pub dir: TempDir,
     port: u16,
     script: String,
     bounds: &'static str,
@@ -32,11 +32,11 @@ const TRAIN: &str = r#"
 "#;
 
 impl World {
-    fn new(bounds: &'static str) -> Self {
+    pub fn new(bounds: &'static str) -> Self {
         Self { dir: TempDir::new().unwrap(), port: port(), script: TRAIN.to_owned(), bounds }
     }
 
-    fn node(&self, node: usize) -> Command {
+    pub fn node(&self, node: usize) -> Command {
         let (min, max) = self.bounds.split_once(':').unwrap();
         let mut command = launcher(&self.script, 1, self.dir.path());
         command.env("TEST_NODE", format!("{node} {max} {} {min}", self.port)).env("NODE", node.to_string());
@@ -62,11 +62,11 @@ impl World {
         lines
     }
 
-    fn until(&self, start: usize, ranks: &[&str]) {
+    pub fn until(&self, start: usize, ranks: &[&str]) {
         wait_until(&format!("start {start} has {ranks:?}"), || self.ranks_of(start) == ranks);
     }
 
-    fn finish(&self, children: Vec<Child>) -> Vec<String> {
+    pub fn finish(&self, children: Vec<Child>) -> Vec<String> {
         fs::write(self.dir.path().join("done"), "").unwrap();
         let ended = children.into_iter().map(end).map(|(code, said)| {
             assert_eq!(code, Some(0), "{said}");

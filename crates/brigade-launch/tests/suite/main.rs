@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod elastic;
+mod elastic_network;
 mod heartbeat;
 mod interrupt;
 mod launcher;

@@ -116,13 +116,14 @@ fn launcher_process() {
     what.init_timeout = seconds("TEST_INIT").unwrap_or(what.init_timeout);
     what.max_restarts = number("TEST_RESTARTS").unwrap_or(0.0) as u32;
     if let Ok(node) = env::var("TEST_NODE") {
+        let address = env::var("TEST_ADDRESS").unwrap_or("127.0.0.1".into());
         let numbers: Vec<usize> = node.split(' ').map(|word| word.parse().unwrap()).collect();
         what = what.on_node(&NodeInfo {
             nnodes: numbers[1],
             min_nodes: numbers.get(3).copied().unwrap_or(numbers[1]),
             node_rank: numbers[0],
             nproc_per_node: None,
-            endpoint: Some(format!("127.0.0.1:{}", numbers[2]).parse().unwrap()),
+            endpoint: Some(format!("{address}:{}", numbers[2]).parse().unwrap()),
             source: Source::Flags,
             overridden: None,
         });

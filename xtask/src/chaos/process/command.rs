@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use super::table;
 
 /// Longer than any command takes on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 /// How often it is polled.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -33,11 +33,21 @@ pub struct Ended {
 impl RunningCommand {
     /// Starts `brigade` with the words of a line, in a folder.
     pub fn start(brigade: &Path, folder: &Path, line: &str) -> Result<Self> {
+        Self::start_with(brigade, folder, line, [])
+    }
+
+    /// The same with further variables.
+    pub fn start_with(
+        brigade: &Path,
+        folder: &Path,
+        line: &str,
+        variables: impl IntoIterator<Item = (&'static str, String)>,
+    ) -> Result<Self> {
         let output = tempfile::tempfile().context("cannot make a temporary file for a command's output")?;
         let [out, err] = [output.try_clone(), output.try_clone()];
         let mut command = Command::new(brigade);
         command.args(line.split_whitespace()).current_dir(folder);
-        command.env("BRIGADE_CACHE_DIR", folder.join("cache"));
+        command.env("BRIGADE_CACHE_DIR", folder.join("cache")).envs(variables);
         command.stdin(Stdio::null()).stdout(out?).stderr(err?);
         let child = command.spawn().with_context(|| format!("cannot start {}", brigade.display()))?;
         Ok(Self { child, line: line.to_owned(), output, began: Instant::now() })

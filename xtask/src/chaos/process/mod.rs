@@ -4,4 +4,4 @@ mod command;
 mod table;
 
 pub use command::{Ended, RunningCommand};
-pub use table::{kill, ranks, wait_until_gone};
+pub use table::{kill, ranks, send, wait_until_gone};

@@ -31,7 +31,12 @@ pub fn ranks(launcher: u32) -> Vec<u32> {
 
 /// Kills a process. Whether it existed.
 pub fn kill(pid: u32) -> bool {
-    Pid::from_raw(pid.cast_signed()).is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+    send(pid, Signal::KILL)
+}
+
+/// Sends a process a signal. Whether it existed.
+pub fn send(pid: u32, signal: Signal) -> bool {
+    Pid::from_raw(pid.cast_signed()).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 /// Waits until no process has a folder as its working directory.

@@ -40,7 +40,12 @@ pub fn settings(steps: u64, keep: usize) -> String {
 impl Reference {
     /// Trains once, on one rank, and keeps all checkpoints.
     pub fn train(brigade: &Path, folder: &Path, steps: u64) -> Result<Self> {
-        let line = format!("train {} {} --out {REFERENCE}", settings(steps, 0), SINGLE.flags);
+        Self::of_line(brigade, folder, &format!("{} {}", settings(steps, 0), SINGLE.flags))
+    }
+
+    /// The same with these settings and flags.
+    pub fn of_line(brigade: &Path, folder: &Path, line: &str) -> Result<Self> {
+        let line = format!("train {line} --out {REFERENCE}");
         let end = RunningCommand::start(brigade, folder, &line)?.finish()?;
         ensure!(end.status.success(), "`brigade {line}` ended with {}:\n{}", end.status, end.text);
         Self::of(&RunDir(folder.join(REFERENCE)))

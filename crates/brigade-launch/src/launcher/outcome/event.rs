@@ -78,3 +78,31 @@ pub enum Event {
         error: io::Error,
     },
 }
+
+impl Event {
+    /// What it says of the nodes of an elastic world, in words; none for any other event.
+    pub fn about_nodes(&self) -> Option<String> {
+        match self {
+            Self::Resizing { reason } => {
+                Some(format!("to take in {reason}: the ranks save a checkpoint, and all start again"))
+            }
+            Self::NodeLeft { node, host, reason } => {
+                let name = node.map_or("a node".to_owned(), |node| format!("node {node}"));
+                let host = host.as_ref().map_or_else(String::new, |host| format!(" ({host})"));
+                Some(format!("{name}{host} left: {reason}"))
+            }
+            Self::Assembled { nodes, before, nproc, unused, .. } => {
+                let numbers = |nodes: &[(usize, String)]| {
+                    nodes.iter().map(|(node, _)| node.to_string()).collect::<Vec<_>>().join(", ")
+                };
+                let was = match before.is_empty() {
+                    true => String::new(),
+                    false => format!("; before on nodes {}", numbers(before)),
+                };
+                let why = unused.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+                Some(format!("{} ranks on nodes {}{was}{why}", nodes.len() * nproc, numbers(nodes)))
+            }
+            _ => None,
+        }
+    }
+}
