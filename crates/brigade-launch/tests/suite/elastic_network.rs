@@ -59,7 +59,9 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        (0..3).for_each(|host| drop(ip(&format!("netns del {}", name(host)))));
+        for host in 0..3 {
+            let _ = ip(&format!("netns del {}", name(host)));
+        }
     }
 }
 
