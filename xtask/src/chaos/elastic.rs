@@ -201,12 +201,12 @@ impl Run<'_> {
                 }
                 if node == 0 {
                     // The whole run ends, and is started again.
-                    for number in 1..NODES {
-                        while nodes[number].command.ended()?.is_none() {
+                    for (number, other) in nodes.iter_mut().enumerate().skip(1) {
+                        while other.command.ended()?.is_none() {
                             ensure!(begin.elapsed() < LIMIT, "node {number} does not end with node 0");
                             std::thread::sleep(Duration::from_millis(20));
                         }
-                        nodes[number] = self.start(number)?;
+                        *other = self.start(number)?;
                     }
                 }
                 self.come_back(node, nodes)
@@ -218,10 +218,14 @@ impl Run<'_> {
                 Ok(())
             }
             Change::Stop => {
+                // A rank may end meanwhile.
+                let signal = |pid, kind| {
+                    let _ = send(pid, kind);
+                };
                 let all: Vec<u32> = ranks(pid).into_iter().chain([pid]).collect();
-                all.iter().for_each(|pid| drop(send(*pid, Signal::STOP)));
+                all.iter().for_each(|pid| signal(*pid, Signal::STOP));
                 std::thread::sleep(Duration::from_secs(HOST_TIMEOUT + 1));
-                all.iter().for_each(|pid| drop(send(*pid, Signal::CONT)));
+                all.iter().for_each(|pid| signal(*pid, Signal::CONT));
                 Ok(())
             }
         }

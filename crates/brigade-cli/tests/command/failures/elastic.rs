@@ -106,7 +106,8 @@ fn a_mesh_that_does_not_fit_uses_the_nearest_number_of_nodes() {
     assert!(started.len() == 1 && started[0]["ranks"] == 4, "{started:?}");
     place.succeed(&mut place.train(&format!("{RUN} --steps 30 --nproc-per-node 1 --out whole")));
     same_end(&place, "a", "whole");
-    let none = nodes.start(0, "--overwrite --replicate 5").wait();
+    let none = Nodes::new(&place, "--nnodes 1:3 --nproc-per-node 2 --zero 1 --replicate 5");
+    let none = none.start(0, "--overwrite").wait();
     assert_eq!(none.code, Some(2), "{}", none.err);
     assert!(none.err.contains("no number of nodes that --nnodes 1:3 allows can be used: "), "{}", none.err);
 }
