@@ -243,3 +243,26 @@ fn failures_count_and_nodes_stay() {
     let said = world.finish(children);
     assert!(said[0].contains("restart 1 of 1: rank 1 failed: exit code 3"), "{}", said[0]);
 }
+
+#[test]
+fn a_signal_to_one_node_between_two_starts_takes_away_that_node_alone() {
+    let script = format!("test $BRIGADE_RESTART_COUNT = 0 -a $NODE = 1 && exit 3; {TRAIN}");
+    let world = World { script, ..World::new("1:3") };
+    let start = |node: usize| {
+        let mut command = world.node(node);
+        command.env("TEST_RESTARTS", "1").env("TEST_PAUSE", "4").spawn().unwrap()
+    };
+    let mut children = vec![start(0), start(1), start(2)];
+    // Node 1 fails at once and writes nothing; the others are ended, and all wait for the next start.
+    world.until(0, &["3 0:0", "3 2:2"]);
+    let pid = fs::read_to_string(world.dir.path().join("pid.0")).unwrap();
+    wait_until("the ranks have ended", || !runs(pid.trim()));
+    std::thread::sleep(Duration::from_secs(1));
+    let leaver = children.remove(2);
+    signal(&leaver, Signal::TERM);
+    let (code, said) = end(leaver);
+    assert_eq!(code, Some(75), "{said}");
+    world.until(2, &["2 0:0", "2 1:1"]);
+    let said = world.finish(children);
+    assert!(said[0].contains("left: node Some(2): its launcher got SIGTERM"), "{}", said[0]);
+}

@@ -284,10 +284,19 @@ impl Node<'_> {
     fn leaving_node(&mut self, statuses: &[NodeStatus]) -> Option<Waited<ReadyStart>> {
         let (node, status) =
             statuses.iter().enumerate().find(|(_, status)| status.state == NodeState::Leaving)?;
+        let number = self.nodes.get(node).map_or(node, |(number, _)| *number);
         match status.cause {
+            // The others stay, as they do when its ranks run.
+            StopCause::Requested(InterruptKind::Preempt, signal)
+                if self.config.is_elastic() && number != 0 =>
+            {
+                self.leave_quietly();
+                self.expected.retain(|other| *other != number);
+                let reason = format!("its launcher got {}", signal_name(signal));
+                Some(Waited::Lost(LostNode { node: Some(node), reason, after: None }))
+            }
             StopCause::Requested(kind, signal) => {
                 self.leave(status.cause);
-                let number = self.nodes.get(node).map_or(node, |(number, _)| *number);
                 let source = format!("{} on node {number}", signal_name(signal));
                 Some(Waited::Ended(Outcome::without_ranks(source, kind)))
             }
