@@ -142,6 +142,10 @@ impl Node<'_> {
                     if lost.is_some() {
                         self.node_group = None;
                     }
+                    if self.config.is_elastic() && !leaving.contains(&0) {
+                        // Such a signal takes a node away, not the run.
+                        reports.iter_mut().for_each(|report| report.signalled = false);
+                    }
                     let decision = match (lost, reports.pop()) {
                         (Some(lost), Some(own)) => {
                             decide_without_others(own, lost, &self.nodes, restart_count)
@@ -161,11 +165,16 @@ impl Node<'_> {
                 }
             };
             let Decision { outcome, may_restart, resizes } = decision;
+            if may_restart && leaving.contains(&self.config.node_rank) {
+                self.leave_quietly();
+                return Ok(Outcome::without_ranks("a signal".into(), InterruptKind::Preempt));
+            }
+            let stays = self.stays(&outcome, may_restart, &leaving, on_event);
+            if resizes || stays {
+                self.leave_quietly();
+            }
             let goes_on = match &outcome {
-                _ if resizes || self.stays(&outcome, &leaving, on_event) => {
-                    self.leave_quietly();
-                    true
-                }
+                Outcome::Preempted { .. } if resizes || stays => true,
                 Outcome::NodeLost(NodeFailure { node, host, reason, .. })
                     if may_restart && self.config.is_elastic() =>
                 {
@@ -192,10 +201,20 @@ impl Node<'_> {
         }
     }
 
-    /// Whether this node of an elastic world stays while others, whose launchers got a signal, leave once all have saved.
-    fn stays(&mut self, outcome: &Outcome, leaving: &[usize], on_event: &mut dyn FnMut(Event)) -> bool {
+    /// Whether this node of an elastic world stays while others, whose launchers got a signal, leave once all have saved or failed.
+    fn stays(
+        &mut self,
+        outcome: &Outcome,
+        may_restart: bool,
+        leaving: &[usize],
+        on_event: &mut dyn FnMut(Event),
+    ) -> bool {
         let is_own = |node: &usize| *node == 0 || *node == self.config.node_rank;
-        let Outcome::Preempted { signal, .. } = outcome else { return false };
+        let signal = match outcome {
+            Outcome::Preempted { signal, .. } => signal.clone(),
+            _ if may_restart => "its launcher got a signal".into(),
+            _ => return false,
+        };
         if !self.config.is_elastic() || leaving.is_empty() || leaving.iter().any(is_own) {
             return false;
         }
