@@ -1,6 +1,7 @@
 //! The starts and restarts of a world on several nodes, whose launchers agree on each of them.
 
 mod assembly;
+mod leaving;
 
 use std::{
     net::TcpListener,
@@ -8,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::assembly::ForNodes;
+use self::{assembly::ForNodes, leaving::forgive_signals};
 use super::{
     config::LaunchConfig,
     listener,
@@ -142,9 +143,8 @@ impl Node<'_> {
                     if lost.is_some() {
                         self.node_group = None;
                     }
-                    if self.config.is_elastic() && !leaving.contains(&0) {
-                        // Such a signal takes a node away, not the run.
-                        reports.iter_mut().for_each(|report| report.signalled = false);
+                    if self.takes_nodes_alone(&leaving) {
+                        forgive_signals(&mut reports);
                     }
                     let decision = match (lost, reports.pop()) {
                         (Some(lost), Some(own)) => {
@@ -199,31 +199,6 @@ impl Node<'_> {
             restart_count += 1;
             last = Some(outcome);
         }
-    }
-
-    /// Whether this node of an elastic world stays while others, whose launchers got a signal, leave once all have saved or failed.
-    fn stays(
-        &mut self,
-        outcome: &Outcome,
-        may_restart: bool,
-        leaving: &[usize],
-        on_event: &mut dyn FnMut(Event),
-    ) -> bool {
-        let is_own = |node: &usize| *node == 0 || *node == self.config.node_rank;
-        let signal = match outcome {
-            Outcome::Preempted { signal, .. } => signal.clone(),
-            _ if may_restart => "its launcher got a signal".into(),
-            _ => return false,
-        };
-        if !self.config.is_elastic() || leaving.is_empty() || leaving.iter().any(is_own) {
-            return false;
-        }
-        self.expected.retain(|node| !leaving.contains(node));
-        for (node, host) in self.nodes.iter().filter(|(node, _)| leaving.contains(node)) {
-            let (node, host, reason) = (Some(*node), Some(host.clone()), signal.clone());
-            on_event(Event::NodeLeft { node, host, reason });
-        }
-        true
     }
 
     /// How the run ends if there are not the nodes for the next start; `last`: how the start before ended.
