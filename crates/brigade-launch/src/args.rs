@@ -1,12 +1,13 @@
 //! The standard flags of a program that starts or joins a world.
 
-use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 
 use crate::{
     endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint},
     error::{Error, Result},
+    node_count::NodeCount,
     parse::{count, host_timeout, node_count, port, seconds},
     rank::restart::MAX_RESTARTS,
 };
@@ -40,30 +41,6 @@ impl FromStr for NprocPerNode {
             _ => count(text, 1, MAX_WORLD_SIZE)
                 .map(Self::Count)
                 .map_err(|range| format!("use auto, cpu or {range}; {}", allowed_world_size())),
-        }
-    }
-}
-
-/// How many nodes a world has: the same number throughout, or, in an elastic world, as many as there are within bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeCount {
-    /// The world goes on with no fewer.
-    pub least: usize,
-    /// It has no more.
-    pub most: usize,
-}
-
-impl From<usize> for NodeCount {
-    fn from(nodes: usize) -> Self {
-        Self { least: nodes, most: nodes }
-    }
-}
-
-impl fmt::Display for NodeCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.least == self.most {
-            true => write!(f, "{}", self.most),
-            false => write!(f, "{}:{}", self.least, self.most),
         }
     }
 }

@@ -61,10 +61,11 @@ pub mod exit;
 pub mod fuzzing;
 pub mod interrupt;
 mod launcher;
+mod node_count;
 mod parse;
 mod rank;
 
-pub use args::{LaunchArgs, NodeCount, NprocPerNode};
+pub use args::{LaunchArgs, NprocPerNode};
 pub use auth_token::{TOKEN_VARIABLE, parse_token};
 pub use brigade_comm::{AuthToken, MAX_WORLD_SIZE};
 pub use endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint};
@@ -85,6 +86,7 @@ pub use launcher::{
         rank_exit::{ExitReason, RankExit},
     },
 };
+pub use node_count::NodeCount;
 pub use rank::{
     heartbeat::{self, HeartbeatSender},
     listener::{LISTENER_VARIABLE, inherited_listener},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
 
-use crate::args::NodeCount;
+use crate::node_count::NodeCount;
 
 /// A decimal number within bounds, or a description of the bounds.
 pub fn count(text: &str, least: usize, most: usize) -> Result<usize, String> {

@@ -5,10 +5,10 @@ use std::fmt;
 use brigade_comm::{AuthToken, MAX_WORLD_SIZE, allowed_world_size};
 
 use crate::{
-    args::NodeCount,
     auth_token::token_from_env,
     endpoint::Endpoint,
     error::{Error, Result},
+    node_count::NodeCount,
 };
 
 /// Where the answer of [`detect`](crate::detect) comes from. `Display` names the variables that were read.

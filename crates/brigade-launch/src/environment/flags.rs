@@ -2,8 +2,9 @@
 
 use super::detected::{Detected, NodeInfo, Source, within_bounds};
 use crate::{
-    args::{LaunchArgs, NodeCount, NprocPerNode},
+    args::{LaunchArgs, NprocPerNode},
     error::{Error, Result},
+    node_count::NodeCount,
 };
 
 /// The node that the flags describe.

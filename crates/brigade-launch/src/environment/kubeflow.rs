@@ -5,8 +5,9 @@ use super::{
     variables::Variables,
 };
 use crate::{
-    args::{NodeCount, NprocPerNode},
+    args::NprocPerNode,
     error::{Error, Result},
+    node_count::NodeCount,
     parse::node_count,
 };
 

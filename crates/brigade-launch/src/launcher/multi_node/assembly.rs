@@ -1,8 +1,6 @@
 //! Which nodes the next start has, and the group of their launchers.
 
 use std::{
-    cell::RefCell,
-    collections::BTreeMap,
     net::TcpListener,
     thread,
     time::{Duration, Instant},
@@ -10,7 +8,7 @@ use std::{
 
 use brigade_comm::PROTOCOL_VERSION;
 
-use super::{MARGIN, Node, Waited, check_alike};
+use super::node::{MARGIN, Node, Waited, check_alike};
 use crate::{
     endpoint::Endpoint,
     error::{Error, Result},
@@ -30,37 +28,6 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How long a launcher that calls node 0 waits for its own thread between two looks at the clock.
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// What numbers of nodes need, each asked for once.
-pub struct ForNodes<'a> {
-    pub elastic: &'a Elastic,
-    known: RefCell<BTreeMap<usize, Result<Vec<String>, String>>>,
-}
-
-impl<'a> ForNodes<'a> {
-    pub fn new(elastic: &'a Elastic) -> Self {
-        Self { elastic, known: RefCell::default() }
-    }
-
-    fn of(&self, nodes: usize) -> Result<Vec<String>, String> {
-        let mut known = self.known.borrow_mut();
-        known.entry(nodes).or_insert_with(|| (self.elastic.for_nodes)(nodes)).clone()
-    }
-
-    /// The most nodes, of those that there are, on which ranks can run, with their arguments.
-    ///
-    /// # Errors
-    /// Why they cannot run on all of them, where they can run on no other allowed number either.
-    pub fn most(&self, nodes: usize) -> Result<(usize, Vec<String>), String> {
-        let found = (self.elastic.min_nodes..=nodes).rev().find_map(|n| Some((n, self.of(n).ok()?)));
-        found.ok_or_else(|| self.of(nodes).err().unwrap_or_default())
-    }
-
-    /// Why ranks cannot run on so many nodes.
-    fn refusal(&self, nodes: usize) -> Option<String> {
-        self.of(nodes).err()
-    }
-}
 
 impl Node<'_> {
     /// Finds the nodes of the next start, and joins their launchers. Returns the number of starts so far, which a launcher that was

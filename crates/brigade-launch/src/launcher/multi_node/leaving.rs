@@ -1,27 +1,27 @@
 //! Nodes of an elastic world whose launchers got a signal: they leave, and the others stay.
 
-use super::Node;
+use super::node::Node;
 use crate::{
     interrupt::InterruptKind,
     launcher::outcome::{Outcome, event::Event, report::NodeReport},
 };
 
-/// Makes a failure count as one without a signal, which would keep the ranks from being started again. Where all ranks saved or are
-/// done, the reports stay as they are but for that.
-pub fn forgive_signals(reports: &mut [NodeReport]) {
-    let exits = || reports.iter().flat_map(|report| &report.ranks).map(|report| &report.rank.exit);
-    let has_failed = exits().any(|exit| !exit.stopped_by_launcher && !exit.is_clean());
-    for report in reports {
-        report.signalled = false;
-        if has_failed
-            && report.stop_request.as_ref().is_some_and(|request| request.kind == InterruptKind::Preempt)
-        {
-            report.stop_request = None;
+impl Node<'_> {
+    /// Makes a failure count as one without a signal, which would keep the ranks from being started again. Where all ranks saved or are
+    /// done, the reports stay as they are but for that.
+    pub(super) fn forgive_signals(reports: &mut [NodeReport]) {
+        let exits = || reports.iter().flat_map(|report| &report.ranks).map(|report| &report.rank.exit);
+        let has_failed = exits().any(|exit| !exit.stopped_by_launcher && !exit.is_clean());
+        for report in reports {
+            report.signalled = false;
+            if has_failed
+                && report.stop_request.as_ref().is_some_and(|request| request.kind == InterruptKind::Preempt)
+            {
+                report.stop_request = None;
+            }
         }
     }
-}
 
-impl Node<'_> {
     /// Whether signals to the launchers of these nodes take away the nodes, and not the run.
     pub(super) fn takes_nodes_alone(&self, leaving: &[usize]) -> bool {
         self.config.is_elastic() && !leaving.is_empty() && !leaving.contains(&0)
@@ -92,7 +92,7 @@ mod tests {
     fn a_failure_beside_a_signal_to_one_node_may_be_started_again() {
         let decision = |codes: [i32; 2]| {
             let mut reports = vec![report(0, codes[0], false), report(1, codes[1], true)];
-            forgive_signals(&mut reports);
+            Node::forgive_signals(&mut reports);
             decide(reports, 0)
         };
         let failed = decision([1, 75]);

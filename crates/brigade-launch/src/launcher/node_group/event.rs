@@ -3,10 +3,8 @@
 use std::time::Instant;
 
 use super::status::{NodeDescription, NodeStatus};
-use crate::launcher::{
-    outcome::report::{LostNode, NodeReport},
-    rendezvous::{CallEnd, Start},
-};
+use crate::launcher::outcome::report::{LostNode, NodeReport};
+use crate::launcher::rendezvous::{CallEnd, Start};
 
 pub enum NodeEvent {
     /// Node 0 of an elastic world lets this node take part in a start, or does not.

@@ -2,7 +2,7 @@
 //!
 //! Node 0 listens at the endpoint for as long as it lives ([`Host`]). The launcher of any other node calls it whenever it has no
 //! part in the world ([`call`]): at the first start, after a loss, and when it comes later. Node 0 checks who calls, keeps the
-//! connection, and decides who takes part; from then on the launchers are a [`node group`](super::node_group) at a port of its own,
+//! connection, and decides who takes part; from then on the launchers are a node group at a port of its own,
 //! in which the nodes are numbered anew, without gaps.
 
 mod admission;

@@ -1,0 +1,36 @@
+//! What each number of nodes needs.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use crate::launcher::config::Elastic;
+
+/// What numbers of nodes need, each asked for once.
+pub struct ForNodes<'a> {
+    pub elastic: &'a Elastic,
+    known: RefCell<BTreeMap<usize, Result<Vec<String>, String>>>,
+}
+
+impl<'a> ForNodes<'a> {
+    pub fn new(elastic: &'a Elastic) -> Self {
+        Self { elastic, known: RefCell::default() }
+    }
+
+    fn of(&self, nodes: usize) -> Result<Vec<String>, String> {
+        let mut known = self.known.borrow_mut();
+        known.entry(nodes).or_insert_with(|| (self.elastic.for_nodes)(nodes)).clone()
+    }
+
+    /// The most nodes, of those that there are, on which ranks can run, with their arguments.
+    ///
+    /// # Errors
+    /// Why they cannot run on all of them, where they can run on no other allowed number either.
+    pub fn most(&self, nodes: usize) -> Result<(usize, Vec<String>), String> {
+        let found = (self.elastic.min_nodes..=nodes).rev().find_map(|n| Some((n, self.of(n).ok()?)));
+        found.ok_or_else(|| self.of(nodes).err().unwrap_or_default())
+    }
+
+    /// Why ranks cannot run on so many nodes.
+    pub fn refusal(&self, nodes: usize) -> Option<String> {
+        self.of(nodes).err()
+    }
+}
