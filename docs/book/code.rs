@@ -13,6 +13,7 @@ pages! {
     benchmarks: "src/benchmarks.md",
     benchmarks_checkpoints: "src/benchmarks-checkpoints.md",
     benchmarks_network: "src/benchmarks-network.md",
+    benchmarks_plans: "src/benchmarks-plans.md",
     benchmarks_spread: "src/benchmarks-spread.md",
     checkpoints_and_failures: "src/checkpoints-and-failures.md",
     clusters: "src/clusters.md",
