@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brigade_core::{Bytes, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
+use brigade_core::{Bytes, Clock, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
 use brigade_report::{DeviceMemory, MemoryRecord, OuterStepRecord, RankSeconds, RoundRecord, StepRecord};
 
 use crate::checkpoint::SaveProgress;
@@ -23,6 +23,25 @@ pub(crate) struct StepStatus {
     pub answers: u8,
 }
 
+/// What a rank measured of a step, around the engine.
+pub(crate) struct StepTimes {
+    /// The whole step.
+    pub step: Duration,
+    /// Waiting for data.
+    pub data_wait: Duration,
+    /// In which at least one collective was under way.
+    pub collectives: Duration,
+}
+
+impl StepTimes {
+    /// The time of collectives that this rank did not wait for: hidden behind computing, or behind the pipeline.
+    fn hidden(&self, clock: &Clock) -> Duration {
+        let others = ["pipeline", "server"].map(|what| clock.waits.get(what).copied().unwrap_or_default());
+        let waited = clock.comm_wait().saturating_sub(others.iter().sum());
+        self.collectives.saturating_sub(waited)
+    }
+}
+
 /// Figures and status of a step over all ranks.
 pub(crate) struct StepStats {
     /// How far each rank is with saving a checkpoint.
@@ -36,7 +55,7 @@ pub(crate) struct StepStats {
     /// The step on each rank.
     ranks: RankSeconds,
     /// Means over the ranks, in the order of [`gather`].
-    seconds: [f64; 6],
+    seconds: [f64; 7],
     /// Means over the ranks, by what was waited for.
     waits: [f64; WAITS.len()],
     /// Maxima over the ranks.
@@ -67,18 +86,25 @@ const OPERATIONS: [CollectiveKind; 8] = [
 pub(crate) fn gather(
     collectives: &dyn Collectives,
     report: &StepReport,
-    data_wait: Duration,
-    step: Duration,
+    times: &StepTimes,
     device: Option<DeviceMemory>,
     status: StepStatus,
 ) -> anyhow::Result<StepStats> {
     let clock = &report.clock;
-    let seconds =
-        [clock.forward, clock.backward, clock.optimizer, data_wait, clock.comm_wait(), report.bubble];
+    let (forward, backward, optimizer) = (clock.forward, clock.backward, clock.optimizer);
+    let seconds = [
+        forward,
+        backward,
+        optimizer,
+        times.data_wait,
+        clock.comm_wait(),
+        report.bubble,
+        times.hidden(clock),
+    ];
     let memory = report.memory;
     let memory = [memory.parameters, memory.gradients, memory.optimizer, memory.activations];
     let mut values =
-        vec![step.as_secs_f64(), brigade_report::peak_rss_bytes() as f64, report.in_flight as f64];
+        vec![times.step.as_secs_f64(), brigade_report::peak_rss_bytes() as f64, report.in_flight as f64];
     values.extend(memory.iter().flat_map(|Bytes { live, peak }| [*live as f64, *peak as f64]));
     let means = values.len();
     values.extend(seconds.iter().map(Duration::as_secs_f64));
@@ -168,7 +194,7 @@ fn device_of(values: &[f64]) -> Option<DeviceMemory> {
 
 /// The record of the step of all ranks, without what comes after it.
 pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats) -> StepRecord {
-    let [forward, backward, optimizer, data_wait, comm_wait, bubble] = stats.seconds;
+    let [forward, backward, optimizer, data_wait, comm_wait, bubble, hidden] = stats.seconds;
     let collectives: BTreeMap<String, brigade_report::Collective> = stats
         .traffic
         .iter()
@@ -197,6 +223,7 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
             .filter(|(_, seconds)| *seconds > 0.0)
             .map(|(what, seconds)| (what.to_owned(), seconds))
             .collect(),
+        comm_hidden_seconds: Some(hidden),
         bubble_seconds: bubble,
         micro_batches_in_flight: stats.in_flight,
         // The reporter knows the FLOPs of a token and fills these in.
@@ -290,7 +317,8 @@ mod tests {
                         let second = Duration::from_secs(1);
                         let report = report();
                         let step = second * (2 + group.rank() as u32);
-                        let stats = gather(world.as_ref(), &report, second, step, *device, status).unwrap();
+                        let times = StepTimes { step, data_wait: second, collectives: second };
+                        let stats = gather(world.as_ref(), &report, &times, *device, status).unwrap();
                         record(&report, 0.0, &stats)
                     })
                 })
@@ -314,6 +342,18 @@ mod tests {
     }
 
     #[test]
+    fn collectives_that_nothing_waited_for_are_hidden() {
+        let seconds = Duration::from_secs;
+        let waits = [("all_reduce", seconds(1)), ("outer_step", seconds(2)), ("pipeline", seconds(8))];
+        let clock = Clock { waits: BTreeMap::from(waits), ..Clock::default() };
+        let hidden = |collectives| {
+            StepTimes { step: seconds(20), data_wait: seconds(0), collectives: seconds(collectives) }
+                .hidden(&clock)
+        };
+        assert_eq!([7, 3, 2].map(hidden), [4, 0, 0].map(seconds));
+    }
+
+    #[test]
     fn each_ranks_time_is_recorded_and_large_worlds_write_no_more() {
         let ranks = RankSeconds {
             step: vec![2.0, 3.0, 4.0],
@@ -324,6 +364,7 @@ mod tests {
         for record in recorded(&[None; 3]) {
             assert_eq!((record.step_seconds, record.rank_seconds.as_ref()), (4.0, Some(&ranks)));
             assert!(record.time.is_some());
+            assert_eq!(record.comm_hidden_seconds, Some(1.0));
         }
         let steps = |ranks| (1..=16).filter(|step| has_ranks(*step, ranks)).count();
         assert_eq!([1, 128, 129, 1024].map(steps), [16, 16, 8, 2]);

@@ -94,8 +94,8 @@ pub struct Trainer<'a, I, O, T> {
     has_begun: bool,
     /// Whether the data of the next step have been read.
     is_read: bool,
-    /// When the update under way began, and how long it has waited for data.
-    update_began: Option<Instant>,
+    /// When the update under way began, by the clock and by the time of collectives until then, and how long it has waited for data.
+    update_began: Option<(Instant, Duration)>,
     data_wait: Duration,
     /// Batches of data that were consumed up to the last update.
     update_position: u64,

@@ -24,7 +24,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         }
         self.has_begun = true;
         self.begin_profiled_step()?;
-        self.update_began.get_or_insert_with(Instant::now);
+        self.begin_update();
         self.send_heartbeat("waiting for data");
         if self.engine.is_server() || self.engine.steps_of_round().is_some() {
             // Servers run no micro-batches, and in a round workers read each share when they take it.

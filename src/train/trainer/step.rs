@@ -7,7 +7,7 @@ use brigade_core::{Activation, Batch, StepReport};
 use brigade_report::DeviceMemory;
 
 use super::Trainer;
-use crate::train::step_stats::{StepStats, StepStatus, gather, record};
+use crate::train::step_stats::{StepStats, StepStatus, StepTimes, gather, record};
 use crate::training::HookAnswers;
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
@@ -32,7 +32,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             self.session.check_batch_counts(&format!("step {}", self.progress.step + 1), batches.len())?;
         }
         self.begin_profiled_step()?;
-        let began = *self.update_began.get_or_insert_with(Instant::now);
+        let (began, before) = self.begin_update();
         let steps = self.engine.steps_of_round();
         if steps.is_none() && !self.engine.synchronizes() {
             match self.engine.steps_alone() {
@@ -54,8 +54,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let is_undone = report.skipped && self.rolls_back(&report);
         let calls_hooks = self.session.rank() == 0 && !is_undone;
         let elapsed = began.elapsed();
+        let collectives = self.collective_time().saturating_sub(before);
         let answers = if calls_hooks { self.training.hooks.step(&report) } else { HookAnswers::default() };
-        let stats = self.gather(&report, elapsed, &answers)?;
+        let stats = self.gather(&report, elapsed, collectives, &answers)?;
         // All ranks have computed a step.
         self.session.group().warmed_up();
         let outcome = self.saver.advance(&stats.saving)?;
@@ -83,10 +84,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     fn gather(
         &mut self,
         report: &StepReport,
-        elapsed: Duration,
+        step: Duration,
+        collectives: Duration,
         answers: &HookAnswers,
     ) -> anyhow::Result<StepStats> {
-        let data_wait = std::mem::take(&mut self.data_wait);
+        let times = StepTimes { step, data_wait: std::mem::take(&mut self.data_wait), collectives };
         let status = StepStatus {
             saving: self.saver.progress(),
             preempted: self.session.is_preempted(),
@@ -96,6 +98,16 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             self.device_peak = self.device_peak.max(memory.reserved);
             DeviceMemory { reserved_peak: self.device_peak, ..memory }
         });
-        gather(self.session.collectives().as_ref(), report, data_wait, elapsed, device, status)
+        gather(self.session.collectives().as_ref(), report, &times, device, status)
+    }
+
+    /// When the update under way began, which may be now, and the time of collectives until then.
+    pub(super) fn begin_update(&mut self) -> (Instant, Duration) {
+        let collectives = self.collective_time();
+        *self.update_began.get_or_insert_with(|| (Instant::now(), collectives))
+    }
+
+    fn collective_time(&self) -> Duration {
+        self.session.group().flight_recorder().collective_time()
     }
 }

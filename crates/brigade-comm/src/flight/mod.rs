@@ -5,6 +5,7 @@
 //! rank. [`read()`] reads the files, and [`diagnose`] says in one line which rank missed which operation. Missing records are
 //! no obstacle: a rank that was killed leaves no file, and of operations older than a record only the number is known.
 
+mod busy_time;
 mod diagnosis;
 mod external;
 mod rank_status;
@@ -98,6 +99,13 @@ impl FlightRecorder {
     /// When this rank's world began, to which the times of entries relate: by the clock of the process, and by its host's.
     pub fn began(&self) -> (Instant, SystemTime) {
         (self.recorder.began, self.recorder.began_at)
+    }
+
+    /// How long at least one collective of this rank was under way so far, in any of its groups: from when it was the oldest of its
+    /// queue until it was complete, with the wait for ranks that came later. Of another library's collectives, from when they were
+    /// [recorded](ExternalRecorder::begin). Transfers do not count.
+    pub fn collective_time(&self) -> Duration {
+        self.recorder.collective_time()
     }
 
     /// The groups of this rank, and those of its last [`MAX_OPERATIONS`] operations that were called at `since` or later, as far as they have come.

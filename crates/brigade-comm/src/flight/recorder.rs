@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::MAX_OPERATIONS;
+use super::busy_time::BusyTime;
 use super::rank_status::RankStatus;
 use super::record::{Entry, GroupRecord, State, Waiting};
 use crate::op::call::Call;
@@ -33,6 +34,8 @@ struct Notes {
     ring: Vec<Entry>,
     /// Operations that are in flight, but older than those of the ring.
     overtaken: BTreeMap<u64, Entry>,
+    /// The time of collectives.
+    collectives: BusyTime,
 }
 
 /// An operation in the recorder, by its id.
@@ -42,7 +45,8 @@ pub(crate) struct EntryId(u64);
 impl Recorder {
     pub(crate) fn new(rank: usize, world_size: usize, restart: u32) -> Self {
         let ring = Vec::with_capacity(MAX_OPERATIONS);
-        let notes = Notes { groups: Vec::new(), calls: 0, ring, overtaken: BTreeMap::new() };
+        let (overtaken, collectives) = (BTreeMap::new(), BusyTime::default());
+        let notes = Notes { groups: Vec::new(), calls: 0, ring, overtaken, collectives };
         Self {
             rank,
             world_size,
@@ -75,6 +79,9 @@ impl Recorder {
         let id = notes.calls;
         notes.calls += 1;
         notes.groups[group].count(call, peer);
+        if starts {
+            notes.began(call, called);
+        }
         let entry = Entry {
             id,
             group,
@@ -103,8 +110,12 @@ impl Recorder {
     /// It is the oldest of its queue.
     pub(crate) fn started(&self, entry_id: EntryId, now: Instant) {
         let now = self.micros(now);
-        lock(&self.notes)
-            .change(entry_id, |entry| (entry.state, entry.started) = (State::Started, Some(now)));
+        let mut notes = lock(&self.notes);
+        let call = notes.change(entry_id, |entry| {
+            (entry.state, entry.started) = (State::Started, Some(now));
+            entry.call
+        });
+        call.iter().for_each(|call| notes.began(call, now));
     }
 
     /// What it waits for.
@@ -116,14 +127,24 @@ impl Recorder {
     pub(crate) fn finished(&self, entry_id: EntryId, succeeded: bool, (sent, received): (u64, u64)) {
         let now = self.micros(Instant::now());
         let mut notes = lock(&self.notes);
-        notes.change(entry_id, |entry| {
+        let begun = notes.change(entry_id, |entry| {
             entry.state = if succeeded { State::Done } else { State::Failed };
             (entry.finished, entry.sent, entry.received) = (Some(now), sent, received);
+            entry.started.is_some() && !entry.call.operation.is_transfer()
         });
+        if begun == Some(true) {
+            notes.collectives.end(now);
+        }
         // An operation that failed stays: nothing comes after it.
         if succeeded && !notes.overtaken.is_empty() {
             notes.overtaken.remove(&entry_id.0);
         }
+    }
+
+    /// How long at least one collective was under way.
+    pub(crate) fn collective_time(&self) -> Duration {
+        let now = self.micros(Instant::now());
+        Duration::from_micros(lock(&self.notes).collectives.until(now))
     }
 
     /// Asks the threads that drive this rank's operations to record what they wait for, as soon as they wake up.
@@ -161,10 +182,14 @@ impl Recorder {
 }
 
 impl Notes {
-    fn change(&mut self, EntryId(id): EntryId, change: impl FnOnce(&mut Entry)) {
-        let place = self.ring.get_mut(id as usize % MAX_OPERATIONS).filter(|entry| entry.id == id);
-        if let Some(entry) = place.or_else(|| self.overtaken.get_mut(&id)) {
-            change(entry);
+    fn began(&mut self, call: &Call, now: u64) {
+        if !call.operation.is_transfer() {
+            self.collectives.begin(now);
         }
+    }
+
+    fn change<R>(&mut self, EntryId(id): EntryId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let place = self.ring.get_mut(id as usize % MAX_OPERATIONS).filter(|entry| entry.id == id);
+        place.or_else(|| self.overtaken.get_mut(&id)).map(change)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_comm::flight::{self, FailureKind, MAX_OPERATIONS, Record, State};
 use brigade_comm::{DType, Error, Group, OpType, ReduceOp, Result, Timeouts};
@@ -11,6 +11,7 @@ use crate::worlds::{Kind, PATIENT, on_every_transport, others_give_up, run};
 
 on_every_transport!(
     operations_are_recorded,
+    the_time_of_collectives_is_counted_once,
     another_operation_is_diagnosed,
     a_failure_of_its_own_is_diagnosed,
     ranks_that_wait_for_each_other_are_diagnosed,
@@ -61,6 +62,39 @@ fn assert_diagnosis(records: &[Record], kind: FailureKind, ranks: &[usize], word
     let text = diagnosis.to_string();
     assert!(diagnosis.kind == kind && diagnosis.ranks == ranks, "{diagnosis:?}");
     assert!(words.iter().all(|word| text.contains(word)) && text.lines().count() == 1, "{text}");
+}
+
+/// A rank that comes first has a collective under way until the last one comes; two at once count once, and transfers nothing.
+fn the_time_of_collectives_is_counted_once(kind: Kind) {
+    const LATE: Duration = Duration::from_millis(80);
+    run(kind, 2, PATIENT, |group| {
+        let flight = group.flight_recorder();
+        let pair = group.split("pair", 0, 0)?;
+        let sum = |group: &Group| group.all_reduce(vec![1.0f32; 100], DType::F32, ReduceOp::Sum);
+        let (began, before) = (Instant::now(), flight.collective_time());
+        let (least, most) = match group.rank() {
+            0 => {
+                let both = (sum(group), sum(&pair));
+                group.send(vec![0u8; 70], DType::U8, 1).wait()?;
+                both.0.wait()?;
+                both.1.wait()?;
+                (LATE / 2, began.elapsed())
+            }
+            _ => {
+                group.recv_message(0, 100).wait()?;
+                std::thread::sleep(LATE);
+                let both = (sum(group), sum(&pair));
+                both.0.wait()?;
+                both.1.wait()?;
+                (Duration::ZERO, began.elapsed() - LATE)
+            }
+        };
+        let took = flight.collective_time() - before;
+        // Times of the recorder are whole microseconds.
+        let most = most + Duration::from_micros(2);
+        assert!(least <= took && took <= most, "rank {}: {took:?} of {most:?}", group.rank());
+        Ok(())
+    });
 }
 
 fn operations_are_recorded(kind: Kind) {

@@ -24,6 +24,7 @@ pub fn text(record: &StepRecord, total_steps: u64, tokens: u64, restarts: u32) -
         ("step_seconds", "Time of the last step on the slowest rank.", Some(record.step_seconds)),
         ("data_wait_seconds", "Of it, waiting for data.", Some(record.data_wait_seconds)),
         ("comm_wait_seconds", "Of it, waiting for other ranks.", Some(record.comm_wait_seconds)),
+        ("comm_hidden_seconds", "Collectives that nothing waited for.", record.comm_hidden_seconds),
         ("peak_rss_bytes", "The largest resident memory of a rank.", Some(record.peak_rss_bytes as f64)),
         ("last_step_timestamp_seconds", "When the last step ended, in seconds since 1970.", record.time),
         ("restarts", "How often the ranks were started again.", Some(f64::from(restarts))),

@@ -65,6 +65,10 @@ pub struct StepRecord {
     /// a few numbers (`all_gather_scalars`), an activation or its gradient from a neighbouring stage (`pipeline`).
     #[serde(default)]
     pub comm_wait_seconds_by: BTreeMap<String, f64>,
+    /// Collectives under way that nothing waited for, hidden behind computing or the pipeline, in seconds, mean over the ranks. Old
+    /// files have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm_hidden_seconds: Option<f64>,
     /// Idle time because of the pipeline, from the start of the step to the end of the last backward of all ranks,
     /// in seconds, mean over the ranks.
     #[serde(default, deserialize_with = "null_is_nan")]

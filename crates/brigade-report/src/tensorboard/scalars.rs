@@ -30,6 +30,7 @@ pub fn step_scalars(step: &StepRecord) -> Vec<(Cow<'_, str>, f64)> {
         ("comm/calls", step.comm_calls as f64),
     ];
     let sometimes = [
+        ("time_metrics/comm_hidden(s)", step.comm_hidden_seconds),
         ("tflops", step.tflops),
         ("mfu(%)", step.mfu_percent),
         ("memory/active(GiB)", device.map(|memory| gib(memory.in_use))),

@@ -115,7 +115,7 @@ fn wanted<'a>(records: &[StepRecord], unit: &str) -> Vec<Wanted<'a>> {
         let hint = "Of one device, mean over the ranks; its peak is not known.";
         all.push(Wanted::new("tflops", "TFLOP/s", "number", hint).with("TFLOP/s", |record| record.tflops));
     }
-    all.extend([time_chart(records), memory_chart(), traffic_chart(records)]);
+    all.extend([time_chart(records), communication_chart(), memory_chart(), traffic_chart(records)]);
     all
 }
 
@@ -153,6 +153,24 @@ fn time_chart<'a>(records: &[StepRecord]) -> Wanted<'a> {
         });
     }
     chart.with("other", |record| Some(other_seconds(record)))
+}
+
+/// Communication that is waited for, and that which is hidden, of runs that recorded it.
+fn communication_chart<'a>() -> Wanted<'a> {
+    let hint = "Collectives of a rank, mean over the ranks: waited for (exposed), and under way while it computed or the pipeline waited (hidden).";
+    Wanted::new("communication", "Communication of a step", "seconds", hint)
+        .stacked()
+        .with("exposed", |record| record.comm_hidden_seconds.map(|_| exposed_seconds(record)))
+        .with("hidden", |record| record.comm_hidden_seconds)
+}
+
+/// Waits for collectives: all but those for the pipeline and for servers.
+fn exposed_seconds(record: &StepRecord) -> f64 {
+    let waits = record.comm_wait_seconds_by.iter();
+    waits
+        .filter(|(what, _)| !["pipeline", "server"].contains(&what.as_str()))
+        .map(|(_, seconds)| seconds)
+        .sum()
 }
 
 /// What none of a step's parts counts.

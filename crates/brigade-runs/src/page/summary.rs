@@ -44,6 +44,9 @@ pub fn figures(run: &Run) -> Vec<Figure> {
         format!("{:.1}%", 100.0 * of(part) / of(|record| record.step_seconds))
     };
     add("waiting for ranks", share(|record| record.comm_wait_seconds));
+    if run.records.iter().any(|record| record.comm_hidden_seconds.is_some()) {
+        add("hidden communication", share(|record| record.comm_hidden_seconds.unwrap_or(0.0)));
+    }
     add("waiting for data", share(|record| record.data_wait_seconds));
     if run.records.iter().any(|record| record.bubble_seconds > 0.0) {
         add("pipeline bubble", share(|record| record.bubble_seconds));

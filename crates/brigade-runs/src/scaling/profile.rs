@@ -26,6 +26,8 @@ pub struct Profile {
     pub communication: f64,
     /// The same by what was waited for, of which the shares are those of the means.
     pub communication_by: Vec<(String, f64)>,
+    /// Collectives that nothing waited for, where the run recorded it.
+    pub hidden: Option<f64>,
     /// Idle because of the pipeline.
     pub bubble: f64,
     /// What each rank took to compute.
@@ -79,6 +81,7 @@ impl Profile {
             compute: median(compute_of.iter().copied()).unwrap_or(0.0),
             communication_by: by_what(records, communication),
             communication,
+            hidden: median(records.iter().filter_map(|record| record.comm_hidden_seconds)),
             bubble: middle(&bubble),
             data_wait_of: match seconds.is_empty() {
                 true => vec![middle(&|record| record.data_wait_seconds); ranks],

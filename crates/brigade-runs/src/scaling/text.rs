@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::compared::{Point, Scaling};
 use super::laws::{CommunicationModel, amdahl_speed_up, gustafson_speed_up};
+use super::profile::Profile;
 use crate::numbers::duration;
 
 impl fmt::Display for Scaling {
@@ -72,6 +73,17 @@ impl Scaling {
                 false => "bytes cost nothing that can be told".to_owned(),
             };
             writeln!(f, "Communication that is not hidden: {} a message, {bytes}", duration(latency))?;
+        }
+        let Profile { step, communication, hidden, .. } = &last.profile;
+        if let Some(hidden) = hidden.filter(|hidden| hidden + communication > 0.0) {
+            writeln!(
+                f,
+                "Communication of {}: {} of a step of {} is exposed, {} hidden behind computing",
+                last.name,
+                duration(*communication),
+                duration(*step),
+                duration(hidden)
+            )?;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ fn lines(dir: &Path) -> Vec<Value> {
 }
 
 /// Where the numbers of each series are in a line, and what is there for a line that has none.
-const FIELDS: [(&str, &str, &str); 16] = [
+const FIELDS: [(&str, &str, &str); 18] = [
     ("loss", "loss", "/loss"),
     ("loss", "validation", "/validation_loss"),
     ("metric-0", "accuracy", "/metrics/accuracy"),
@@ -35,6 +35,8 @@ const FIELDS: [(&str, &str, &str); 16] = [
     ("time", "optimizer", "/optimizer_seconds"),
     ("time", "waiting for data", "/data_wait_seconds"),
     ("time", "waiting: all_reduce", "/comm_wait_seconds_by/all_reduce"),
+    ("communication", "exposed", "/comm_wait_seconds"),
+    ("communication", "hidden", "/comm_hidden_seconds"),
     ("memory", "parameters", "/parameter_bytes_peak"),
     ("memory", "optimizer", "/optimizer_bytes_peak"),
     ("memory", "whole process", "/peak_rss_bytes"),

@@ -34,6 +34,7 @@ pub fn record(step: u64) -> StepRecord {
         data_wait_seconds: 0.01,
         comm_wait_seconds: 0.07 * wobble,
         comm_wait_seconds_by: BTreeMap::from([("all_reduce".into(), 0.07 * wobble)]),
+        comm_hidden_seconds: Some(0.03 * wobble),
         bubble_seconds: 0.01,
         comm_bytes: 4096,
         comm_calls: 2,

@@ -128,6 +128,7 @@ impl Simulated {
                 .into_iter()
                 .map(|(what, seconds)| (what.to_owned(), seconds))
                 .collect(),
+            comm_hidden_seconds: Some(0.0),
             bubble_seconds: in_pipeline,
             comm_bytes: self.bytes,
             comm_calls: 10,

@@ -75,7 +75,10 @@ fn way(page: &str, words: &Line) -> Way {
     let has = |flag: &str| words.iter().any(|word| word == flag);
     let needs_a_cluster =
         has("--rdzv-endpoint") && words[0] != "submit" || words[0] == "launch" || has("cuda") || has("wgpu");
-    let needs_a_model = page == "models.md";
+    // A model or a cluster that the bench makes.
+    let input =
+        |pair: &[String]| ["--model", "--cluster"].contains(&&*pair[0]) && pair[1].starts_with("runs/bench/");
+    let needs_a_model = page == "models.md" || words.windows(2).any(input);
     match words[0].as_str() {
         _ if needs_a_cluster || needs_a_model => Way::Help,
         "scaling" if has("--measure") => Way::Tiny,

@@ -82,6 +82,8 @@ fn check_metrics(metrics: &[Value], parameters: usize) {
             assert!(number(key) > 0.0, "{key} in {record}");
         }
         assert!(number("data_wait_seconds") >= 0.0 && number("comm_wait_seconds") >= 0.0, "{record}");
+        let hidden = number("comm_hidden_seconds");
+        assert!((0.0..=number("step_seconds")).contains(&hidden), "{record}");
         let rate = number("tokens") / number("step_seconds");
         assert!((number("tokens_per_second") / rate - 1.0).abs() < 1e-6);
         assert!(

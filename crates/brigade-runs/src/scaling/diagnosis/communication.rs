@@ -65,9 +65,13 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
         }
         false => "",
     };
+    let hidden = match profile.hidden {
+        Some(hidden) => format!(" (beside {} that it does)", duration(hidden)),
+        None => String::new(),
+    };
     Finding::new(illness, waited, profile.step, |gain| {
         format!(
-            "{} of a step ({:.0}%) is communication that computing does not hide, mostly {what}; {why}{advice}; hidden entirely it would make training {gain:.0}% faster",
+            "{} of a step ({:.0}%) is communication that computing does not hide{hidden}, mostly {what}; {why}{advice}; hidden entirely it would make training {gain:.0}% faster",
             duration(waited),
             100.0 * waited / profile.step
         )
