@@ -27,6 +27,10 @@ struct Description {
     attention_efficiency: Option<f64>,
     memory_efficiency: Option<f64>,
     link_efficiency: Option<f64>,
+    half_dimension: Option<f64>,
+    function_nanoseconds: Option<f64>,
+    alone_products: Option<f64>,
+    alone_memory: Option<f64>,
     intra_node_gb_per_second: Option<f64>,
     intra_node_latency_microseconds: Option<f64>,
     inter_node_gb_per_second: Option<f64>,
@@ -118,6 +122,8 @@ impl Description {
             ("f32_tflops", self.f32_tflops, 1e12, &mut device.peaks.f32),
             ("launch_microseconds", self.launch_microseconds, 1e-6, &mut device.launch),
             ("step_milliseconds", self.step_milliseconds, 1e-3, &mut device.step),
+            ("function_nanoseconds", self.function_nanoseconds, 1e-9, &mut device.function),
+            ("half_dimension", self.half_dimension, 1.0, &mut device.half_dimension),
             (
                 "intra_node_latency_microseconds",
                 self.intra_node_latency_microseconds,
@@ -178,6 +184,17 @@ impl Description {
             }
             *target = (value * GIB) as u64;
         }
+        let at_least_one = [
+            ("alone_products", self.alone_products, &mut device.alone.products),
+            ("alone_memory", self.alone_memory, &mut device.alone.memory),
+        ];
+        for (option, given, target) in at_least_one {
+            let Some(value) = given else { continue };
+            if !(1.0..=100.0).contains(&value) {
+                return Err(wrong(option, value.to_string(), "from 1 to 100 times as fast"));
+            }
+            *target = value;
+        }
         let counts = [
             ("nodes", self.nodes, &mut cluster.nodes),
             ("devices_per_node", self.devices_per_node, &mut cluster.devices_per_node),
@@ -188,6 +205,10 @@ impl Description {
             in_range(file, option, value)?;
             *target = value;
         }
+        let (cores, memory) = (cluster.host_cores, cluster.host_memory);
+        cluster.own_host();
+        self.host_cores.inspect(|_| cluster.host_cores = cores);
+        self.host_memory_gib.inspect(|_| cluster.host_memory = memory);
         in_range(file, "nodes x devices_per_node", cluster.nodes.saturating_mul(cluster.devices_per_node))?;
         if let Some(measured) = self.measured {
             cluster.measured = Some(measured.checked(file)?);
@@ -215,6 +236,10 @@ impl Description {
             attention_efficiency: Some(device.efficiency.attention),
             memory_efficiency: Some(device.efficiency.memory),
             link_efficiency: Some(device.efficiency.links),
+            half_dimension: Some(device.half_dimension),
+            function_nanoseconds: Some(device.function * 1e9),
+            alone_products: Some(device.alone.products),
+            alone_memory: Some(device.alone.memory),
             intra_node_gb_per_second: Some(cluster.intra_node.bandwidth / 1e9),
             intra_node_latency_microseconds: Some(cluster.intra_node.latency * 1e6),
             inter_node_gb_per_second: Some(cluster.inter_node.bandwidth / 1e9),

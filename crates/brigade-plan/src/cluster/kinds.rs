@@ -5,7 +5,7 @@
 //! between nodes are those of the DGX of that generation, of others one port of 100 Gbit/s. What kernels reach of them was
 //! measured by many: cuBLAS 60 to 75% of the peak, less where power is short; fused attention (FlashAttention 2) 55% on A100, 40% on H100.
 
-use super::{Cluster, Device, Efficiency, Link, Peaks};
+use super::{Alone, Cluster, Device, Efficiency, Link, Peaks};
 
 const GIB: u64 = 1 << 30;
 
@@ -120,6 +120,9 @@ const ROWS: [Row; 12] = [
     },
 ];
 
+/// That of GPUs' libraries: it is not known of each kind apart.
+const HALF_DIMENSION: f64 = 64.0;
+
 /// The names of all kinds.
 pub const KINDS: [&str; ROWS.len()] = {
     let mut names = [""; ROWS.len()];
@@ -182,6 +185,9 @@ impl Row {
                 launch: if is_cpu { 1e-6 } else { 5e-6 },
                 step: 0.0,
                 efficiency: Efficiency { products, attention, memory: 0.8, links: 0.8 },
+                half_dimension: HALF_DIMENSION,
+                function: if is_cpu { 1e-9 } else { 0.0 },
+                alone: Alone { products: 1.0, memory: 1.0 },
             },
             intra_node: Link { bandwidth: intra, latency: if is_cpu { 20e-6 } else { 4e-6 } },
             inter_node: Link { bandwidth: inter, latency: if is_cpu { 60e-6 } else { 12e-6 } },

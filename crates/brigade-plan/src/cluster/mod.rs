@@ -82,6 +82,21 @@ pub struct Device {
     pub step: f64,
     /// What kernels reach.
     pub efficiency: Efficiency,
+    /// The dimension at which products reach half of what large ones do.
+    pub half_dimension: f64,
+    /// Seconds for a value of an exponential or an activation: processors compute them one after the other, GPUs while they wait for memory.
+    pub function: f64,
+    /// How many times as fast a core is while all others of its host are idle; 1 where devices share nothing.
+    pub alone: Alone,
+}
+
+/// How many times as fast a core does this while all others of its host are idle: clocks, caches and memory are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Alone {
+    /// Products.
+    pub products: f64,
+    /// Reading and writing memory.
+    pub memory: f64,
 }
 
 /// What carries messages.
@@ -137,7 +152,7 @@ pub struct Cluster {
     pub inter_node: Link,
     /// Bytes of memory of a node's host.
     pub host_memory: u64,
-    /// Cores of a node's host.
+    /// Cores of a node's host. Where the devices are processors, each rank computes on one, and more ranks than cores share them.
     pub host_cores: usize,
     /// Bytes a second between a device and its host's memory.
     pub host_bandwidth: f64,
@@ -199,9 +214,43 @@ impl Cluster {
         self.nodes * self.devices_per_node
     }
 
-    /// Bytes that a plan may use of a device.
+    /// Bytes that a plan may use of a device: of processors, at most a rank's share of their host's.
     pub fn usable_memory(&self) -> u64 {
-        self.device.memory.saturating_sub(self.device.reserved)
+        let share = self.host_memory / self.devices_per_node.max(1) as u64;
+        let memory = if self.is_cpu() { self.device.memory.min(share) } else { self.device.memory };
+        memory.saturating_sub(self.device.reserved)
+    }
+
+    /// Ranks that share each core; 1 where every rank has its own, or another device.
+    pub fn ranks_per_core(&self) -> f64 {
+        let shared = self.devices_per_node as f64 / self.host_cores.max(1) as f64;
+        if self.is_cpu() { shared.max(1.0) } else { 1.0 }
+    }
+
+    /// A device as it computes while all ranks of its node do: a core is faster the fewer others are busy, linearly from all of them to one alone.
+    pub fn device_in_use(&self) -> Device {
+        let mut device = self.device.clone();
+        if !self.is_cpu() || self.host_cores < 2 {
+            return device;
+        }
+        let idle = self.host_cores.saturating_sub(self.devices_per_node) as f64;
+        let share = (idle / (self.host_cores - 1) as f64).min(1.0);
+        let times = |alone: f64| 1.0 + (alone - 1.0) * share;
+        let Peaks { bf16, fp16, tf32, f32 } = &mut device.peaks;
+        for peak in [bf16, fp16, tf32, f32] {
+            *peak *= times(device.alone.products);
+        }
+        device.memory_bandwidth *= times(device.alone.memory);
+        device.function /= times(device.alone.products);
+        device
+    }
+
+    /// Gives each processor its own core and memory of the host.
+    fn own_host(&mut self) {
+        if self.is_cpu() {
+            self.host_cores = self.devices_per_node;
+            self.host_memory = self.device.memory * self.devices_per_node as u64;
+        }
     }
 
     /// Whether the devices are processors, whose memory is their host's.

@@ -36,7 +36,9 @@ impl FromStr for Cluster {
         let (nodes, devices_per_node) = (number(nodes, "nodes")?, number(devices, "devices of a node")?);
         in_range(given, "devices", nodes.saturating_mul(devices_per_node))?;
         let one = named(given, name.trim())?;
-        Ok(Self { name: given.to_owned(), nodes, devices_per_node, ..one })
+        let mut cluster = Self { name: given.to_owned(), nodes, devices_per_node, ..one };
+        cluster.own_host();
+        Ok(cluster)
     }
 }
 

@@ -120,6 +120,14 @@ fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, Pla
             seconds(evaluation.parts.compute)
         ),
     ];
+    if evaluation.parts.cores > 0.0 {
+        lines.push(format!(
+            "{} ranks of a node share {} cores, which compute for others while one waits: {} more than with a core for each",
+            cluster.devices_per_node,
+            cluster.host_cores,
+            seconds(evaluation.parts.cores)
+        ));
+    }
     if candidate.pp > 1 {
         let formula = formula::bubble_fraction(
             candidate.kind(),

@@ -50,7 +50,7 @@ pub fn calibrate(
     }
     let mut workload = workload.clone();
     let before = Evaluator::new(&workload).evaluate(candidate)?;
-    let computes = |parts: &StepParts| parts.compute + parts.recompute + parts.optimizer;
+    let computes = |parts: &StepParts| parts.compute + parts.recompute + parts.optimizer + parts.cores;
     let compute = computes(&before.parts) / measured.compute;
     let device = &mut workload.cluster.device;
     let peaks = &mut device.peaks;
@@ -60,6 +60,7 @@ pub fn calibrate(
         *rate *= compute;
     }
     device.launch /= compute;
+    device.function /= compute;
     device.step = measured.rest.max(0.0);
     let links = links(&workload, candidate, measured.waiting)?;
     if let Some(times) = links {

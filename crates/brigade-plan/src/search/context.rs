@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::candidate::Candidate;
 use super::workload::{Balance, PlanError, Workload};
+use crate::cluster::Device;
 use crate::memory::StageShape;
 use crate::schedule::{Pipeline, PipelineScheduleKind, ScheduleError};
 use crate::split::{balanced, by_shares, ranges};
@@ -27,6 +28,8 @@ type PipelineKey = (PipelineScheduleKind, usize, usize, usize);
 /// Remembers what was computed before.
 pub(super) struct Context<'a> {
     pub workload: &'a Workload,
+    /// As it computes while all ranks do.
+    pub device: Device,
     times: RefCell<HashMap<TimesKey, Rc<Vec<BlockTime>>>>,
     layouts: RefCell<HashMap<LayoutKey, Rc<Layout>>>,
     pipelines: RefCell<HashMap<PipelineKey, Arc<Pipeline>>>,
@@ -35,7 +38,7 @@ pub(super) struct Context<'a> {
 impl<'a> Context<'a> {
     pub fn new(workload: &'a Workload) -> Self {
         let (times, layouts, pipelines) = Default::default();
-        Self { workload, times, layouts, pipelines }
+        Self { workload, device: workload.cluster.device_in_use(), times, layouts, pipelines }
     }
 
     /// The time of each block.
@@ -44,7 +47,7 @@ impl<'a> Context<'a> {
         if let Some(known) = self.times.borrow().get(&key) {
             return Rc::clone(known);
         }
-        let Workload { model, cluster, sequence_length, dtype, fused_attention, .. } = self.workload;
+        let Workload { model, sequence_length, dtype, fused_attention, .. } = self.workload;
         let settings = ComputeSettings {
             sequence_length: *sequence_length,
             micro_batch,
@@ -53,7 +56,7 @@ impl<'a> Context<'a> {
             fused_attention: *fused_attention,
             accumulates,
         };
-        let times = Rc::new(block_times(model, &cluster.device, &settings));
+        let times = Rc::new(block_times(model, &self.device, &settings));
         self.times.borrow_mut().insert(key, Rc::clone(&times));
         times
     }

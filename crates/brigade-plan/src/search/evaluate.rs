@@ -175,7 +175,7 @@ impl<'a> Evaluator<'a> {
             let reduced = own / candidate.shards() as f64 * workload.reduce_bytes;
             PlayedStage {
                 reduce: self.network.collective(Collective::AllReduce, reduced, replicas),
-                optimizer: optimizer_seconds(&cluster.device, stepped, state, parameter, host),
+                optimizer: optimizer_seconds(&self.context.device, stepped, state, parameter, host),
                 gather: if gathers { gather } else { 0.0 },
             }
         };
@@ -267,7 +267,9 @@ impl<'a> Evaluator<'a> {
             1 => 0.0,
             pp => formula::bubble_fraction(candidate.kind(), pp, candidate.chunks, candidate.micro_batches),
         };
-        Ok(slowest / (1.0 - bubble) + longest + plan.host)
+        let shared = self.workload().cluster.ranks_per_core();
+        let (busy, after) = (shared * slowest, shared * (longest + plan.host));
+        Ok((slowest / (1.0 - bubble)).max(busy) + after)
     }
 
     /// Plays a step.
@@ -277,7 +279,8 @@ impl<'a> Evaluator<'a> {
     pub fn evaluate(&self, candidate: &Candidate) -> Result<Evaluation, PlanError> {
         let plan = self.step_plan(candidate)?;
         let pipeline = |micro_batches| self.context.pipeline(candidate, micro_batches);
-        let parts = play_long(&plan, candidate.pp, candidate.micro_batches, pipeline)?;
+        let played = play_long(&plan, candidate.pp, candidate.micro_batches, pipeline)?;
+        let parts = played.on_shared_cores(self.workload().cluster.ranks_per_core());
         let (fullest_stage, memory) = self.memory(candidate)?;
         let seconds = parts.total();
         let workload = self.workload();

@@ -40,9 +40,6 @@ impl BlockTime {
     }
 }
 
-/// The dimension at which products reach half of what large ones do.
-const HALF_DIMENSION: f64 = 64.0;
-
 /// Kernels of a layer's forward; its backward has twice as many.
 const KERNELS: f64 = 16.0;
 
@@ -58,10 +55,15 @@ struct Roofline<'a> {
 impl Roofline<'_> {
     /// A product of `m x k` and `k x n` matrices.
     fn product(&self, m: f64, n: f64, k: f64) -> f64 {
-        let large = |size: f64| size / (size + HALF_DIMENSION);
+        let large = |size: f64| size / (size + self.device.half_dimension);
         let reached = self.device.efficiency.products * large(m) * large(n) * large(k);
         let flops = 2.0 * m * n * k / (self.peak * reached);
         flops.max(self.moving((m * n + m * k + n * k) * self.bytes))
+    }
+
+    /// So many values of exponentials or activations.
+    fn functions(&self, values: f64) -> f64 {
+        values * self.device.function
     }
 
     /// Reading and writing so many bytes.
@@ -139,11 +141,13 @@ fn layer_time(
     // Norms, rotations, additions; activation and gate.
     let passes = 14.0 * h + 2.0 * (q + k) + if model.gated { 5.0 } else { 2.0 } * f;
     let values = line.moving(tokens * passes / tp * line.bytes);
+    // An activation's gradient is as much to compute as its value, and the scores' exponentials are computed again.
+    let functions = line.functions(tokens * (f + context * model.heads as f64) / tp);
     let launches = line.device.launch * KERNELS;
     let parameters = model.layer_parameters as f64 / tp;
     BlockTime {
-        forward: (forward + attention + values).max(launches),
-        backward_input: (input + attention_backward + 2.0 * values).max(launches),
+        forward: (forward + attention + values + functions).max(launches),
+        backward_input: (input + attention_backward + 2.0 * values + functions).max(launches),
         backward_weights: (weights + adding(line, parameters, settings)).max(launches),
     }
 }
@@ -153,7 +157,7 @@ fn head(model: &ModelShape, line: &Roofline<'_>, settings: &ComputeSettings) -> 
     let (h, v) = (model.hidden as f64, model.vocabulary as f64 / settings.tp as f64);
     let logits = tokens * v;
     // The loss in fp32: read and widened, the largest and the sum of each row, and the gradient.
-    let forward = line.moving(logits * (2.0 * line.bytes + 8.0));
+    let forward = line.moving(logits * (2.0 * line.bytes + 8.0)) + line.functions(logits);
     let backward = line.moving(logits * (line.bytes + 8.0));
     let parameters = h * v;
     BlockTime {

@@ -25,11 +25,13 @@ pub struct StepParts {
     pub optimizer: f64,
     /// What the host does besides.
     pub host: f64,
+    /// Waiting for a core that other ranks compute on.
+    pub cores: f64,
 }
 
 impl StepParts {
     /// Each part with its name.
-    pub fn parts(&self) -> [(&'static str, f64); 10] {
+    pub fn parts(&self) -> [(&'static str, f64); 11] {
         let Self {
             compute,
             recompute,
@@ -41,6 +43,7 @@ impl StepParts {
             bubble,
             optimizer,
             host,
+            cores,
         } = *self;
         [
             ("compute", compute),
@@ -53,12 +56,19 @@ impl StepParts {
             ("bubble", bubble),
             ("optimizer", optimizer),
             ("host", host),
+            ("shared cores", cores),
         ]
     }
 
     /// The step.
     pub fn total(&self) -> f64 {
         self.parts().iter().map(|(_, seconds)| seconds).sum()
+    }
+
+    /// The same where so many ranks share each core, which computes for others while a rank waits: a step takes at least as long as its cores are busy.
+    pub(crate) fn on_shared_cores(self, ranks_per_core: f64) -> Self {
+        let busy = self.compute + self.recompute + self.optimizer + self.host;
+        Self { cores: (ranks_per_core * busy - self.total()).max(0.0), ..self }
     }
 
     /// Both, part by part.
@@ -74,6 +84,7 @@ impl StepParts {
             bubble: with(self.bubble, other.bubble),
             optimizer: with(self.optimizer, other.optimizer),
             host: with(self.host, other.host),
+            cores: with(self.cores, other.cores),
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 mod clusters;
+mod cores;
 mod footprint;
 mod measured;
 mod megatron;

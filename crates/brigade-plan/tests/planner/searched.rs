@@ -241,6 +241,7 @@ fn a_run_shows_how_fast_its_cluster_is() {
         truth.cluster.device.peaks.bf16 /= 3.0;
         truth.cluster.device.memory_bandwidth /= 3.0;
         truth.cluster.device.launch *= 3.0;
+        truth.cluster.device.function *= 3.0;
         truth.cluster.device.step = 0.02;
         truth.cluster.intra_node.bandwidth /= 20.0;
         truth.cluster.intra_node.latency *= 20.0;

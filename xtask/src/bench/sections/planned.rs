@@ -109,22 +109,10 @@ impl Case {
     }
 }
 
-/// The description of the machine for so many ranks, which share its cores where there are more of them.
+/// The description of the machine for so many ranks.
 fn of_ranks(machine: &str, ranks: usize) -> String {
-    let number = |name: &str| {
-        let mut lines = machine.lines().filter_map(|line| line.split_once(" = "));
-        lines.find_map(|(key, value)| if key == name { value.parse::<f64>().ok() } else { None })
-    };
-    let cores = number("host_cores").unwrap_or(1.0);
-    let share = (cores / ranks as f64).min(1.0);
-    let shared =
-        ["f32_tflops", "bf16_tflops", "memory_gb_per_second", "intra_node_gb_per_second", "memory_gib"];
     let line = |line: &str| match line.split_once(" = ") {
         Some((key @ "devices_per_node", _)) => format!("{key} = {ranks}\n"),
-        Some((key, value)) if shared.contains(&key) => match value.parse::<f64>() {
-            Ok(value) => format!("{key} = {}\n", value * share),
-            Err(_) => format!("{line}\n"),
-        },
         _ => format!("{line}\n"),
     };
     machine.lines().map(line).collect()
@@ -135,12 +123,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_share_cores() {
-        let machine = "kind = \"CPU\"\ndevices_per_node = 2\nhost_cores = 2\nf32_tflops = 0.08\n";
-        assert_eq!(
-            of_ranks(machine, 4),
-            "kind = \"CPU\"\ndevices_per_node = 4\nhost_cores = 2\nf32_tflops = 0.04\n"
-        );
-        assert!(of_ranks(machine, 1).contains("f32_tflops = 0.08"));
+    fn a_machine_has_as_many_ranks_as_it_is_given() {
+        let machine = "kind = \"CPU\"\ndevices_per_node = 2\nhost_cores = 2\n";
+        assert_eq!(of_ranks(machine, 4), "kind = \"CPU\"\ndevices_per_node = 4\nhost_cores = 2\n");
     }
 }

@@ -1,4 +1,4 @@
-//! `brigade plan --calibrate`: how fast this machine's cores multiply, copy and pass messages, all at once as ranks do.
+//! `brigade plan --calibrate`: how fast this machine's cores multiply, add and pass messages, all at once as ranks do.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -7,20 +7,25 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use brigade::plan::cluster::Cluster;
 use brigade_files::write_atomic;
+use brigade_simd::activation::Activation;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 use half::bf16;
 
 use crate::output::print;
 
 /// How long each of the measurements takes.
-const TAKES: Duration = Duration::from_secs(2);
+const TAKES: Duration = Duration::from_secs(1);
 
-/// Rows and columns of the matrices that are multiplied: those of a micro-batch of a small model.
-const SIZE: usize = 512;
+/// Rows and columns of the matrices that are multiplied: of a small model's micro-batch, and so small that what products cost besides shows.
+const SIZES: [usize; 2] = [512, 64];
 
-/// Bytes of the buffers that are copied: more than a processor's caches hold.
+/// Bytes of the buffers that are added: more than a processor's caches hold.
 const BUFFER: usize = 64 << 20;
+
+/// Values of an activation: few enough to stay in a core's cache.
+const VALUES: usize = 1 << 12;
 
 /// Bytes of a message.
 const MESSAGE: usize = 1 << 20;
@@ -30,12 +35,18 @@ const MESSAGE: usize = 1 << 20;
 pub struct Measured {
     /// Cores.
     pub cores: usize,
-    /// FLOP/s of products in fp32.
+    /// FLOP/s of large products in fp32.
     pub f32_flops: f64,
-    /// FLOP/s of products in bf16.
+    /// FLOP/s of large products in bf16.
     pub bf16_flops: f64,
+    /// The dimension at which products reach half of that.
+    pub half_dimension: f64,
+    /// Seconds for a value of an activation.
+    pub function: f64,
     /// Bytes a second read and written.
     pub memory: f64,
+    /// How many times as fast products are, and memory is, for a core while the others are idle.
+    pub alone: [f64; 2],
     /// Bytes a second of messages to another core.
     pub link: f64,
     /// Seconds until an empty message arrives.
@@ -44,21 +55,50 @@ pub struct Measured {
 
 /// Measures for some ten seconds.
 pub fn measure() -> Measured {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let products = |work: fn() -> Box<dyn FnMut()>| on_all(cores, work) * 2.0 * (SIZE as f64).powi(3);
+    let cores = cores();
+    let [large, small] = SIZES;
+    let flops = |rate: f64, size: usize| rate * 2.0 * (size as f64).powi(3);
+    let product = |cores, size| flops(on_all(cores, move || f32_product(size)), size);
+    let together = product(cores, large);
+    let half_dimension = half_dimension(together, product(cores, small));
+    let reached = (large as f64 / (large as f64 + half_dimension)).powi(3);
+    // Two are read, and one is written.
+    let adds = |cores| on_all(cores, adding) * 3.0 * BUFFER as f64;
+    let memory = adds(cores);
     let (link, latency) = link();
     Measured {
         cores,
-        f32_flops: products(f32_product),
-        bf16_flops: products(bf16_product),
-        memory: on_all(cores, copying) * 2.0 * BUFFER as f64,
+        f32_flops: together / reached,
+        bf16_flops: flops(on_all(cores, move || bf16_product(large)), large) / reached,
+        half_dimension,
+        function: 1.0 / (on_all(cores, activations) * VALUES as f64),
+        memory,
+        alone: [product(1, large) / together, adds(1) / memory].map(|times| times.max(1.0)),
         link,
         latency,
     }
 }
 
-/// How often a core does this in a second while all others do the same: the slowest of them.
-fn on_all(cores: usize, make: fn() -> Box<dyn FnMut()>) -> f64 {
+/// Cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Where large products reach a rate and small ones another, the dimension d of `rate = peak (n / (n + d))^3` for `n x n` matrices.
+fn half_dimension(large: f64, small: f64) -> f64 {
+    let times = (large / small).cbrt();
+    let [n, m] = SIZES.map(|size| size as f64);
+    // (m + d) / m = times (n + d) / n, but for what no size explains.
+    let slope = 1.0 / m - times / n;
+    match times <= 1.0 {
+        true => 0.0,
+        false if slope <= 0.0 => n,
+        false => ((times - 1.0) / slope).min(n),
+    }
+}
+
+/// How often a core does this in a second while so many do the same: the slowest of them.
+fn on_all<W: FnMut()>(cores: usize, make: impl Fn() -> W + Copy + Send + 'static) -> f64 {
     let begin = Arc::new(Barrier::new(cores));
     let core = |_| {
         let begin = Arc::clone(&begin);
@@ -78,32 +118,41 @@ fn on_all(cores: usize, make: fn() -> Box<dyn FnMut()>) -> f64 {
     threads.into_iter().filter_map(|thread| thread.join().ok()).fold(f64::INFINITY, f64::min)
 }
 
-fn f32_product() -> Box<dyn FnMut()> {
-    let (a, b, mut out) =
-        (vec![0.5_f32; SIZE * SIZE], vec![0.25_f32; SIZE * SIZE], vec![0.0_f32; SIZE * SIZE]);
-    Box::new(move || {
-        let [a, b] = [&a, &b].map(|values| Matrix::rows_of(values, [SIZE, SIZE]));
-        matmul(a, b, MatrixMut::rows_of(&mut out, [SIZE, SIZE]), Product::Write, 1.0);
+fn f32_product(size: usize) -> impl FnMut() {
+    let [a, b] = [0.5, 0.25].map(|value| vec![value; size * size]);
+    let mut out = vec![0.0_f32; size * size];
+    move || {
+        let [a, b] = [&a, &b].map(|values| Matrix::rows_of(values, [size, size]));
+        matmul(a, b, MatrixMut::rows_of(&mut out, [size, size]), Product::Write, 1.0);
         black_box(&out);
-    })
+    }
 }
 
-fn bf16_product() -> Box<dyn FnMut()> {
-    let [a, b] = [0.5, 0.25].map(|value| vec![bf16::from_f32(value); SIZE * SIZE]);
-    let mut out = vec![bf16::ZERO; SIZE * SIZE];
-    Box::new(move || {
-        let [a, b] = [&a, &b].map(|values| Matrix::rows_of(values, [SIZE, SIZE]));
-        matmul(a, b, MatrixMut::rows_of(&mut out, [SIZE, SIZE]), Product::Write, 1.0);
+fn bf16_product(size: usize) -> impl FnMut() {
+    let [a, b] = [0.5, 0.25].map(|value| vec![bf16::from_f32(value); size * size]);
+    let mut out = vec![bf16::ZERO; size * size];
+    move || {
+        let [a, b] = [&a, &b].map(|values| Matrix::rows_of(values, [size, size]));
+        matmul(a, b, MatrixMut::rows_of(&mut out, [size, size]), Product::Write, 1.0);
         black_box(&out);
-    })
+    }
 }
 
-fn copying() -> Box<dyn FnMut()> {
-    let (from, mut to) = (vec![1_u8; BUFFER], vec![0_u8; BUFFER]);
-    Box::new(move || {
-        to.copy_from_slice(black_box(&from));
+fn activations() -> impl FnMut() {
+    let (mut x, mut y) = (vec![0.5_f32; VALUES], vec![0.0_f32; VALUES]);
+    move || {
+        Activation::Gelu.forward(&mut x, None, &mut y);
+        black_box(&y);
+    }
+}
+
+/// As most kernels do, which read what they write: a copy's stores would pass by the caches.
+fn adding() -> impl FnMut() {
+    let (from, mut to) = (vec![1.0_f32; BUFFER / 4], vec![0.0_f32; BUFFER / 4]);
+    move || {
+        to.iter_mut().zip(black_box(&from)).for_each(|(to, from)| *to += from);
         black_box(&to);
-    })
+    }
 }
 
 /// Bandwidth and latency of messages from one thread to another, each copied into a shared buffer and out of it.
@@ -144,25 +193,43 @@ fn link() -> (f64, f64) {
 impl Measured {
     /// The cluster of this machine, as TOML. `memory`: bytes of the machine.
     pub fn to_toml(self, memory: u64) -> String {
-        let Self { cores, f32_flops, bf16_flops, memory: bandwidth, link, latency } = self;
+        let Self {
+            cores,
+            f32_flops,
+            bf16_flops,
+            half_dimension,
+            function,
+            memory: bandwidth,
+            alone,
+            link,
+            latency,
+        } = self;
+        let [alone_products, alone_memory] = alone;
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         // Peaks are what products reached.
         format!(
             "# This machine, as `brigade plan --calibrate` measured it with all cores at once.\n\
              kind = \"CPU\"\nnodes = 1\ndevices_per_node = {cores}\nhost_cores = {cores}\n\
              memory_gib = {:.3}\nhost_memory_gib = {:.3}\n\
-             f32_tflops = {:.6}\nbf16_tflops = {:.6}\nproduct_efficiency = 1.0\n\
+             f32_tflops = {:.6}\nbf16_tflops = {:.6}\nproduct_efficiency = 1.0\nhalf_dimension = {half_dimension:.2}\nfunction_nanoseconds = {:.3}\n\
              memory_gb_per_second = {:.3}\nmemory_efficiency = 1.0\n\
+             alone_products = {alone_products:.3}\nalone_memory = {alone_memory:.3}\n\
              intra_node_gb_per_second = {:.3}\nintra_node_latency_microseconds = {:.2}\nlink_efficiency = 1.0\n",
             gib(memory) / cores as f64,
             gib(memory),
             f32_flops / 1e12,
             bf16_flops / 1e12,
+            function * 1e9,
             bandwidth / 1e9,
             link / 1e9,
             latency * 1e6,
         )
     }
+}
+
+/// This machine, where it was not measured: so many cores of the usual kind.
+pub fn this_machine() -> anyhow::Result<Cluster> {
+    Ok(Cluster::read(&format!("1x{}xCPU", cores()))?)
 }
 
 /// Bytes of this machine's memory.
@@ -207,17 +274,39 @@ pub fn run() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brigade::plan::cluster::{Cluster, Dtype};
+    use brigade::plan::cluster::Dtype;
 
     #[test]
     fn what_is_measured_is_read_as_a_cluster() {
-        let measured =
-            Measured { cores: 4, f32_flops: 80e9, bf16_flops: 150e9, memory: 12e9, link: 5e9, latency: 9e-6 };
+        let measured = Measured {
+            cores: 4,
+            f32_flops: 80e9,
+            bf16_flops: 150e9,
+            half_dimension: 3.0,
+            function: 0.8e-9,
+            memory: 12e9,
+            alone: [1.1, 2.0],
+            link: 5e9,
+            latency: 9e-6,
+        };
         let cluster = Cluster::from_toml("cluster.toml", &measured.to_toml(16 << 30)).unwrap();
         assert_eq!((cluster.devices(), cluster.device.memory, cluster.host_memory), (4, 4 << 30, 16 << 30));
         assert_eq!(cluster.device.peak(Dtype::F32), 80e9);
         assert_eq!(cluster.device.default_dtype(), Dtype::Bf16);
         assert!((cluster.intra_node.latency - 9e-6).abs() < 1e-12);
         assert!(cluster.is_cpu() && machine_memory().unwrap() > 1 << 28);
+        assert_eq!(cluster.device_in_use(), cluster.device);
+        let two = Cluster { devices_per_node: 2, ..cluster };
+        let (between, measured) = (two.device_in_use(), two.device.memory_bandwidth);
+        assert!((between.memory_bandwidth / measured - (1.0 + 2.0 / 3.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn small_products_say_what_a_dimension_costs() {
+        let rate = |size: usize| (size as f64 / (size as f64 + 20.0)).powi(3);
+        let [large, small] = SIZES.map(rate);
+        assert!((half_dimension(large, small) - 20.0).abs() < 1e-6);
+        assert_eq!(half_dimension(1.0, 1.1), 0.0);
+        assert_eq!(half_dimension(1.0, 1e-9), SIZES[0] as f64);
     }
 }

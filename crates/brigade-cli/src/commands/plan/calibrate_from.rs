@@ -14,7 +14,7 @@ use brigade::{CONFIG_FILE, ZeroSettings};
 use brigade_runs::Run;
 use brigade_runs::scaling::Profile;
 
-use super::calibrate::{cluster_file, keep, machine_memory};
+use super::calibrate::{cluster_file, keep, machine_memory, this_machine};
 use super::parse;
 use crate::config::Config;
 use crate::output::print;
@@ -112,8 +112,7 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
         ),
         None => {
             let file = cluster_file()?;
-            let mut machine =
-                if file.is_file() { Cluster::read_file(&file)? } else { Cluster::read("1x1xCPU")? };
+            let mut machine = if file.is_file() { Cluster::read_file(&file)? } else { this_machine()? };
             ensure!(
                 machine.is_cpu(),
                 "{} is of another machine; say on which cluster the run {dir} was, with --cluster",

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-pub use calibrate::cluster_file;
+pub use calibrate::{cluster_file, this_machine};
 
 pub const EXAMPLES: &str = "\
 Examples:

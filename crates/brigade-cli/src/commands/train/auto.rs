@@ -18,7 +18,7 @@ use brigade::{
 use clap::{Args, Command, FromArgMatches};
 
 use super::{TrainArgs, resolved};
-use crate::commands::plan::cluster_file;
+use crate::commands::plan::{cluster_file, this_machine};
 use crate::config::Config;
 
 /// `auto`, the only value of `--mesh`.
@@ -207,7 +207,7 @@ fn cluster(args: &TrainArgs, backend: Backend, ranks: &Ranks) -> anyhow::Result<
         }
         None => match cluster_file() {
             Ok(file) if file.is_file() => Cluster::read_file(&file)?,
-            _ => Cluster::read("1x1xCPU")?,
+            _ => this_machine()?,
         },
     };
     let is_cpu = matches!(backend, Backend::Auto | Backend::Cpu);
@@ -220,6 +220,7 @@ fn cluster(args: &TrainArgs, backend: Backend, ranks: &Ranks) -> anyhow::Result<
     (cluster.nodes, cluster.devices_per_node) = (ranks.nodes, ranks.per_node);
     cluster.name = format!("{}x{}x{}", ranks.nodes, ranks.per_node, cluster.device.name);
     if let Some(capacity) = memory_capacity() {
+        cluster.host_memory = capacity.available;
         cluster.device.memory = capacity.available / ranks.per_node.max(1) as u64;
         cluster.device.reserved = 0;
     }
