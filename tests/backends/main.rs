@@ -6,6 +6,7 @@
 
 mod backend;
 mod compare;
+mod kernels;
 #[cfg(feature = "cuda")]
 mod nccl;
 #[allow(dead_code)]

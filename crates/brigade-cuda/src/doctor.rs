@@ -2,6 +2,7 @@
 
 use brigade_report::{Finding, HumanBytes};
 
+use crate::cublas::{CUBLAS_FILE, cublas};
 use crate::driver::{Driver, Gpu, driver};
 use crate::error::Error;
 use crate::nccl::refusal;
@@ -36,6 +37,13 @@ pub fn examine() -> Vec<Finding> {
         }
         Err(error) => findings.push(missing("NCCL", &error)),
     }
+    findings.push(match cublas() {
+        Ok(cublas) => Finding::good("cuBLAS", format!("{} ({})", cublas.version_name(), cublas.path())),
+        Err(error) => Finding::good("cuBLAS", error.to_string()).with_advice(
+            "Products of matrices are then Burn's own kernels, which are several times slower: install it (the package libcublas, or pip install nvidia-cublas) and set \
+             BRIGADE_CUBLAS to its file, or add its folder to LD_LIBRARY_PATH",
+        ),
+    });
     findings.push(environment(
         std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
@@ -104,8 +112,8 @@ fn peers(driver: &Driver, count: usize) -> Finding {
 
 /// The environment variables that affect the driver or NCCL.
 fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
-    const NAMES: [&str; 4] =
-        ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", NCCL_FILE];
+    const NAMES: [&str; 5] =
+        ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", NCCL_FILE, CUBLAS_FILE];
     let mut found: Vec<_> =
         variables.filter(|(name, _)| NAMES.contains(&name.as_str()) || name.starts_with("NCCL_")).collect();
     found.sort();

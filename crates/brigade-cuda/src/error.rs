@@ -65,6 +65,20 @@ pub enum Error {
         /// What to do.
         advice: String,
     },
+    /// No cuBLAS was found, or the file that `BRIGADE_CUBLAS` names cannot be loaded, or it is off.
+    #[error("{found}")]
+    NoCublas {
+        /// What was tried, and what the loader reported.
+        found: String,
+    },
+    /// A call to cuBLAS failed.
+    #[error("{call} of cuBLAS failed with {status} (BRIGADE_CUBLAS=off multiplies by Burn's own kernels)")]
+    Cublas {
+        /// The function.
+        call: &'static str,
+        /// The `cublasStatus_t`.
+        status: String,
+    },
     /// NCCL is too old to split communicators, or to make them without blocking.
     #[error(
         "NCCL {found} ({path}) is too old: at least {needed} is needed. Install a newer one (pip install \

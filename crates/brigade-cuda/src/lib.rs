@@ -43,6 +43,7 @@
 
 #[cfg(any(test, feature = "autotune"))]
 mod autotune;
+mod cublas;
 mod doctor;
 mod driver;
 mod error;
@@ -54,6 +55,7 @@ mod stream;
 mod tensors;
 mod watchdog;
 
+pub use cublas::{CUBLAS_FILE, Cublas, cublas};
 pub use doctor::examine;
 pub use driver::{Context, Driver, Event, Gpu, Stream, check_gpu_count, driver, gpu_for, shared_gpu};
 pub use error::Error;

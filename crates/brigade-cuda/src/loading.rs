@@ -42,6 +42,15 @@ pub(crate) unsafe fn text(text: *const std::ffi::c_char, fallback: &str) -> Stri
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
+/// The loader's message, without the name that precedes it anyway.
+pub(crate) fn reason(error: &libloading::Error, name: &str) -> String {
+    let mut text = error.to_string();
+    if let Some(source) = std::error::Error::source(error) {
+        text = source.to_string();
+    }
+    text.strip_prefix(&format!("{name}: ")).unwrap_or(&text).to_owned()
+}
+
 /// Defines a struct of function pointers, with a function `load` that fills it or names the first function that is missing.
 macro_rules! function_table {
     ($(#[$meta:meta])* $name:ident { $($field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {

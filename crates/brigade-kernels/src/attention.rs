@@ -129,7 +129,15 @@ fn attend(
     let shape = AttentionShape { batch, heads, key_heads, queries, keys, depth, value_depth };
     let operation = Separate(Attention { shape, mask: mask.clone(), scale: scale as f32, dropout });
     let tensors = [&q, &k, &v].map(|tensor| tensor.clone().into_dispatch());
-    match apply(operation, tensors.each_ref()) {
+    let fused = apply(operation, tensors.each_ref());
+    #[cfg(feature = "cube")]
+    let fused = fused.or_else(|| {
+        let attention = crate::cube::Attention { shape, mask: mask.clone(), scale: scale as f32 };
+        // Before the first key there is none to see.
+        let runs = dropout.is_none() && queries <= keys;
+        runs.then(|| crate::cube::apply(crate::cube::Layout::Separate(attention), tensors.each_ref())).flatten()
+    });
+    match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => plain(q, k, v, &mask, scale, None, |probabilities| match dropout {
             None => probabilities,
@@ -193,7 +201,14 @@ pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Ma
         value_depth: depth,
     };
     let operation = Packed(Attention { shape, mask: mask.clone(), scale: scale as f32, dropout: None });
-    match apply(operation, [&qkv.clone().into_dispatch()]) {
+    let tensor = qkv.clone().into_dispatch();
+    let fused = apply(operation, [&tensor]);
+    #[cfg(feature = "cube")]
+    let fused = fused.or_else(|| {
+        let attention = crate::cube::Attention { shape, mask: mask.clone(), scale: scale as f32 };
+        crate::cube::apply(crate::cube::Layout::Packed(attention), [&tensor])
+    });
+    match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => {
             let vectors = qkv.reshape([batch, positions, heads + 2 * key_heads, depth]).swap_dims(1, 2);

@@ -6,7 +6,7 @@ use burn_flex::FlexTensor;
 use brigade_simd::cross_entropy::{self as kernel, Smoothing};
 use brigade_simd::{Matrix, MatrixMut, Product, convert_in_place, matmul};
 
-use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, is_fused, matrix, rows, values};
+use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, is_on_host, matrix, rows, values};
 
 /// Logits that are in memory at a time, in elements: some rows of them.
 const CHUNK: usize = 2 << 20;
@@ -49,15 +49,23 @@ pub fn linear_cross_entropy(
     if let Some(weights) = &row_weights {
         assert!(weights.dims() == [count], "{:?} weights for {count} rows", weights.dims());
     }
-    if is_fused(&x) && is_fused(&weight) && x.dtype() == weight.dtype() {
+    let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()];
+    if tensors.iter().all(is_on_host) && x.dtype() == weight.dtype() {
         let row_weights: Option<Vec<f32>> =
             row_weights.clone().map(|weights| weights.inner().into_data().iter().collect());
         let targets = counted(targets.clone().into_data().iter(), row_weights.as_deref(), classes);
         let device = x.device().inner();
         let operation = LinearCrossEntropy { targets, row_weights, config };
-        let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()];
         if let Some((loss, correct)) = apply(operation, tensors.each_ref()) {
             return (Tensor::from_dispatch(loss), Tensor::from_floats([correct], &device));
+        }
+    }
+    #[cfg(feature = "cube")]
+    {
+        let (targets, row_weights) = (targets.clone(), row_weights.clone());
+        let operation = crate::cube::LinearCrossEntropy { targets, row_weights, config };
+        if let Some((loss, correct)) = crate::cube::apply(operation, tensors.each_ref()) {
+            return (Tensor::from_dispatch(loss), correct);
         }
     }
     cross_entropy(x.matmul(weight.transpose()), targets, row_weights, config)

@@ -13,14 +13,17 @@ use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activation) -> Tensor<D> {
     assert!(gate.dims() == up.dims(), "a gate of {:?} for {:?}", gate.dims(), up.dims());
     let tensors = [gate.clone().into_dispatch(), up.clone().into_dispatch()];
-    match apply(Gated(activation), tensors.each_ref()) {
+    let fused = apply(Gated(activation), tensors.each_ref());
+    #[cfg(feature = "cube")]
+    let fused = fused.or_else(|| crate::cube::apply(Gated(activation), tensors.each_ref()));
+    match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => activation::activate(gate, activation) * up,
     }
 }
 
 #[derive(Debug)]
-struct Gated(Activation);
+pub(crate) struct Gated(pub Activation);
 
 impl FusedOperation<2> for Gated {
     type Saved = [FlexTensor; 2];

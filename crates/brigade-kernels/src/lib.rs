@@ -13,6 +13,8 @@
 mod activation;
 mod attention;
 mod cross_entropy;
+#[cfg(feature = "cube")]
+mod cube;
 mod deferred;
 mod feed_forward;
 mod function;
@@ -29,6 +31,8 @@ pub use attention::{
     AttentionDropout, Mask, attention, attention_packed, attention_through, attention_with_dropout,
     soft_capped,
 };
+#[cfg(feature = "cube")]
+pub use cube::{MatrixProducts, use_products};
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use feed_forward::feed_forward;

@@ -73,7 +73,7 @@ pub(crate) fn adds_bias_after<T: Number>() -> bool {
 pub(crate) struct Linear {
     /// Whether the weight is `[outputs, inputs]`.
     pub transposed: bool,
-    activation: Option<Activation>,
+    pub activation: Option<Activation>,
     pub bias: bool,
     pub residual: bool,
 }
@@ -96,6 +96,13 @@ impl Linear {
             [x, weight, a, b] => apply(self, [x, weight, a, b]),
             _ => None,
         };
+        #[cfg(feature = "cube")]
+        let fused = fused.or_else(|| match tensors.as_slice() {
+            [x, weight] => crate::cube::apply(self, [x, weight]),
+            [x, weight, a] => crate::cube::apply(self, [x, weight, a]),
+            [x, weight, a, b] => crate::cube::apply(self, [x, weight, a, b]),
+            _ => None,
+        });
         match fused {
             Some((output, ())) => Tensor::from_dispatch(output),
             None => self.plain(x, weight, bias, residual),

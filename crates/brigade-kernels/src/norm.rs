@@ -27,6 +27,14 @@ pub fn layer_norm<const D: usize>(
         None => apply(operation, [&a, &b]),
         Some(beta) => apply(operation, [&a, &b, &beta]),
     };
+    #[cfg(feature = "cube")]
+    let fused = fused.or_else(|| {
+        let norm = crate::cube::Norm { epsilon: epsilon as f32, is_centred: true };
+        match beta.clone().map(Tensor::into_dispatch) {
+            None => crate::cube::apply(norm, [&a, &b]),
+            Some(beta) => crate::cube::apply(norm, [&a, &b, &beta]),
+        }
+    });
     match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => burn::tensor::module::layer_norm(x, gamma, beta, epsilon),
@@ -42,7 +50,13 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) ->
     check(&x, &gamma);
     let operation = RmsNorm { epsilon: epsilon as f32 };
     let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
-    match apply(operation, tensors.each_ref()) {
+    let fused = apply(operation, tensors.each_ref());
+    #[cfg(feature = "cube")]
+    let fused = fused.or_else(|| {
+        let norm = crate::cube::Norm { epsilon: epsilon as f32, is_centred: false };
+        crate::cube::apply(norm, tensors.each_ref())
+    });
+    match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => {
             // In a narrow number type the squares would overflow.

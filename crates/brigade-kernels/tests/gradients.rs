@@ -110,10 +110,11 @@ fn rotary_positions() {
         let rows = if own { batch * positions } else { positions };
         let case = Case::new([vec![batch, positions, heads, depth]]);
         check(&case, |[x]| {
+            let device = x.device().inner();
             let angles: Vec<f32> = (0..rows * planes).map(|i| (i * 37 % 64) as f32 / 10.0).collect();
             let table = |function: fn(f32) -> f32| {
                 let values = angles.iter().map(|angle| function(*angle)).collect();
-                Tensor::<2>::from_data(TensorData::new::<f32, _>(values, [rows, planes]), &Device::flex())
+                Tensor::<2>::from_data(TensorData::new::<f32, _>(values, [rows, planes]), &device)
             };
             let x = x.reshape([batch, positions, heads, depth]);
             rotary(x, table(f32::cos), table(f32::sin))

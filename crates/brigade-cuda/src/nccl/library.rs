@@ -12,7 +12,7 @@ use cudarc::nccl::sys::{ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, n
 use libloading::Library;
 
 use crate::error::Error;
-use crate::loading::{file_of, function_table, symbol, text};
+use crate::loading::{file_of, function_table, reason, symbol, text};
 
 /// An `ncclResult_t`, as a number.
 pub(super) type ResultCode = c_int;
@@ -167,15 +167,6 @@ fn open() -> Result<Library, Error> {
              not look"
         ),
     })
-}
-
-/// The loader's message, without the name that precedes it anyway.
-fn reason(error: &libloading::Error, name: &str) -> String {
-    let mut text = error.to_string();
-    if let Some(source) = std::error::Error::source(error) {
-        text = source.to_string();
-    }
-    text.strip_prefix(&format!("{name}: ")).unwrap_or(&text).to_owned()
 }
 
 /// `22703` as `2.27.3`; up to 2.8 the code had one digit fewer for the minor version.

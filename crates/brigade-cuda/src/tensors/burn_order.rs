@@ -22,9 +22,9 @@ use std::sync::{Arc, Mutex};
 use burn::tensor::{Bytes, Device, StreamId};
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
-use burn_cubecl::cubecl::server::Handle;
 use cubecl_runtime::runtime::Runtime;
 
+use super::counter::{Counter, compute_error};
 use super::flat_tensor::DeviceMemory;
 use crate::polling::lock;
 use crate::{Context, Error, Event, Stream, StreamOrder, driver};
@@ -49,12 +49,6 @@ pub(super) struct BurnOrder {
     client: Client,
     /// A counter for each thread's stream: a counter that several streams write could go backwards.
     counters: Mutex<HashMap<StreamId, Counter>>,
-}
-
-struct Counter {
-    handle: Handle,
-    memory: DeviceMemory,
-    value: u32,
 }
 
 impl BurnOrder {
@@ -96,22 +90,14 @@ impl BurnOrder {
         let mut counters = lock(&self.counters);
         let counter = match counters.entry(StreamId::current()) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(self.counter()?),
+            Entry::Vacant(entry) => entry.insert(Counter::new(&self.client, &self.device)?),
         };
-        counter.value = counter.value.wrapping_add(1);
-        self.client.write(&counter.handle, word(counter.value));
+        let (value, bytes) = counter.next();
+        self.client.write(&counter.handle, bytes);
         // Returns once the write has been handed to the driver, or with the reason why it could not be.
         self.client.check([&counter.handle]).map_err(compute_error)?;
         // SAFETY: the counter's memory lives as long as this, which outlives all operations.
-        unsafe { stream.wait_value32(counter.memory.address, counter.value) }
-    }
-
-    fn counter(&self) -> Result<Counter, Error> {
-        let handle = self.client.create(word(0));
-        let memory = DeviceMemory::of_handle(&self.client, &handle).map_err(compute_error)?;
-        // The memory's old content could be mistaken for a later value of the counter.
-        self.device.sync().map_err(compute_error)?;
-        Ok(Counter { handle, memory, value: 0 })
+        unsafe { stream.wait_value32(counter.address(), value) }
     }
 }
 
@@ -137,12 +123,4 @@ impl StreamOrder for BurnOrder {
     fn is_blocking(&self) -> bool {
         self.mode == SyncMode::Host
     }
-}
-
-fn compute_error(error: impl ToString) -> Error {
-    Error::Compute { reason: error.to_string() }
-}
-
-fn word(value: u32) -> Bytes {
-    Bytes::from_bytes_vec(value.to_ne_bytes().to_vec())
 }

@@ -2,10 +2,12 @@
 
 mod burn_order;
 mod collectives;
+mod counter;
 mod flat_tensor;
 mod group_builder;
 mod groups;
 mod messages;
+mod products;
 mod rank_gpu;
 
 pub use collectives::NcclCollectives;

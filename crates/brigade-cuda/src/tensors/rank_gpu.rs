@@ -1,10 +1,12 @@
 //! The GPU of a rank.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use burn::tensor::Device;
 
-use crate::{Context, Error, Gpu, check_gpu_count, driver, gpu_for, nccl};
+use super::products::CublasProducts;
+use crate::polling::lock;
+use crate::{Context, Error, Gpu, check_gpu_count, cublas, driver, gpu_for, nccl};
 
 /// The GPU of a rank.
 pub struct RankGpu {
@@ -26,6 +28,7 @@ impl RankGpu {
         let gpu = gpus.swap_remove(index);
         #[cfg(feature = "autotune")]
         crate::autotune::set_cache_file(&gpu);
+        multiply_by_cublas(index, &context)?;
         Ok(Self { gpu, context })
     }
 
@@ -38,6 +41,20 @@ impl RankGpu {
     pub fn device(&self) -> Device {
         Device::cuda(self.gpu.index)
     }
+}
+
+/// Has products on a GPU made by cuBLAS, if it is there. Where the driver cannot order streams by events of the whole context, they stay Burn's.
+fn multiply_by_cublas(index: usize, context: &Arc<Context>) -> Result<(), Error> {
+    static OPENED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let mut opened = lock(&OPENED);
+    if let Ok(cublas) = cublas()
+        && driver()?.has_context_events()
+        && !opened.contains(&index)
+    {
+        opened.push(index);
+        brigade_kernels::use_products(CublasProducts::new(cublas, context.clone(), index));
+    }
+    Ok(())
 }
 
 /// The number of GPUs that this process sees.

@@ -22,6 +22,12 @@ pub fn set_fused(fused: bool) {
     IS_FUSED.set(fused);
 }
 
+/// What [`set_fused`] said.
+#[cfg(feature = "cube")]
+pub(crate) fn is_switched_on() -> bool {
+    IS_FUSED.get()
+}
+
 /// An [`Operation`] on host memory, for each type of numbers that all its inputs may have.
 pub(crate) trait FusedOperation<const N: usize>: Debug + Send + Sized + 'static {
     /// See [`Operation::Saved`].
@@ -104,12 +110,21 @@ pub(crate) fn apply<const N: usize, O: FusedOperation<N>>(
     }
 }
 
-/// Whether the operations of this crate are fused on this tensor: if it is in host memory, in fp32 or bf16, in no graph that recomputes, and [`set_fused`] has not said no.
+/// Whether the operations of this crate are fused on this tensor: if it is in host memory or on a device with kernels (features `cuda` and `wgpu`), in fp32 or bf16, in no graph that
+/// recomputes, and [`set_fused`] has not said no.
 pub fn is_fused<const D: usize>(tensor: &Tensor<D>) -> bool {
-    let tensor = tensor.clone().into_dispatch();
+    let dispatch = tensor.clone().into_dispatch();
+    #[cfg(feature = "cube")]
+    if crate::cube::is_fused(&[&dispatch]) {
+        return true;
+    }
+    is_on_host(&dispatch)
+}
+
+/// Whether they are fused on this tensor in host memory.
+pub(crate) fn is_on_host(tensor: &DispatchTensor) -> bool {
     let is_there = || {
-        primitive::<Autodiff<Flex, NoCheckpointing>>(&tensor).is_some()
-            || primitive::<Flex>(&tensor).is_some()
+        primitive::<Autodiff<Flex, NoCheckpointing>>(tensor).is_some() || primitive::<Flex>(tensor).is_some()
     };
     IS_FUSED.get() && matches!(tensor.dtype(), DType::F32 | DType::BF16) && is_there()
 }

@@ -7,7 +7,9 @@ mod number;
 mod view;
 
 pub(crate) use buffer::Buffer;
-pub(crate) use fused::{FusedOperation, apply};
+#[cfg(feature = "cube")]
+pub(crate) use fused::is_switched_on;
+pub(crate) use fused::{FusedOperation, apply, is_on_host};
 pub use fused::{is_fused, set_fused};
 pub(crate) use later::{Products, WeightProduct, leave, leaving};
 pub(crate) use number::Number;

@@ -4,6 +4,8 @@ use brigade_simd::optimizer::{self as kernel, Step};
 use burn::optim::{self, AdamWState, AdaptiveMomentumState, LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
+#[cfg(feature = "cube")]
+use super::fits_kernels;
 use super::{ScaledStep, fits, scaled, stepped};
 
 /// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with the bits and the state of Burn's.
@@ -73,6 +75,15 @@ impl ScaledStep for AdamW {
         scale: Option<f64>,
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        #[cfg(feature = "cube")]
+        if let Some(fused) = self.fused.filter(|_| fits_kernels(&tensor) && fits_kernels(&gradient)) {
+            let (time, [moment_1, moment_2]) = moments(state, &tensor);
+            let step = Step { learning_rate, number: time as i32, scale: scale.unwrap_or(1.0) as f32 };
+            let [tensor, moment_1, moment_2] =
+                crate::cube::adamw(fused, step, [tensor, gradient, moment_1, moment_2]);
+            let momentum = AdaptiveMomentumState::new(time, moment_1, moment_2);
+            return (tensor, Some(AdamWState { momentum }));
+        }
         let moments = state.iter().flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2]);
         let Some(fused) = self.fused.filter(|_| moments.chain([&tensor, &gradient]).all(fits)) else {
             return self.burn.step(learning_rate, tensor, scaled(gradient, scale), state);
@@ -89,5 +100,16 @@ impl ScaledStep for AdamW {
                 fused.step(step, values, gradient, moments)
             });
         (tensor, Some(AdamWState { momentum: AdaptiveMomentumState::new(time, moment_1, moment_2) }))
+    }
+}
+
+/// The number of the step, and the moments before it.
+#[cfg(feature = "cube")]
+fn moments<const D: usize>(state: Option<AdamWState<D>>, like: &Tensor<D>) -> (usize, [Tensor<D>; 2]) {
+    match state {
+        Some(AdamWState { momentum: AdaptiveMomentumState { time, moment_1, moment_2, .. } }) => {
+            (time + 1, [moment_1, moment_2])
+        }
+        None => (1, [(); 2].map(|()| like.zeros_like())),
     }
 }

@@ -8,7 +8,7 @@ use burn::optim::{LearningRate, Optimizer};
 use burn::tensor::{DType, Tensor};
 use burn_flex::{Flex, FlexTensor};
 
-use crate::host::{Buffer, contiguous, is_fused, values};
+use crate::host::{Buffer, contiguous, is_on_host, values};
 
 pub use adamw::{AdamW, AdamWConfig};
 pub use lion::{Lion, LionConfig};
@@ -29,7 +29,13 @@ pub trait ScaledStep: Optimizer {
 
 /// Whether a tensor can be stepped in one pass.
 fn fits<const D: usize>(tensor: &Tensor<D>) -> bool {
-    is_fused(tensor) && tensor.dtype() == DType::F32
+    is_on_host(&tensor.clone().into_dispatch()) && tensor.dtype() == DType::F32
+}
+
+/// Whether it can be on a device with kernels.
+#[cfg(feature = "cube")]
+fn fits_kernels<const D: usize>(tensor: &Tensor<D>) -> bool {
+    crate::cube::is_fused(&[&tensor.clone().into_dispatch()]) && tensor.dtype() == DType::F32
 }
 
 fn scaled<const D: usize>(gradient: Tensor<D>, scale: Option<f64>) -> Tensor<D> {

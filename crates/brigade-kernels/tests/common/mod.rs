@@ -1,4 +1,6 @@
-//! Runs a function in fp32 and bf16, and compares values and gradients with those in fp64.
+//! Runs a function in fp32 and bf16, on the CPU and on devices with kernels, and compares values and gradients with those in fp64.
+
+use std::sync::OnceLock;
 
 use burn::tensor::{DType, Device, Tensor, TensorData, bf16};
 
@@ -51,36 +53,70 @@ struct Outcome<const N: usize> {
 /// The scalar product of the output with fixed factors is derived.
 fn run<const N: usize, const D: usize>(
     case: &Case<N>,
+    device: &Device,
     dtype: DType,
     function: &impl Fn([Tensor<1>; N]) -> Tensor<D>,
 ) -> Outcome<N> {
-    let arguments = case.typed(&Device::flex().autodiff(), dtype).map(Tensor::require_grad);
+    let arguments = case.typed(&device.clone().autodiff(), dtype).map(Tensor::require_grad);
     let output = function(arguments.clone());
     // Losses are fp32.
     assert!(output.dtype() == dtype || (dtype, output.dtype()) == (DType::BF16, DType::F32));
     let factors =
         (0..output.shape().num_elements()).map(|i| ((i * 37 % 64) as f64 - 31.0) / 32.0).collect::<Vec<_>>();
     let factors = TensorData::new(factors, output.shape());
-    let factors = Tensor::<D>::from_data(factors, (&Device::flex(), output.dtype()));
+    let factors = Tensor::<D>::from_data(factors, (device, output.dtype()));
     let floats = |data: TensorData| data.iter::<f64>().collect::<Vec<_>>();
     let values = floats(output.clone().into_data());
     let gradients = (output * factors).sum().backward();
     let gradients = arguments.map(|argument| floats(argument.grad(&gradients).unwrap().into_data()));
     if dtype != DType::F64 {
-        let without_graph = floats(function(case.typed(&Device::flex(), dtype)).into_data());
+        let without_graph = floats(function(case.typed(device, dtype)).into_data());
         assert!(without_graph == values, "without a graph it is not the same");
     }
     Outcome { output: values, gradients }
 }
 
-/// Compares the function in fp32 and in bf16 with itself in fp64.
+/// A device, and the shares that [`compare`] allows in fp32 and in bf16, if it has that.
+type Tested = (&'static str, Device, [f64; 2], Option<[f64; 2]>);
+
+const HALF: [f64; 2] = [1.0 / 64.0, 1.0 / 128.0];
+
+/// The CPU, and devices with kernels: of CUDA with the variable `BRIGADE_REQUIRE_CUDA` set to 1, and of wgpu where there is an adapter.
+fn devices() -> &'static [Tested] {
+    static DEVICES: OnceLock<Vec<Tested>> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        let mut devices = vec![("cpu", Device::flex(), [4e-6, 1e-6], Some(HALF))];
+        #[cfg(feature = "wgpu")]
+        match Device::wgpu_options().init() {
+            // Drivers' functions have a few units in the last place less.
+            Ok(device) => devices.push(("wgpu", device, [6e-5, 3e-5], None)),
+            Err(error) => {
+                assert!(std::env::var("BRIGADE_REQUIRE_WGPU").as_deref() != Ok("1"), "{error}");
+                println!("skipped: wgpu has no device");
+            }
+        }
+        #[cfg(feature = "cuda")]
+        if std::env::var("BRIGADE_REQUIRE_CUDA").as_deref() == Ok("1") {
+            // Tensor cores multiply f32 as TF32.
+            devices.push(("cuda", Device::cuda(0), [4e-3, 2e-3], Some(HALF)));
+        }
+        devices
+    })
+}
+
+/// Compares the function in fp32 and in bf16 with itself in fp64 on the CPU.
 pub fn check<const N: usize, const D: usize>(case: &Case<N>, function: impl Fn([Tensor<1>; N]) -> Tensor<D>) {
-    let half = [2f64.powi(-6), 2f64.powi(-7)];
-    for (case, dtype, shares) in [(case, DType::F32, [4e-6, 1e-6]), (&case.rounded(), DType::BF16, half)] {
-        let (found, exact) = (run(case, dtype, &function), run(case, DType::F64, &function));
-        compare(&format!("the output in {dtype:?}"), shares, &found.output, &exact.output);
-        for (index, (found, exact)) in found.gradients.iter().zip(&exact.gradients).enumerate() {
-            compare(&format!("the gradient of argument {index} in {dtype:?}"), shares, found, exact);
+    for (name, device, single, half) in devices() {
+        let types = [(case, DType::F32, Some(*single)), (&case.rounded(), DType::BF16, *half)];
+        for (case, dtype, shares) in types {
+            let Some(shares) = shares else { continue };
+            let found = run(case, device, dtype, &function);
+            let exact = run(case, &Device::flex(), DType::F64, &function);
+            compare(&format!("the output on {name} in {dtype:?}"), shares, &found.output, &exact.output);
+            for (index, (found, exact)) in found.gradients.iter().zip(&exact.gradients).enumerate() {
+                let what = format!("the gradient of argument {index} on {name} in {dtype:?}");
+                compare(&what, shares, found, exact);
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::slices::for_each_vector;
 use function::{Function, Gelu, GeluTanh, Relu, Silu};
 
 /// A function of each element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x · Φ(x)`, by the error function (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016).
     Gelu,

@@ -1,0 +1,126 @@
+//! cuBLAS's state for one stream.
+
+use std::ffi::{c_int, c_longlong, c_void};
+use std::sync::Arc;
+
+use super::gemm::{Gemm, Number, Operand};
+use super::library::{Cublas, SUCCESS, Status};
+use crate::driver::{Context, Stream};
+use crate::error::Error;
+
+/// CUDA_R_32F, CUDA_R_16F and CUDA_R_16BF of `library_types.h`.
+const TYPES: [(Number, c_int); 3] = [(Number::F32, 0), (Number::F16, 2), (Number::Bf16, 14)];
+/// CUBLAS_COMPUTE_32F.
+const COMPUTE: c_int = 68;
+/// CUBLAS_COMPUTE_32F_FAST_TF32: as Burn's own kernels multiply fp32.
+const COMPUTE_TF32: c_int = 77;
+/// CUBLAS_GEMM_DEFAULT.
+const ALGORITHM: c_int = -1;
+
+/// cuBLAS's state for one stream.
+pub(crate) struct Handle {
+    cublas: &'static Cublas,
+    raw: *mut c_void,
+    stream: Stream,
+}
+
+// SAFETY: a handle may be used from any thread, by one at a time.
+unsafe impl Send for Handle {}
+
+impl Handle {
+    /// For products on a stream of its own.
+    pub fn new(cublas: &'static Cublas, context: &Arc<Context>) -> Result<Self, Error> {
+        let stream = Stream::new(context)?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: writes one pointer, with the GPU's context current.
+        let status = context.with_current(|| unsafe { (cublas.functions.create)(&mut raw) })?;
+        check(status, "cublasCreate")?;
+        let handle = Self { cublas, raw, stream };
+        // SAFETY: both live as long as the handle.
+        let set = || unsafe { (cublas.functions.set_stream)(raw, handle.stream.raw()) };
+        let status = context.with_current(set)?;
+        check(status, "cublasSetStream").map(|()| handle)
+    }
+
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Enqueues products.
+    ///
+    /// # Safety
+    /// The matrices must lie at these addresses as `gemm` says until they are computed.
+    pub unsafe fn enqueue(&self, gemm: &Gemm, [left, right, output]: [u64; 3]) -> Result<(), Error> {
+        let Gemm { batch, size: [m, n, k], input_type, output_type, .. } = *gemm;
+        let size = |value: usize| {
+            c_int::try_from(value).map_err(|_| Error::Cublas {
+                call: "cublasGemmStridedBatchedEx",
+                status: format!("a matrix with a dimension of {value}"),
+            })
+        };
+        let data_type = |number: Number| TYPES.iter().find(|(n, _)| *n == number).map_or(0, |(_, code)| *code);
+        let compute = if input_type == Number::F32 { COMPUTE_TF32 } else { COMPUTE };
+        let (one, zero) = (1f32, 0f32);
+        let stride = |operand: &Operand| operand.batch_stride as c_longlong;
+        let [m, n, k, batch] = [size(m)?, size(n)?, size(k)?, size(batch)?];
+        let [leading_left, leading_right, leading_output] =
+            [size(gemm.left.leading)?, size(gemm.right.leading)?, size(gemm.output.leading)?];
+        // SAFETY: the caller vouches for the memory, the factors are read at once, and the numbers are those of cuBLAS's headers.
+        let call = || unsafe {
+            (self.cublas.functions.gemm)(
+                self.raw,
+                c_int::from(gemm.right.is_transposed),
+                c_int::from(gemm.left.is_transposed),
+                n,
+                m,
+                k,
+                (&raw const one).cast(),
+                right as *const c_void,
+                data_type(input_type),
+                leading_right,
+                stride(&gemm.right),
+                left as *const c_void,
+                data_type(input_type),
+                leading_left,
+                stride(&gemm.left),
+                (&raw const zero).cast(),
+                output as *mut c_void,
+                data_type(output_type),
+                leading_output,
+                stride(&gemm.output),
+                batch,
+                compute,
+                ALGORITHM,
+            )
+        };
+        let status = self.stream.context().with_current(call)?;
+        check(status, "cublasGemmStridedBatchedEx")
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let status =
+            self.stream.context().with_current(|| unsafe { (self.cublas.functions.destroy)(self.raw) });
+        if let Err(error) = status.and_then(|status| check(status, "cublasDestroy")) {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+fn check(status: Status, call: &'static str) -> Result<(), Error> {
+    let name = match status {
+        SUCCESS => return Ok(()),
+        1 => "CUBLAS_STATUS_NOT_INITIALIZED",
+        3 => "CUBLAS_STATUS_ALLOC_FAILED",
+        7 => "CUBLAS_STATUS_INVALID_VALUE",
+        8 => "CUBLAS_STATUS_ARCH_MISMATCH",
+        11 => "CUBLAS_STATUS_MAPPING_ERROR",
+        13 => "CUBLAS_STATUS_EXECUTION_FAILED",
+        14 => "CUBLAS_STATUS_INTERNAL_ERROR",
+        15 => "CUBLAS_STATUS_NOT_SUPPORTED",
+        _ => "cublasStatus_t",
+    };
+    Err(Error::Cublas { call, status: format!("{name} ({status})") })
+}

@@ -1,0 +1,9 @@
+//! cuBLAS: NVIDIA's products of matrices, found at run time. Without it, Burn's own kernels multiply.
+
+mod gemm;
+mod handle;
+mod library;
+
+pub(crate) use gemm::{Gemm, Number, Operand};
+pub(crate) use handle::Handle;
+pub use library::{CUBLAS_FILE, Cublas, cublas};

@@ -1,0 +1,181 @@
+//! Products of Burn's tensors by cuBLAS.
+//!
+//! cuBLAS's calls are made on the thread that hands Burn's operations to the driver, among them and in their order, so no thread waits for another. On the GPU a product has a stream of
+//! its own, which is ordered as NCCL's are (`burn_order`): it waits for a counter that Burn's stream raises, and the whole context waits for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use brigade_kernels::MatrixProducts;
+use burn::tensor::{DType, Device, Shape, StreamId};
+use burn_cubecl::CubeDevice;
+use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
+use burn_cubecl::cubecl::server::{CopyDescriptor, Handle as Buffer, Server as _, ServerStorage as _};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::{empty_device_contiguous_dtype, empty_device_dtype};
+use burn_cubecl::tensor::CubeTensor;
+use cubecl_common::device::{Device as _, DeviceId};
+use cubecl_common::device_handle::DeviceHandle;
+use cubecl_runtime::runtime::Runtime;
+
+use super::counter::{Counter, compute_error};
+use crate::cublas::{Cublas, Gemm, Handle, Number, Operand};
+use crate::polling::lock;
+use crate::{Context, Error, Event};
+
+type Server = <CudaRuntime as Runtime>::Server;
+
+/// The alignment of rows below which cuBLAS's kernels are slow, in bytes.
+const ALIGNMENT: usize = 16;
+
+/// Products by cuBLAS on one GPU.
+pub(super) struct CublasProducts {
+    index: usize,
+    device: CubeDevice,
+    queue: DeviceHandle<Server>,
+    shared: Arc<Shared>,
+}
+
+/// What is used on the thread of the GPU's operations.
+struct Shared {
+    cublas: &'static Cublas,
+    context: Arc<Context>,
+    /// Of each thread that computes, as each has a stream of its own in Burn.
+    lanes: Mutex<HashMap<StreamId, Lane>>,
+    /// The first failure, which the next product reports.
+    failure: Mutex<Option<String>>,
+}
+
+/// cuBLAS's stream beside one of Burn's.
+struct Lane {
+    handle: Handle,
+    done: Event,
+    counter: Counter,
+}
+
+impl CublasProducts {
+    pub(super) fn new(cublas: &'static Cublas, context: Arc<Context>, index: usize) -> Self {
+        let device = CudaDevice::new(index);
+        let id: DeviceId = device.to_id();
+        let shared = Shared { cublas, context, lanes: Mutex::default(), failure: Mutex::default() };
+        Self { index, device: CubeDevice::Cuda(device), queue: DeviceHandle::new(id), shared: Arc::new(shared) }
+    }
+}
+
+impl MatrixProducts for CublasProducts {
+    fn product(&self, left: &CubeTensor, right: &CubeTensor, dtype: DType) -> Option<CubeTensor> {
+        if left.device != self.device || left.dtype != right.dtype {
+            return None;
+        }
+        let (input_type, output_type) = (number(left.dtype)?, number(dtype)?);
+        if input_type != output_type && output_type != Number::F32 {
+            return None;
+        }
+        if let Some(failure) = &*lock(&self.shared.failure) {
+            panic!("a product on the GPU failed: {failure}");
+        }
+        let (left, left_operand) = readable(left)?;
+        let (right, right_operand) = readable(right)?;
+        let (batch, [m, k]) = matrices(&left)?;
+        let (right_batch, [inner, n]) = matrices(&right)?;
+        if inner != k || batch != right_batch || [m, n, k].contains(&0) || batch.contains(&0) {
+            return None;
+        }
+        let shape: Shape = batch.iter().copied().chain([m, n]).collect::<Vec<_>>().into();
+        // Rows that are not aligned by themselves get a distance that is.
+        let new = match (n * dtype.size()).is_multiple_of(ALIGNMENT) {
+            true => empty_device_contiguous_dtype,
+            false => empty_device_dtype,
+        };
+        let output = new(left.client.clone(), left.device.clone(), shape, dtype);
+        let gemm = Gemm {
+            batch: batch.iter().product(),
+            size: [m, n, k],
+            left: left_operand,
+            right: right_operand,
+            output: Operand::of(output.meta.shape(), output.meta.strides())?,
+            input_type,
+            output_type,
+        };
+        let (stream, shared) = (StreamId::current(), self.shared.clone());
+        if let Err(error) = shared.open(stream, &left.client, &Device::cuda(self.index)) {
+            panic!("no products by cuBLAS on the GPU: {error}");
+        }
+        let buffers = [left.handle, right.handle, output.handle.clone()];
+        self.queue.submit(move |server| {
+            if let Err(error) = shared.enqueue(server, stream, &gemm, buffers) {
+                lock(&shared.failure).get_or_insert_with(|| error.to_string());
+            }
+        });
+        Some(output)
+    }
+}
+
+impl Shared {
+    /// Makes the stream beside this thread's, if there is none yet. Not on the thread of the GPU's operations, which it waits for.
+    fn open(&self, stream: StreamId, client: &Client, device: &Device) -> Result<(), Error> {
+        if !lock(&self.lanes).contains_key(&stream) {
+            let handle = Handle::new(self.cublas, &self.context)?;
+            let (done, counter) = (Event::new(&self.context)?, Counter::new(client, device)?);
+            lock(&self.lanes).insert(stream, Lane { handle, done, counter });
+        }
+        Ok(())
+    }
+
+    /// Enqueues products, on the thread of the GPU's operations.
+    fn enqueue(
+        &self,
+        server: &mut Server,
+        stream: StreamId,
+        gemm: &Gemm,
+        buffers: [Buffer; 3],
+    ) -> Result<(), Error> {
+        let mut lanes = lock(&self.lanes);
+        let Some(Lane { handle, done, counter }) = lanes.get_mut(&stream) else {
+            unreachable!("it is opened before")
+        };
+        // They stay where they are: whatever is computed later runs after the product.
+        let mut memory = Vec::with_capacity(buffers.len());
+        for buffer in buffers {
+            memory.push(server.get_resource(buffer.binding(), stream).map_err(compute_error)?);
+        }
+        let addresses = [0, 1, 2].map(|index: usize| memory[index].resource().ptr);
+        let (value, bytes) = counter.next();
+        let target =
+            CopyDescriptor::new(counter.handle.clone().binding(), [bytes.len()].into(), [1].into(), 1);
+        server.write(vec![(target, bytes)], stream);
+        // SAFETY: the counter's memory lives as long as the lane.
+        unsafe { handle.stream().wait_value32(counter.address(), value)? };
+        // SAFETY: the matrices lie there, and their memory is not reused by what does not run after the product.
+        unsafe { handle.enqueue(gemm, addresses)? };
+        handle.stream().record(done)?;
+        self.context.wait_event(done)
+    }
+}
+
+/// The tensor as matrices that cuBLAS reads, copied if need be.
+fn readable(tensor: &CubeTensor) -> Option<(CubeTensor, Operand)> {
+    let operand = |tensor: &CubeTensor| Operand::of(tensor.meta.shape(), tensor.meta.strides());
+    if let Some(found) = operand(tensor) {
+        return Some((tensor.clone(), found));
+    }
+    let copy = into_contiguous(tensor.clone());
+    let found = operand(&copy)?;
+    Some((copy, found))
+}
+
+/// The sizes of a batch, and of its matrices.
+fn matrices(tensor: &CubeTensor) -> Option<(Vec<usize>, [usize; 2])> {
+    let (batch, matrix) = tensor.meta.shape().split_at_checked(tensor.meta.num_dims().checked_sub(2)?)?;
+    Some((batch.to_vec(), [matrix[0], matrix[1]]))
+}
+
+fn number(dtype: DType) -> Option<Number> {
+    match dtype {
+        DType::F32 => Some(Number::F32),
+        DType::F16 => Some(Number::F16),
+        DType::BF16 => Some(Number::Bf16),
+        _ => None,
+    }
+}

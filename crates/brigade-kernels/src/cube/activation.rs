@@ -1,0 +1,171 @@
+//! Activations, with the bias before them.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::ElemType;
+use cubecl::prelude::*;
+
+use super::launch::{element, empty, rows, unit_count, unit_for_each, vector_size};
+use crate::activation::Activation;
+
+/// Adds a bias, if there is one, to the rows of a product in its place, and gives the activation of the sum. `hidden` must be nobody else's.
+pub(super) fn activated(hidden: &CubeTensor, bias: Option<&CubeTensor>, activation: Activation) -> CubeTensor {
+    let (hidden, [count, width]) = rows(hidden.clone());
+    let output = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);
+    let vector = vector_size(&[&hidden], width);
+    let (cubes, units) = unit_for_each(count * width / vector);
+    // What is not read can be any tensor but those that are written.
+    let spare = || empty(&hidden, [1], hidden.dtype);
+    // SAFETY: it reads and writes `count` rows of `width` elements, which the tensors have.
+    unsafe {
+        activation_kernel::launch_unchecked(
+            &hidden.client,
+            cubes,
+            units,
+            hidden.required_address_type(),
+            vector,
+            hidden.clone().into_buffer_arg(),
+            bias.cloned().unwrap_or_else(spare).into_buffer_arg(),
+            output.clone().into_buffer_arg(),
+            count * width / vector,
+            width / vector,
+            bias.is_some(),
+            activation,
+            element(&hidden),
+        );
+    }
+    output
+}
+
+/// The gradient of what goes into an activation, from that of what comes out of it.
+pub(super) fn slope(hidden: CubeTensor, gradient: CubeTensor, activation: Activation) -> CubeTensor {
+    let ((hidden, [count, width]), (gradient, _)) = (rows(hidden), rows(gradient));
+    let slope = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);
+    let vector = vector_size(&[&hidden], count * width);
+    let elements = count * width / vector;
+    let (cubes, units) = unit_for_each(elements);
+    // SAFETY: it reads and writes as many elements as all three tensors have.
+    unsafe {
+        slope_kernel::launch_unchecked(
+            &hidden.client,
+            cubes,
+            units,
+            hidden.required_address_type(),
+            vector,
+            hidden.clone().into_buffer_arg(),
+            gradient.into_buffer_arg(),
+            slope.clone().into_buffer_arg(),
+            elements,
+            activation,
+            element(&hidden),
+        );
+    }
+    slope
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn activation_kernel<T: Float, N: Size>(
+    hidden: &mut [Vector<T, N>],
+    bias: &[Vector<T, N>],
+    output: &mut [Vector<T, N>],
+    elements: usize,
+    #[comptime] width: usize,
+    #[comptime] has_bias: bool,
+    #[comptime] activation: Activation,
+    #[define(T)] _element: ElemType,
+) {
+    let mut index = ABSOLUTE_POS;
+    while index < elements {
+        let mut value = Vector::<f32, N>::cast_from(hidden[index]);
+        if comptime!(has_bias) {
+            // The activation is of what the backward pass will read.
+            let sum = Vector::<T, N>::cast_from(value + Vector::cast_from(bias[index % width]));
+            hidden[index] = sum;
+            value = Vector::cast_from(sum);
+        }
+        output[index] = Vector::cast_from(activate::<N>(value, activation));
+        index += unit_count();
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn slope_kernel<T: Float, N: Size>(
+    hidden: &[Vector<T, N>],
+    gradient: &[Vector<T, N>],
+    slope: &mut [Vector<T, N>],
+    elements: usize,
+    #[comptime] activation: Activation,
+    #[define(T)] _element: ElemType,
+) {
+    let mut index = ABSOLUTE_POS;
+    while index < elements {
+        let factor = derivative::<N>(Vector::cast_from(hidden[index]), activation);
+        slope[index] = Vector::cast_from(factor * Vector::cast_from(gradient[index]));
+        index += unit_count();
+    }
+}
+
+/// √(2/π) of GELU's approximation.
+const ROOT: f32 = 0.797_884_6;
+/// The factor of the cube in it.
+const CUBIC: f32 = 0.044_715;
+/// 1/√2.
+const HALF_ROOT: f32 = std::f32::consts::FRAC_1_SQRT_2;
+/// 1/√(2π), the density of the normal distribution at 0.
+const DENSITY: f32 = 0.398_942_3;
+
+#[cube]
+pub(super) fn activate<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+    match comptime!(activation) {
+        Activation::Gelu => x * normal_share::<N>(x),
+        Activation::GeluTanh => x * logistic::<N>(inner::<N>(x)),
+        Activation::Silu => x * logistic::<N>(x),
+        Activation::Relu => max(x, Vector::new(0.0f32)),
+    }
+}
+
+#[cube]
+pub(super) fn derivative<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    match comptime!(activation) {
+        Activation::Gelu => {
+            let density = (x * x * Vector::new(-0.5f32)).exp() * Vector::new(DENSITY);
+            normal_share::<N>(x) + x * density
+        }
+        Activation::GeluTanh => {
+            let share = logistic::<N>(inner::<N>(x));
+            let change = (one + x * x * Vector::new(3.0f32 * CUBIC)) * Vector::new(2.0f32 * ROOT);
+            share + x * share * (one - share) * change
+        }
+        Activation::Silu => {
+            let share = logistic::<N>(x);
+            share + x * share * (one - share)
+        }
+        Activation::Relu => select_many(x.greater_than(&Vector::new(0.0f32)), one, Vector::new(0.0f32)),
+    }
+}
+
+/// The share of a normal distribution that is below x, by the error function's formula 7.1.26 of Abramowitz and Stegun, "Handbook of Mathematical Functions": within 1e-7.
+#[cube]
+fn normal_share<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    let t = one / (x.abs() * Vector::new(0.327_591_1f32 * HALF_ROOT) + one);
+    let mut sum = t * Vector::new(1.061_405_4f32) + Vector::new(-1.453_152_f32);
+    sum = sum * t + Vector::new(1.421_413_8f32);
+    sum = sum * t + Vector::new(-0.284_496_74f32);
+    sum = sum * t + Vector::new(0.254_829_6f32);
+    let tail = sum * t * (x * x * Vector::new(-0.5f32)).exp() * Vector::new(0.5f32);
+    select_many(x.greater_than(&Vector::new(0.0f32)), one - tail, tail)
+}
+
+/// Twice what goes into the hyperbolic tangent of GELU's approximation: `(1 + tanh(u)) / 2` is the logistic function of `2u`.
+#[cube]
+fn inner<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    x * (x * x * Vector::new(CUBIC) + Vector::new(1.0f32)) * Vector::new(2.0f32 * ROOT)
+}
+
+#[cube]
+fn logistic<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    one / (one + (-x).exp())
+}

@@ -1,0 +1,36 @@
+//! Which tensors kernels take.
+
+use burn::backend::{Cube, DispatchTensor, TensorMetadata};
+use burn::tensor::DType;
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::strategy::NoCheckpointing;
+use burn_cubecl::cubecl::ir::features::Plane;
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::graph::{Operation, primitive, run};
+use crate::host::is_switched_on;
+
+type InGraph = Autodiff<Cube, NoCheckpointing>;
+
+/// Runs an operation on tensors of one of these devices, all in one type, in their graph if any of them is in one. None if it cannot be run by kernels here.
+pub(crate) fn apply<const N: usize, O: Operation<N, CubeTensor>>(
+    operation: O,
+    inputs: [&DispatchTensor; N],
+) -> Option<(DispatchTensor, O::Extra)> {
+    is_fused(&inputs).then(|| run::<Cube, NoCheckpointing, N, O>(operation, inputs).ok()).flatten()
+}
+
+/// Whether kernels are run on these tensors: if all are on such a device, in one type of fp32, bf16 and fp16, and in no graph that recomputes.
+pub(crate) fn is_fused(tensors: &[&DispatchTensor]) -> bool {
+    let Some(dtype) = tensors.first().map(|tensor| tensor.dtype()) else { return false };
+    is_switched_on()
+        && matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+        && tensors.iter().all(|tensor| tensor.dtype() == dtype && is_there(tensor))
+}
+
+/// Whether a tensor is on a device that has the operations of planes.
+fn is_there(tensor: &DispatchTensor) -> bool {
+    let inner = primitive::<Cube>(tensor)
+        .or_else(|| primitive::<InGraph>(tensor).map(burn::backend::tensor::FloatTensor::<InGraph>::into_primitive));
+    inner.is_some_and(|tensor| tensor.client.properties().features.plane.contains(Plane::Ops))
+}

@@ -1,0 +1,286 @@
+//! The cross entropy of rows of logits, and its gradient in their place. A cube has a row.
+
+use burn::backend::Cube;
+use burn::tensor::{DType, FloatDType, Int as Whole, Tensor};
+use burn_cubecl::cubecl;
+use burn_cubecl::kernel::cast;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::ElemType;
+use cubecl::prelude::*;
+
+use super::columns::column_sums;
+use super::launch::{cubes, element, empty, rows, transposed};
+use crate::cross_entropy::CrossEntropyConfig;
+use super::products::product;
+use crate::graph::Operation;
+
+/// Logits that are in memory at a time, in elements: some rows of them.
+const CHUNK: usize = 1 << 28;
+
+/// Rows of a chunk are a multiple of this, as the tiles of products are.
+const TILE: usize = 128;
+
+/// Below all logits, and no infinity, which shaders cannot write.
+const LEAST: f32 = -3.0e38;
+
+/// Of x and weight.
+#[derive(Debug)]
+pub(crate) struct LinearCrossEntropy {
+    pub targets: Tensor<1, Whole>,
+    pub row_weights: Option<Tensor<1>>,
+    pub config: CrossEntropyConfig,
+}
+
+/// The gradients of x and weight where that of the loss is 1.
+#[derive(Debug, Clone)]
+pub(crate) struct Saved {
+    d_x: CubeTensor,
+    d_weight: CubeTensor,
+}
+
+impl Operation<2, CubeTensor> for LinearCrossEntropy {
+    type Saved = Saved;
+    type Extra = Tensor<1>;
+
+    fn forward(&self, inputs: [CubeTensor; 2], tracked: bool) -> (CubeTensor, Option<Saved>, Tensor<1>) {
+        let [(x, [count, width]), (weight, [classes, _])] = inputs.map(rows);
+        let chunks = (count * classes).div_ceil(CHUNK).max(1);
+        let chunk = count.div_ceil(chunks).next_multiple_of(TILE);
+        let [losses, hits] = [(); 2].map(|()| empty(&x, [count, 1], DType::F32));
+        let of_x = outer::<2>(x.clone());
+        let (mut d_x, mut d_weight) = (Vec::new(), None::<Tensor<2>>);
+        for start in (0..count).step_by(chunk) {
+            let length = chunk.min(count - start);
+            let rows = inner(of_x.clone().narrow(0, start, length));
+            let logits = product(rows.clone(), transposed(weight.clone()), x.dtype);
+            self.run(&logits, [&losses, &hits], start, tracked);
+            if tracked {
+                d_x.push(outer::<2>(product(logits.clone(), weight.clone(), x.dtype)));
+                let part = outer::<2>(product(transposed(logits), rows, DType::F32));
+                d_weight = Some(match d_weight {
+                    None => part,
+                    Some(sum) => sum + part,
+                });
+            }
+        }
+        let saved = d_weight.map(|d_weight| {
+            let d_x = if d_x.len() == 1 { d_x.remove(0) } else { Tensor::cat(d_x, 0) };
+            Saved { d_x: inner(d_x), d_weight: cast(inner(d_weight), weight.dtype) }
+        });
+        // Without a row, there is no gradient yet.
+        let zeros = |shape: [usize; 2]| {
+            inner(Tensor::<2>::zeros(shape, (&of_x.device(), x.dtype)))
+        };
+        let none = || Saved { d_x: zeros([count, width]), d_weight: zeros([classes, width]) };
+        let saved = tracked.then(|| saved.unwrap_or_else(none));
+        let [loss, hits] = [losses, hits].map(|rows| column_sums(rows, DType::F32));
+        (loss, saved, Tensor::from_primitive::<Cube>(hits))
+    }
+
+    fn backward(self, saved: Saved, gradient: CubeTensor, wanted: [bool; 2]) -> [Option<CubeTensor>; 2] {
+        let Saved { d_x, d_weight } = saved;
+        let [x, weight] = wanted;
+        let factor = Tensor::<1>::from_primitive::<Cube>(cast(gradient, d_x.dtype));
+        [(x, d_x), (weight, d_weight)].map(|(wanted, gradient)| {
+            wanted.then(|| inner(outer::<2>(gradient) * factor.clone().unsqueeze()))
+        })
+    }
+}
+
+impl LinearCrossEntropy {
+    /// The losses and hits of some rows, and with `gradient` the gradient of their logits in their place.
+    fn run(&self, logits: &CubeTensor, [losses, hits]: [&CubeTensor; 2], start: usize, gradient: bool) {
+        let [length, classes] = [logits.meta.shape()[0], logits.meta.shape()[1]];
+        let stride = if length > 1 { logits.meta.strides()[0] } else { classes };
+        let sizes = logits.client.io_optimized_vector_sizes(logits.dtype.size());
+        // Rows may be further apart than they are long, so that vectors are aligned.
+        let vector = sizes.filter(|size| stride.is_multiple_of(*size) && length > 1).max().unwrap_or(1);
+        let Ok(targets) = self.targets.clone().try_into_primitive::<Cube>() else {
+            unreachable!("targets are on the device of the logits")
+        };
+        let targets = burn_cubecl::kernel::into_contiguous(targets);
+        let weights = self.row_weights.clone().map(|weights| {
+            let weights = Tensor::<1>::cast(weights.inner(), FloatDType::F32);
+            burn_cubecl::kernel::into_contiguous(inner(weights.unsqueeze::<2>()))
+        });
+        let has_weights = weights.is_some();
+        let (cubes, units) = cubes(length);
+        let address = logits.required_address_type().max(targets.required_address_type());
+        // SAFETY: it reads and writes `length` rows of `classes` elements, `stride` apart, and of targets, weights and results those of the same rows.
+        unsafe {
+            cross_entropy_kernel::launch_unchecked(
+                &logits.client,
+                cubes,
+                units,
+                address,
+                vector,
+                logits.clone().into_buffer_arg(),
+                targets.clone().into_buffer_arg(),
+                weights.unwrap_or_else(|| empty(logits, [1], DType::F32)).into_buffer_arg(),
+                losses.clone().into_buffer_arg(),
+                hits.clone().into_buffer_arg(),
+                start,
+                length,
+                classes,
+                stride / vector,
+                self.config.label_smoothing as f32,
+                self.config.z_loss as f32,
+                has_weights,
+                self.config.label_smoothing != 0.0,
+                gradient,
+                [element(logits), element(&targets)],
+            );
+        }
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
+    logits: &mut [Vector<T, N>],
+    targets: &[I],
+    weights: &[f32],
+    losses: &mut [f32],
+    hits: &mut [f32],
+    first: usize,
+    rows: usize,
+    classes: usize,
+    stride: usize,
+    label_smoothing: f32,
+    z_loss: f32,
+    #[comptime] has_weights: bool,
+    #[comptime] is_smoothed: bool,
+    #[comptime] gradient: bool,
+    #[define(T, I)] _elements: [ElemType; 2],
+) {
+    let whole = classes / N::value();
+    let rest = classes % N::value();
+    let share = label_smoothing / f32::cast_from(classes as u32);
+    let mut row = CUBE_POS_X as usize;
+    while row < rows {
+        let start = row * stride;
+        let target = i32::cast_from(targets[first + row]);
+        let mut weight = 1.0f32;
+        if comptime!(has_weights) {
+            weight = weights[first + row];
+        }
+        let counts = target >= 0 && weight != 0.0f32;
+        let target = select(counts, target, 0i32) as usize;
+
+        // Of each lane, its highest logit, and the sum of exponentials of differences from it.
+        let mut highest = Vector::<f32, N>::new(LEAST);
+        let mut sums = Vector::<f32, N>::new(0.0f32);
+        let mut total = Vector::<f32, N>::new(0.0f32);
+        let mut column = UNIT_POS as usize;
+        while column < whole {
+            let value = Vector::<f32, N>::cast_from(logits[start + column]);
+            let difference = value - highest;
+            let small = (-difference.abs()).exp();
+            let one = Vector::<f32, N>::new(1.0f32);
+            sums = select_many(difference.greater_than(&Vector::new(0.0f32)), sums * small + one, sums + small);
+            highest = max(highest, value);
+            if comptime!(is_smoothed) {
+                total += value;
+            }
+            column += CUBE_DIM as usize;
+        }
+        let mut top = LEAST.runtime();
+        #[unroll]
+        for lane in 0..N::value() {
+            top = max(top, highest.extract(lane));
+        }
+        let mut sum = (sums * (highest - Vector::new(top)).exp()).vector_sum();
+        let mut all = total.vector_sum();
+        // The rest of the row, an element a unit.
+        if (UNIT_POS as usize) < rest {
+            let value = f32::cast_from(logits[start + whole].extract_dynamic(UNIT_POS as usize));
+            let higher = max(top, value);
+            sum = sum * (top - higher).exp() + (value - higher).exp();
+            top = higher;
+            all += value;
+        }
+        let of_cube = cube_max(top);
+        let sum = cube_sum(sum * (top - of_cube).exp());
+        let logarithm = sum.ln() + of_cube;
+        if comptime!(is_smoothed) {
+            all = cube_sum(all);
+        }
+        let value = f32::cast_from(logits[start + target / N::value()].extract_dynamic(target % N::value()));
+        // Before the row is overwritten, all have read it.
+        sync_cube();
+        if UNIT_POS == 0 {
+            let mut loss = logarithm - value * (1.0f32 - label_smoothing) + z_loss * logarithm * logarithm;
+            if comptime!(is_smoothed) {
+                loss -= share * all;
+            }
+            losses[first + row] = select(counts, loss * weight, 0.0f32);
+            hits[first + row] = select(counts && value >= of_cube, weight, 0.0f32);
+        }
+        if comptime!(gradient) {
+            let factor = select(counts, weight * (1.0f32 + 2.0f32 * z_loss * logarithm), 0.0f32);
+            let away = select(counts, weight * share, 0.0f32);
+            let of_target = select(counts, weight * (1.0f32 - label_smoothing), 0.0f32);
+            let mut column = UNIT_POS as usize;
+            while column < stride {
+                let value = Vector::<f32, N>::cast_from(logits[start + column]);
+                let mut slope = (value - Vector::new(logarithm)).exp() * Vector::new(factor) - Vector::new(away);
+                if column == target / N::value() {
+                    let lane = target % N::value();
+                    slope.insert_dynamic(lane, slope.extract_dynamic(lane) - of_target);
+                }
+                logits[start + column] = Vector::cast_from(slope);
+                column += CUBE_DIM as usize;
+            }
+        }
+        sync_cube();
+        row += CUBE_COUNT_X as usize;
+    }
+}
+
+/// The sum over all units of the cube.
+#[cube]
+fn cube_sum(value: f32) -> f32 {
+    let mut shared = Shared::<[f32]>::new_slice(256usize);
+    let of_plane = plane_sum(value);
+    if UNIT_POS_PLANE == 0 {
+        shared[PLANE_POS as usize] = of_plane;
+    }
+    sync_cube();
+    let mut sum = 0.0f32;
+    let mut plane = 0u32;
+    while plane < CUBE_DIM / PLANE_DIM {
+        sum += shared[plane as usize];
+        plane += 1;
+    }
+    sync_cube();
+    sum
+}
+
+/// The highest value of all units of the cube.
+#[cube]
+fn cube_max(value: f32) -> f32 {
+    let mut shared = Shared::<[f32]>::new_slice(256usize);
+    let of_plane = plane_max(value);
+    if UNIT_POS_PLANE == 0 {
+        shared[PLANE_POS as usize] = of_plane;
+    }
+    sync_cube();
+    let mut highest = LEAST.runtime();
+    let mut plane = 0u32;
+    while plane < CUBE_DIM / PLANE_DIM {
+        highest = max(highest, shared[plane as usize]);
+        plane += 1;
+    }
+    sync_cube();
+    highest
+}
+
+fn inner(tensor: Tensor<2>) -> CubeTensor {
+    let Ok(tensor) = tensor.try_into_primitive::<Cube>() else {
+        unreachable!("operations are run on tensors of their devices")
+    };
+    tensor
+}
+
+fn outer<const D: usize>(tensor: CubeTensor) -> Tensor<D> {
+    Tensor::from_primitive::<Cube>(tensor)
+}

@@ -1,0 +1,26 @@
+//! The operations as CubeCL kernels: on CUDA's GPUs and wgpu's adapters, in fp32, bf16 and fp16.
+//!
+//! Invariants:
+//! - Whatever type the values have, a kernel computes in fp32 and rounds once, when it writes.
+//! - Sums have an order that depends on shapes and on the width of the device's planes alone: two runs give the same bits.
+//! - A buffer is written in its place only where an operation has made it itself, or nobody else has it.
+
+mod activation;
+mod adamw;
+mod apply;
+mod attention;
+mod columns;
+mod cross_entropy;
+mod gated;
+mod launch;
+mod linear;
+mod norm;
+mod products;
+mod softmax;
+
+pub(crate) use adamw::adamw;
+pub(crate) use apply::{apply, is_fused};
+pub(crate) use attention::{Attention, Layout};
+pub(crate) use cross_entropy::LinearCrossEntropy;
+pub(crate) use norm::Norm;
+pub use products::{MatrixProducts, use_products};

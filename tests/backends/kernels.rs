@@ -1,0 +1,122 @@
+//! Operations that have kernels on a backend, near the CPU's: products of odd shapes, as transposed and as padded as they come, and what is fused with them.
+
+use brigade::kernels::{
+    Activation, CrossEntropyConfig, Mask, Weight, attention, is_fused, layer_norm, linear, linear_activation,
+    linear_cross_entropy, linear_residual,
+};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use crate::backend::{Backend, backends};
+
+/// The types, and how far numbers of the order of 1 may be from the CPU's in them.
+const TYPES: [(DType, f32); 2] = [(DType::F32, 6e-3), (DType::BF16, 8e-2)];
+
+/// About normal numbers, of the order of 1.
+fn values<const D: usize>(shape: [usize; D], salt: usize, device: &Device, dtype: DType) -> Tensor<D> {
+    let count: usize = shape.iter().product();
+    let value = |i: usize| ((i * 7919 + salt * 104_729) % 2003) as f32 / 1001.0 - 1.0;
+    let data = TensorData::new((0..count).map(value).collect::<Vec<_>>(), shape);
+    Tensor::from_data(data, (device, dtype)).require_grad()
+}
+
+/// The output of a function of a device and a type, and the gradients that it gives, by name.
+type Outcome = Vec<(&'static str, Vec<f32>)>;
+
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+fn outcome<const D: usize, const N: usize>(
+    output: Tensor<D>,
+    leaves: [(&'static str, Tensor<2>); N],
+) -> Outcome {
+    let shape = output.shape();
+    let factors: Vec<f32> = (0..shape.num_elements()).map(|i| ((i * 37 % 64) as f32 - 31.0) / 64.0).collect();
+    let factors = Tensor::<D>::from_data(TensorData::new(factors, shape), (&output.device().inner(), output.dtype()));
+    let gradients = (output.clone() * factors).sum().backward();
+    let found = leaves.into_iter().map(|(name, leaf)| (name, floats(leaf.grad(&gradients).unwrap())));
+    std::iter::once(("output", floats(output))).chain(found).collect()
+}
+
+fn near(backend: &Backend, what: &str, function: impl Fn(&Device, DType) -> Outcome + Sync) {
+    for (dtype, share) in TYPES {
+        if dtype == DType::BF16 && backend.name != "cuda" {
+            continue;
+        }
+        let exact = function(&brigade_cpu::device().autodiff(), DType::F32);
+        let found = backend.on_threads(1, 1, |device, _| function(&device.autodiff(), dtype)).remove(0);
+        for ((name, found), (_, exact)) in found.iter().zip(&exact) {
+            let largest = exact.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let worst = found.iter().zip(exact).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+            let finite = found.iter().all(|value| value.is_finite());
+            assert!(
+                finite && worst <= share * largest.max(1e-3),
+                "{what} on {}, {dtype:?}, {name}: {worst} of {largest}",
+                backend.name
+            );
+        }
+    }
+}
+
+#[test]
+fn products() {
+    for backend in backends() {
+        for [rows, inputs, outputs] in [[1, 1, 1], [3, 5, 7], [33, 17, 65], [64, 96, 32], [200, 72, 257], [130, 264, 9]]
+        {
+            near(&backend, &format!("linear layers of {rows} x {inputs} x {outputs}"), |device, dtype| {
+                let x = values([rows, inputs], 1, device, dtype);
+                let w = values([inputs, outputs], 2, device, dtype);
+                let v = values([outputs, inputs], 3, device, dtype);
+                let b = values([1, outputs], 4, device, dtype);
+                let bias = || Some(b.clone().reshape([outputs]));
+                assert!(is_fused(&x), "there are no kernels on this device");
+                let y = linear(x.clone(), w.clone(), bias());
+                let y = linear_residual(x.clone(), Weight::Transposed(v.clone()), bias(), y);
+                let y = y + linear_activation(x.clone(), w.clone(), bias(), Activation::GeluTanh);
+                outcome(y, [("x", x), ("w", w), ("v", v), ("b", b)])
+            });
+        }
+    }
+}
+
+#[test]
+fn attentions() {
+    for backend in backends() {
+        for [batch, heads, key_heads, length, depth] in [[1, 1, 1, 1, 4], [2, 4, 2, 33, 8], [3, 2, 2, 64, 16], [1, 6, 1, 130, 20]] {
+            for mask in [Mask::None, Mask::Causal, Mask::Window(9)] {
+                near(&backend, &format!("attention of {length} positions"), |device, dtype| {
+                    let rows = |heads: usize| [batch * length, heads * depth];
+                    let [q, k, v] = [(heads, 1), (key_heads, 2), (key_heads, 3)]
+                        .map(|(heads, salt)| values(rows(heads), salt, device, dtype));
+                    let of = |tensor: &Tensor<2>, heads: usize| {
+                        tensor.clone().reshape([batch, length, heads, depth]).swap_dims(1, 2)
+                    };
+                    let (queries, keys) = (of(&q, heads), of(&k, key_heads));
+                    let mixed = attention(queries, keys, of(&v, key_heads), mask.clone(), 0.4);
+                    outcome(mixed, [("q", q), ("k", k), ("v", v)])
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_and_norms() {
+    for backend in backends() {
+        for [rows, width, classes] in [[1, 2, 3], [70, 24, 257], [300, 64, 1000]] {
+            near(&backend, &format!("the cross entropy of {classes} classes"), |device, dtype| {
+                let x = values([rows, width], 1, device, dtype);
+                let w = values([classes, width], 2, device, dtype);
+                let gamma = values([1, width], 3, device, dtype);
+                let targets: Vec<i64> =
+                    (0..rows).map(|row| if row % 7 == 3 { -100 } else { (row * 31 % classes) as i64 }).collect();
+                let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [rows]), &device.clone().inner());
+                let gammas = gamma.clone().reshape([width]);
+                let normed = layer_norm(x.clone(), gammas.clone(), Some(gammas), 1e-5);
+                let (loss, _) =
+                    linear_cross_entropy(normed, w.clone(), targets, None, CrossEntropyConfig::default());
+                outcome(loss.div_scalar(rows as f64), [("x", x), ("w", w), ("gamma", gamma)])
+            });
+        }
+    }
+}
