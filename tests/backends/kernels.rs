@@ -32,7 +32,8 @@ fn outcome<const D: usize, const N: usize>(
 ) -> Outcome {
     let shape = output.shape();
     let factors: Vec<f32> = (0..shape.num_elements()).map(|i| ((i * 37 % 64) as f32 - 31.0) / 64.0).collect();
-    let factors = Tensor::<D>::from_data(TensorData::new(factors, shape), (&output.device().inner(), output.dtype()));
+    let factors =
+        Tensor::<D>::from_data(TensorData::new(factors, shape), (&output.device().inner(), output.dtype()));
     let gradients = (output.clone() * factors).sum().backward();
     let found = leaves.into_iter().map(|(name, leaf)| (name, floats(leaf.grad(&gradients).unwrap())));
     std::iter::once(("output", floats(output))).chain(found).collect()
@@ -61,7 +62,8 @@ fn near(backend: &Backend, what: &str, function: impl Fn(&Device, DType) -> Outc
 #[test]
 fn products() {
     for backend in backends() {
-        for [rows, inputs, outputs] in [[1, 1, 1], [3, 5, 7], [33, 17, 65], [64, 96, 32], [200, 72, 257], [130, 264, 9]]
+        for [rows, inputs, outputs] in
+            [[1, 1, 1], [3, 5, 7], [33, 17, 65], [64, 96, 32], [200, 72, 257], [130, 264, 9]]
         {
             near(&backend, &format!("linear layers of {rows} x {inputs} x {outputs}"), |device, dtype| {
                 let x = values([rows, inputs], 1, device, dtype);
@@ -82,7 +84,9 @@ fn products() {
 #[test]
 fn attentions() {
     for backend in backends() {
-        for [batch, heads, key_heads, length, depth] in [[1, 1, 1, 1, 4], [2, 4, 2, 33, 8], [3, 2, 2, 64, 16], [1, 6, 1, 130, 20]] {
+        for [batch, heads, key_heads, length, depth] in
+            [[1, 1, 1, 1, 4], [2, 4, 2, 33, 8], [3, 2, 2, 64, 16], [1, 6, 1, 130, 20], [2, 2, 2, 512, 64]]
+        {
             for mask in [Mask::None, Mask::Causal, Mask::Window(9)] {
                 near(&backend, &format!("attention of {length} positions"), |device, dtype| {
                     let rows = |heads: usize| [batch * length, heads * depth];
@@ -108,9 +112,11 @@ fn losses_and_norms() {
                 let x = values([rows, width], 1, device, dtype);
                 let w = values([classes, width], 2, device, dtype);
                 let gamma = values([1, width], 3, device, dtype);
-                let targets: Vec<i64> =
-                    (0..rows).map(|row| if row % 7 == 3 { -100 } else { (row * 31 % classes) as i64 }).collect();
-                let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [rows]), &device.clone().inner());
+                let targets: Vec<i64> = (0..rows)
+                    .map(|row| if row % 7 == 3 { -100 } else { (row * 31 % classes) as i64 })
+                    .collect();
+                let targets =
+                    Tensor::<1, Int>::from_data(TensorData::new(targets, [rows]), &device.clone().inner());
                 let gammas = gamma.clone().reshape([width]);
                 let normed = layer_norm(x.clone(), gammas.clone(), Some(gammas), 1e-5);
                 let (loss, _) =

@@ -135,7 +135,8 @@ fn attend(
         let attention = crate::cube::Attention { shape, mask: mask.clone(), scale: scale as f32 };
         // Before the first key there is none to see.
         let runs = dropout.is_none() && queries <= keys;
-        runs.then(|| crate::cube::apply(crate::cube::Layout::Separate(attention), tensors.each_ref())).flatten()
+        runs.then(|| crate::cube::apply(crate::cube::Layout::Separate(attention), tensors.each_ref()))
+            .flatten()
     });
     match fused {
         Some((output, ())) => Tensor::from_dispatch(output),

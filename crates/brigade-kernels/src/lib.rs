@@ -16,6 +16,7 @@ mod cross_entropy;
 #[cfg(feature = "cube")]
 mod cube;
 mod deferred;
+mod embedding;
 mod feed_forward;
 mod function;
 mod gated;
@@ -31,15 +32,18 @@ pub use attention::{
     AttentionDropout, Mask, attention, attention_packed, attention_through, attention_with_dropout,
     soft_capped,
 };
-#[cfg(feature = "cube")]
-pub use cube::{MatrixProducts, use_products};
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
+#[cfg(feature = "cube")]
+pub use cube::{MatrixProducts, trust_software, use_products};
 pub use deferred::{DeferredGradient, DeferredGradients, deferring};
+pub use embedding::embedding;
 pub use feed_forward::feed_forward;
 pub use function::{Function, apply_function};
 pub use gated::gated;
 pub use host::{is_fused, set_fused};
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
-pub use optimizer::{AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState};
+pub use optimizer::{
+    AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, chunk_squares,
+};
 pub use rotary::rotary;

@@ -6,7 +6,7 @@ mod common;
 
 use brigade_kernels::{
     Activation, AttentionDropout, CrossEntropyConfig, Mask, Weight, attention, attention_packed,
-    attention_with_dropout, deferring, feed_forward, gated, layer_norm, linear, linear_activation,
+    attention_with_dropout, deferring, embedding, feed_forward, gated, layer_norm, linear, linear_activation,
     linear_cross_entropy, linear_residual, rms_norm, rotary,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
@@ -118,6 +118,18 @@ fn rotary_positions() {
             };
             let x = x.reshape([batch, positions, heads, depth]);
             rotary(x, table(f32::cos), table(f32::sin))
+        });
+    }
+}
+
+#[test]
+fn embeddings() {
+    for [count, width, rows] in [[1, 1, 1], [5, 7, 3], [70, 33, 50], [300, 64, 211]] {
+        check(&Case::new([vec![rows, width]]), |[weight]| {
+            let device = weight.device().inner();
+            let indices: Vec<i64> = (0..count).map(|i| (i * i * 31 % rows) as i64).collect();
+            let indices = Tensor::<2, Int>::from_data(TensorData::new(indices, [1, count]), &device);
+            embedding(weight.reshape([rows, width]), indices)
         });
     }
 }

@@ -1,5 +1,6 @@
 //! The global gradient norm, which has the same bits on any mesh, and clipping by it.
 
+use brigade_kernels::chunk_squares;
 use brigade_plan::CHUNK;
 use burn::tensor::Tensor;
 
@@ -10,6 +11,9 @@ use crate::optim::exact_sum::ExactSum;
 /// `at_once` elements (whole chunks) at a time. A shard consists of whole chunks, so it gives the same numbers for its chunks
 /// as the whole buffer does.
 pub(crate) fn squares(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
+    if let Some(sums) = chunk_squares(gradient, CHUNK) {
+        return vec![sums];
+    }
     let [len] = gradient.dims();
     let starts = (0..len).step_by(at_once);
     let sums = starts.map(|start| {

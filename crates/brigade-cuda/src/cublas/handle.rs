@@ -58,7 +58,8 @@ impl Handle {
                 status: format!("a matrix with a dimension of {value}"),
             })
         };
-        let data_type = |number: Number| TYPES.iter().find(|(n, _)| *n == number).map_or(0, |(_, code)| *code);
+        let data_type =
+            |number: Number| TYPES.iter().find(|(n, _)| *n == number).map_or(0, |(_, code)| *code);
         let compute = if input_type == Number::F32 { COMPUTE_TF32 } else { COMPUTE };
         let (one, zero) = (1f32, 0f32);
         let stride = |operand: &Operand| operand.batch_stride as c_longlong;

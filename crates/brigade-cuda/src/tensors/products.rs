@@ -59,42 +59,56 @@ impl CublasProducts {
         let device = CudaDevice::new(index);
         let id: DeviceId = device.to_id();
         let shared = Shared { cublas, context, lanes: Mutex::default(), failure: Mutex::default() };
-        Self { index, device: CubeDevice::Cuda(device), queue: DeviceHandle::new(id), shared: Arc::new(shared) }
+        Self {
+            index,
+            device: CubeDevice::Cuda(device),
+            queue: DeviceHandle::new(id),
+            shared: Arc::new(shared),
+        }
     }
 }
 
 impl MatrixProducts for CublasProducts {
     fn product(&self, left: &CubeTensor, right: &CubeTensor, dtype: DType) -> Option<CubeTensor> {
-        if left.device != self.device || left.dtype != right.dtype {
+        if left.device != self.device {
             return None;
         }
-        let (input_type, output_type) = (number(left.dtype)?, number(dtype)?);
-        if input_type != output_type && output_type != Number::F32 {
-            return None;
-        }
-        if let Some(failure) = &*lock(&self.shared.failure) {
-            panic!("a product on the GPU failed: {failure}");
-        }
-        let (left, left_operand) = readable(left)?;
-        let (right, right_operand) = readable(right)?;
-        let (batch, [m, k]) = matrices(&left)?;
-        let (right_batch, [inner, n]) = matrices(&right)?;
-        if inner != k || batch != right_batch || [m, n, k].contains(&0) || batch.contains(&0) {
-            return None;
-        }
-        let shape: Shape = batch.iter().copied().chain([m, n]).collect::<Vec<_>>().into();
+        let (batch, [m, _]) = matrices(left)?;
+        let (_, [_, n]) = matrices(right)?;
+        let shape: Shape = batch.into_iter().chain([m, n]).collect::<Vec<_>>().into();
         // Rows that are not aligned by themselves get a distance that is.
         let new = match (n * dtype.size()).is_multiple_of(ALIGNMENT) {
             true => empty_device_contiguous_dtype,
             false => empty_device_dtype,
         };
         let output = new(left.client.clone(), left.device.clone(), shape, dtype);
+        self.product_into(left, right, &output).map(|()| output)
+    }
+
+    fn product_into(&self, left: &CubeTensor, right: &CubeTensor, output: &CubeTensor) -> Option<()> {
+        if left.device != self.device || left.dtype != right.dtype {
+            return None;
+        }
+        let (input_type, output_type) = (number(left.dtype)?, number(output.dtype)?);
+        if input_type != output_type && output_type != Number::F32 {
+            return None;
+        }
+        let (batch, [m, k]) = matrices(left)?;
+        let (right_batch, [inner, n]) = matrices(right)?;
+        let is_empty = [m, n, k].contains(&0) || batch.contains(&0);
+        if is_empty || inner != k || batch != right_batch || matrices(output)? != (batch.clone(), [m, n]) {
+            return None;
+        }
+        if let Some(failure) = &*lock(&self.shared.failure) {
+            panic!("a product on the GPU failed: {failure}");
+        }
+        let ((left, left_operand), (right, right_operand)) = (readable(left)?, readable(right)?);
         let gemm = Gemm {
             batch: batch.iter().product(),
             size: [m, n, k],
             left: left_operand,
             right: right_operand,
-            output: Operand::of(output.meta.shape(), output.meta.strides())?,
+            output: Operand::of(output.meta.shape(), output.meta.strides()).filter(|of| !of.is_transposed)?,
             input_type,
             output_type,
         };
@@ -108,7 +122,7 @@ impl MatrixProducts for CublasProducts {
                 lock(&shared.failure).get_or_insert_with(|| error.to_string());
             }
         });
-        Some(output)
+        Some(())
     }
 }
 

@@ -9,13 +9,17 @@ use super::launch::{element, empty, rows, unit_count, unit_for_each, vector_size
 use crate::activation::Activation;
 
 /// Adds a bias, if there is one, to the rows of a product in its place, and gives the activation of the sum. `hidden` must be nobody else's.
-pub(super) fn activated(hidden: &CubeTensor, bias: Option<&CubeTensor>, activation: Activation) -> CubeTensor {
+pub(super) fn activated(
+    hidden: &CubeTensor,
+    bias: Option<&CubeTensor>,
+    activation: Activation,
+) -> CubeTensor {
     let (hidden, [count, width]) = rows(hidden.clone());
     let output = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);
     let vector = vector_size(&[&hidden], width);
     let (cubes, units) = unit_for_each(count * width / vector);
     // What is not read can be any tensor but those that are written.
-    let spare = || empty(&hidden, [1], hidden.dtype);
+    let spare = || empty(&hidden, [width], hidden.dtype);
     // SAFETY: it reads and writes `count` rows of `width` elements, which the tensors have.
     unsafe {
         activation_kernel::launch_unchecked(

@@ -1,5 +1,7 @@
 //! Which tensors kernels take.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use burn::backend::{Cube, DispatchTensor, TensorMetadata};
 use burn::tensor::DType;
 use burn_autodiff::Autodiff;
@@ -28,9 +30,24 @@ pub(crate) fn is_fused(tensors: &[&DispatchTensor]) -> bool {
         && tensors.iter().all(|tensor| tensor.dtype() == dtype && is_there(tensor))
 }
 
-/// Whether a tensor is on a device that has the operations of planes.
+/// Whether a tensor is on a device that has the operations of planes. CubeCL does not trust software drivers with them; with [`trust_software`] we do.
 fn is_there(tensor: &DispatchTensor) -> bool {
-    let inner = primitive::<Cube>(tensor)
-        .or_else(|| primitive::<InGraph>(tensor).map(burn::backend::tensor::FloatTensor::<InGraph>::into_primitive));
-    inner.is_some_and(|tensor| tensor.client.properties().features.plane.contains(Plane::Ops))
+    let has_planes = |tensor: CubeTensor| {
+        tensor.client.properties().features.plane.contains(Plane::Ops) || TRUSTS_SOFTWARE.load(Relaxed)
+    };
+    on_device(tensor).is_some_and(has_planes)
+}
+
+static TRUSTS_SOFTWARE: AtomicBool = AtomicBool::new(false);
+
+/// Has kernels run on software drivers of wgpu, too, in all of the process: for tests of the kernels.
+pub fn trust_software() {
+    TRUSTS_SOFTWARE.store(true, Relaxed);
+}
+
+/// A tensor of one of these devices, in no graph or in one that does not recompute.
+pub(super) fn on_device(tensor: &DispatchTensor) -> Option<CubeTensor> {
+    primitive::<Cube>(tensor).or_else(|| {
+        primitive::<InGraph>(tensor).map(burn::backend::tensor::FloatTensor::<InGraph>::into_primitive)
+    })
 }

@@ -1,15 +1,19 @@
 //! Attention whose probabilities are made in the place of its scores.
 
+use std::ops::Range;
+
 use brigade_simd::attention::AttentionShape;
 use burn::backend::Cube;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::launch::{empty, transposed};
-use super::softmax::{Keys, Visible, softmax, softmax_backward};
-use crate::attention::Mask;
+use super::causal::{self, blocks};
+use super::heads::Heads;
+use super::launch::{empty, reshaped, rows, transposed};
 use super::products::product;
+use super::softmax::{Keys, Part, Visible, softmax, softmax_backward};
+use crate::attention::Mask;
 use crate::graph::Operation;
 
 /// Attention to the keys that a mask shows.
@@ -36,33 +40,50 @@ pub(crate) struct Saved {
     k: CubeTensor,
     v: CubeTensor,
     probabilities: CubeTensor,
+    /// If they were computed by blocks.
+    blocks: Option<Vec<Range<usize>>>,
 }
 
 impl Attention {
-    fn forward(&self, [q, k, v]: [Tensor<4>; 3]) -> (Tensor<4>, Saved) {
-        let AttentionShape { batch, heads, key_heads, queries, depth, value_depth, .. } = self.shape;
-        let q = q.reshape([batch, key_heads, heads / key_heads * queries, depth]);
-        let [q, k, v] = [q, k, v].map(inner);
-        let scores = product(q.clone(), transposed(k.clone()), q.dtype);
-        let probabilities = softmax(scores, &self.keys(&q), self.scale);
-        let mixed = product(probabilities.clone(), v.clone(), q.dtype);
-        let mixed = outer::<4>(mixed).reshape([batch, heads, queries, value_depth]);
-        (mixed, Saved { q, k, v, probabilities })
+    /// The output, `[batch, heads, queries, value_depth]`. All tensors are contiguous.
+    fn forward(&self, [q, k, v]: [CubeTensor; 3]) -> (CubeTensor, Saved) {
+        let AttentionShape { batch, heads, key_heads, queries, keys, depth, value_depth } = self.shape;
+        let q = reshaped(q, [batch, key_heads, heads / key_heads * queries, depth]);
+        let visible = self.keys(&q);
+        let blocks = (self.mask == Mask::Causal && heads == key_heads && depth == value_depth)
+            .then(|| blocks(&q, [queries, keys]))
+            .flatten();
+        if let Some(blocks) = blocks
+            && let Some([mixed, probabilities]) = causal::forward([&q, &k, &v], &blocks, &visible, self.scale)
+        {
+            return (mixed, Saved { q, k, v, probabilities, blocks: Some(blocks) });
+        }
+        let (scores, _) = rows(product(q.clone(), transposed(k.clone()), q.dtype));
+        softmax(&scores, &visible, self.scale, Part::all(&scores));
+        let (mixed, _) = rows(product(scores.clone(), v.clone(), q.dtype));
+        let mixed = reshaped(mixed, [batch, heads, queries, value_depth]);
+        (mixed, Saved { q, k, v, probabilities: scores, blocks: None })
     }
 
-    /// The gradients of queries, keys and values.
-    fn backward(&self, saved: Saved, gradient: Tensor<4>) -> [Tensor<4>; 3] {
+    /// The gradients of queries, keys and values. All tensors are contiguous.
+    fn backward(&self, saved: Saved, gradient: CubeTensor) -> [CubeTensor; 3] {
         let AttentionShape { batch, heads, key_heads, queries, depth, value_depth, .. } = self.shape;
-        let Saved { q, k, v, probabilities } = saved;
-        let gradient = inner(gradient.reshape([batch, key_heads, heads / key_heads * queries, value_depth]));
+        let Saved { q, k, v, probabilities, blocks } = saved;
+        let gradient = reshaped(gradient, [batch, key_heads, heads / key_heads * queries, value_depth]);
+        if let Some(blocks) = blocks {
+            let of = [&probabilities, &gradient];
+            let found = causal::backward([&q, &k, &v], of, &blocks, self.scale);
+            return found
+                .unwrap_or_else(|| panic!("products of the forward pass, but none of the backward pass"));
+        }
         let dtype = q.dtype;
         let d_v = product(transposed(probabilities.clone()), gradient.clone(), dtype);
-        let d_probabilities = product(gradient, transposed(v), dtype);
-        let d_scores = softmax_backward(d_probabilities, probabilities, self.scale);
-        let d_q = product(d_scores.clone(), k, dtype);
-        let d_k = product(transposed(d_scores), q, dtype);
-        let d_q = outer::<4>(d_q).reshape([batch, heads, queries, depth]);
-        [d_q, outer(d_k), outer(d_v)]
+        let (slopes, _) = rows(product(gradient, transposed(v), dtype));
+        softmax_backward(&slopes, &probabilities, self.scale, Part::all(&slopes));
+        let d_q = product(slopes.clone(), k, dtype);
+        let d_k = product(transposed(slopes), q, dtype);
+        let [d_q, d_k, d_v] = [d_q, d_k, d_v].map(|gradient| rows(gradient).0);
+        [reshaped(d_q, [batch, heads, queries, depth]), d_k, d_v]
     }
 
     fn keys(&self, like: &CubeTensor) -> Keys {
@@ -73,7 +94,7 @@ impl Attention {
             Mask::Window(window) => (Visible::Causal, (*window).min(self.shape.keys), none()),
             Mask::Ranges(ranges) => {
                 let bounds = TensorData::new(ranges.concat(), [2 * ranges.len()]);
-                let device = outer::<4>(like.clone()).device();
+                let device = Tensor::<4>::from_primitive::<Cube>(like.clone()).device();
                 let bounds = Tensor::<1, Int>::from_data(bounds, (&device, DType::U32));
                 let Ok(bounds) = bounds.try_into_primitive::<Cube>() else {
                     unreachable!("it is on the device of the queries")
@@ -81,19 +102,30 @@ impl Attention {
                 (Visible::Ranges, self.shape.keys, bounds)
             }
         };
-        Keys { visible, window, ranges, heads: self.shape.heads, queries: self.shape.queries }
+        Keys { visible, window, ranges, key_heads: self.shape.key_heads, queries: self.shape.queries }
     }
 }
 
-fn inner(tensor: Tensor<4>) -> CubeTensor {
-    let Ok(tensor) = tensor.try_into_primitive::<Cube>() else {
-        unreachable!("operations are run on tensors of their devices")
-    };
-    tensor
-}
+impl Layout {
+    fn attention(&self) -> &Attention {
+        let (Self::Separate(attention) | Self::Packed(attention)) = self;
+        attention
+    }
 
-fn outer<const D: usize>(tensor: CubeTensor) -> Tensor<D> {
-    Tensor::from_primitive::<Cube>(tensor)
+    /// Queries, keys and values among packed vectors.
+    fn heads(&self) -> [Heads; 3] {
+        let AttentionShape { batch, heads, key_heads, queries, depth, .. } = self.attention().shape;
+        [(0, heads), (heads, key_heads), (heads + key_heads, key_heads)].map(|(first, count)| {
+            let all = heads + 2 * key_heads;
+            Heads { batch, positions: queries, depth, all, first, count }
+        })
+    }
+
+    /// The heads of the output.
+    fn output(&self) -> Heads {
+        let AttentionShape { batch, heads, queries, value_depth, .. } = self.attention().shape;
+        Heads { batch, positions: queries, depth: value_depth, all: heads, first: 0, count: heads }
+    }
 }
 
 impl<const N: usize> Operation<N, CubeTensor> for Layout {
@@ -102,42 +134,39 @@ impl<const N: usize> Operation<N, CubeTensor> for Layout {
 
     fn forward(&self, inputs: [CubeTensor; N], _: bool) -> (CubeTensor, Option<Saved>, ()) {
         let mut inputs = inputs.into_iter();
-        let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as its layout"));
+        let mut next =
+            || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as its layout"));
         match self {
             Self::Separate(attention) => {
-                let (mixed, saved) = attention.forward([(); 3].map(|()| outer(next())));
-                (inner(mixed), Some(saved), ())
+                let (mixed, saved) = attention.forward([(); 3].map(|()| into_contiguous(next())));
+                (mixed, Some(saved), ())
             }
             Self::Packed(attention) => {
-                let AttentionShape { batch, heads, key_heads, queries, depth, .. } = attention.shape;
-                let vectors = outer::<3>(next()).reshape([batch, queries, heads + 2 * key_heads, depth]);
-                let vectors = vectors.swap_dims(1, 2);
-                let part = |start, length| vectors.clone().narrow(1, start, length);
-                let parts = [part(0, heads), part(heads, key_heads), part(heads + key_heads, key_heads)];
-                let (mixed, saved) = attention.forward(parts);
-                let mixed = mixed.swap_dims(1, 2).reshape([batch, queries, heads * depth]);
-                let Ok(mixed) = mixed.try_into_primitive::<Cube>() else {
-                    unreachable!("it is on the device of the queries")
-                };
-                (mixed, Some(saved), ())
+                let all = into_contiguous(next());
+                let (mixed, saved) = attention.forward(self.heads().map(|heads| heads.split(&all)));
+                let AttentionShape { batch, heads, queries, depth, .. } = attention.shape;
+                let output = empty(&all, [batch, queries, heads * depth], all.dtype);
+                self.output().merge(mixed, &output);
+                (output, Some(saved), ())
             }
         }
     }
 
     fn backward(self, saved: Saved, gradient: CubeTensor, _: [bool; N]) -> [Option<CubeTensor>; N] {
-        let found = match self {
-            Self::Separate(attention) => {
-                attention.backward(saved, outer(gradient)).map(|gradient| Some(inner(gradient)))
-            }
+        let mut found = match &self {
+            Self::Separate(attention) => attention.backward(saved, into_contiguous(gradient)).map(Some),
             Self::Packed(attention) => {
+                let parts = attention.backward(saved, self.output().split(&gradient));
                 let AttentionShape { batch, heads, key_heads, queries, depth, .. } = attention.shape;
-                let gradient = outer::<3>(gradient).reshape([batch, queries, heads, depth]).swap_dims(1, 2);
-                let vectors = Tensor::cat(attention.backward(saved, gradient).to_vec(), 1).swap_dims(1, 2);
-                let packed = vectors.reshape([batch, queries, (heads + 2 * key_heads) * depth]);
-                [packed.try_into_primitive::<Cube>().ok().map(into_contiguous), None, None]
+                let packed = [batch, queries, (heads + 2 * key_heads) * depth];
+                let packed = empty(&gradient, packed, gradient.dtype);
+                for (heads, part) in self.heads().into_iter().zip(parts) {
+                    heads.merge(part, &packed);
+                }
+                [Some(packed), None, None]
             }
-        };
-        let mut found = found.into_iter();
+        }
+        .into_iter();
         std::array::from_fn(|_| found.next().flatten())
     }
 }

@@ -9,13 +9,19 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::columns::column_sums;
-use super::launch::{cubes, element, empty, rows, transposed};
-use crate::cross_entropy::CrossEntropyConfig;
+use super::launch::{UNITS, cubes, element, empty, rows, transposed};
 use super::products::product;
+use crate::cross_entropy::CrossEntropyConfig;
 use crate::graph::Operation;
 
 /// Logits that are in memory at a time, in elements: some rows of them.
 const CHUNK: usize = 1 << 28;
+
+/// Classes from which on a cube has as many units as there can be.
+const LONG: usize = 8192;
+
+/// Units of a cube at the most.
+const MOST_UNITS: u32 = 1024;
 
 /// Rows of a chunk are a multiple of this, as the tiles of products are.
 const TILE: usize = 128;
@@ -68,9 +74,7 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
             Saved { d_x: inner(d_x), d_weight: cast(inner(d_weight), weight.dtype) }
         });
         // Without a row, there is no gradient yet.
-        let zeros = |shape: [usize; 2]| {
-            inner(Tensor::<2>::zeros(shape, (&of_x.device(), x.dtype)))
-        };
+        let zeros = |shape: [usize; 2]| inner(Tensor::<2>::zeros(shape, (&of_x.device(), x.dtype)));
         let none = || Saved { d_x: zeros([count, width]), d_weight: zeros([classes, width]) };
         let saved = tracked.then(|| saved.unwrap_or_else(none));
         let [loss, hits] = [losses, hits].map(|rows| column_sums(rows, DType::F32));
@@ -104,7 +108,10 @@ impl LinearCrossEntropy {
             burn_cubecl::kernel::into_contiguous(inner(weights.unsqueeze::<2>()))
         });
         let has_weights = weights.is_some();
-        let (cubes, units) = cubes(length);
+        let (cubes, _) = cubes(length);
+        // Of long rows few are read at a time, so that a second pass finds them in the cache.
+        let most = logits.client.properties().hardware.max_units_per_cube;
+        let units = CubeDim::new_1d(if classes >= LONG { most.min(MOST_UNITS) } else { UNITS });
         let address = logits.required_address_type().max(targets.required_address_type());
         // SAFETY: it reads and writes `length` rows of `classes` elements, `stride` apart, and of targets, weights and results those of the same rows.
         unsafe {
@@ -176,7 +183,8 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             let difference = value - highest;
             let small = (-difference.abs()).exp();
             let one = Vector::<f32, N>::new(1.0f32);
-            sums = select_many(difference.greater_than(&Vector::new(0.0f32)), sums * small + one, sums + small);
+            sums =
+                select_many(difference.greater_than(&Vector::new(0.0f32)), sums * small + one, sums + small);
             highest = max(highest, value);
             if comptime!(is_smoothed) {
                 total += value;
@@ -222,7 +230,8 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             let mut column = UNIT_POS as usize;
             while column < stride {
                 let value = Vector::<f32, N>::cast_from(logits[start + column]);
-                let mut slope = (value - Vector::new(logarithm)).exp() * Vector::new(factor) - Vector::new(away);
+                let mut slope =
+                    (value - Vector::new(logarithm)).exp() * Vector::new(factor) - Vector::new(away);
                 if column == target / N::value() {
                     let lane = target % N::value();
                     slope.insert_dynamic(lane, slope.extract_dynamic(lane) - of_target);

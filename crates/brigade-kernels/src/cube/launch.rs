@@ -2,11 +2,11 @@
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl;
-use cubecl::ir::{ElemType, FloatKind, IntKind, UIntKind};
-use cubecl::prelude::*;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::{ElemType, FloatKind, IntKind, UIntKind};
+use cubecl::prelude::*;
 
 /// Units of a cube.
 pub(super) const UNITS: u32 = 256;

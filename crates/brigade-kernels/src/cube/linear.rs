@@ -7,9 +7,7 @@ use cubecl::prelude::*;
 
 use super::activation::{activated, slope};
 use super::columns::column_sums;
-use super::launch::{
-    element, empty, reshaped, rows, transposed, unit_count, unit_for_each, vector_size,
-};
+use super::launch::{element, empty, reshaped, rows, transposed, unit_count, unit_for_each, vector_size};
 use super::products::product;
 use crate::graph::Operation;
 use crate::linear::Linear;
@@ -93,7 +91,7 @@ fn add_rows(y: &CubeTensor, bias: Option<CubeTensor>, residual: Option<CubeTenso
     let (cubes, units) = unit_for_each(count * width / vector);
     let (has_bias, has_residual) = (bias.is_some(), residual.is_some());
     // What is not read can be any tensor but those that are written.
-    let spare = || empty(&y, [1], y.dtype);
+    let spare = || empty(&y, [width], y.dtype);
     // SAFETY: it reads and writes `count` rows of `width` elements, which the tensors have.
     unsafe {
         add_rows_kernel::launch_unchecked(

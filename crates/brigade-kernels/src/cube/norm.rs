@@ -208,7 +208,8 @@ fn norm_input_kernel<T: Float, N: Size>(
         let mut products = Vector::<f32, N>::new(0.0f32);
         let mut column = UNIT_POS_PLANE as usize;
         while column < width {
-            let normal = (Vector::<f32, N>::cast_from(x[start + column]) - Vector::new(mean)) * Vector::new(factor);
+            let normal =
+                (Vector::<f32, N>::cast_from(x[start + column]) - Vector::new(mean)) * Vector::new(factor);
             let slope =
                 Vector::<f32, N>::cast_from(gradient[start + column]) * Vector::cast_from(gamma[column]);
             slopes += slope;
@@ -222,7 +223,8 @@ fn norm_input_kernel<T: Float, N: Size>(
         }
         let mut column = UNIT_POS_PLANE as usize;
         while column < width {
-            let normal = (Vector::<f32, N>::cast_from(x[start + column]) - Vector::new(mean)) * Vector::new(factor);
+            let normal =
+                (Vector::<f32, N>::cast_from(x[start + column]) - Vector::new(mean)) * Vector::new(factor);
             let slope =
                 Vector::<f32, N>::cast_from(gradient[start + column]) * Vector::cast_from(gamma[column]);
             let value = (slope - Vector::new(shift) - normal * Vector::new(along)) * Vector::new(factor);

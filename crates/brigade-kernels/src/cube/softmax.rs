@@ -1,15 +1,20 @@
 //! The softmax of scores over the keys that each query sees, and its gradient. A plane has a query of a head.
 
+use std::ops::Range;
+
 use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::launch::{element, plane_count, plane_for_each, plane_index, rows, vector_size};
+use super::launch::{element, plane_count, plane_for_each, plane_index, vector_size};
 
 /// Below all scores, and no infinity, which shaders cannot write.
 const LEAST: f32 = -3.0e38;
+
+/// Vectors of a row that a unit keeps from one pass to the next, at the most.
+const MOST_HELD: usize = 8;
 
 /// Which keys a query sees, for kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -21,7 +26,7 @@ pub(super) enum Visible {
     Ranges,
 }
 
-/// What decides which keys the queries of scores `[batch, heads, queries, keys]` see.
+/// What decides which keys the queries of scores `[batch, key_heads, queries of the heads that share keys, keys]` see.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     pub visible: Visible,
@@ -29,17 +34,41 @@ pub(super) struct Keys {
     pub window: usize,
     /// `[batch, queries, 2]` in 32 bits; with other masks any tensor of that type.
     pub ranges: CubeTensor,
-    pub heads: usize,
+    pub key_heads: usize,
     pub queries: usize,
 }
 
-/// The softmax of `scale` times the scores, in their place. They must be nobody else's.
-pub(super) fn softmax(scores: CubeTensor, keys: &Keys, scale: f32) -> CubeTensor {
-    let (scores, [count, width]) = rows(scores);
-    let vector = vector_size(&[&scores], width);
-    let (cubes, units) = plane_for_each(&scores, count);
+/// Some rows of each matrix of scores, and how many of their first columns.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub rows: Range<usize>,
+    pub width: usize,
+}
+
+impl Part {
+    /// All of contiguous scores.
+    pub fn all(scores: &CubeTensor) -> Self {
+        let shape = scores.meta.shape();
+        Self { rows: 0..shape[shape.num_dims() - 2], width: shape[shape.num_dims() - 1] }
+    }
+
+    /// The number of matrices, and elements from one to the next and from one row to the next.
+    fn strides(scores: &CubeTensor) -> [usize; 3] {
+        let shape = scores.meta.shape();
+        let rank = shape.num_dims();
+        let [rows, width] = [shape[rank - 2], shape[rank - 1]];
+        [shape.num_elements() / (rows * width).max(1), rows * width, width]
+    }
+}
+
+/// The softmax of `scale` times a part of contiguous scores, in their place. They must be nobody else's.
+pub(super) fn softmax(scores: &CubeTensor, keys: &Keys, scale: f32, part: Part) {
+    let [matrices, matrix, row] = Part::strides(scores);
+    let count = matrices * part.rows.len();
+    let vector = vector_size(&[scores], part.width).min(vector_size(&[scores], row));
+    let (cubes, units) = plane_for_each(scores, count);
     debug_assert_eq!(keys.ranges.dtype, DType::U32);
-    // SAFETY: it reads and writes `count` rows of `width` elements, and the ranges of their queries.
+    // SAFETY: it reads and writes `width` elements of these rows, and reads the ranges of their queries.
     unsafe {
         softmax_kernel::launch_unchecked(
             &scores.client,
@@ -50,24 +79,34 @@ pub(super) fn softmax(scores: CubeTensor, keys: &Keys, scale: f32) -> CubeTensor
             scores.clone().into_buffer_arg(),
             keys.ranges.clone().into_buffer_arg(),
             count,
-            width / vector,
-            keys.heads,
+            part.rows.len(),
+            part.rows.start,
+            matrix / vector,
+            row / vector,
+            part.width / vector,
+            row,
+            keys.key_heads,
             keys.queries,
             keys.window,
             scale,
             keys.visible,
-            element(&scores),
+            element(scores),
         );
     }
-    scores
 }
 
-/// The gradient of the scores from that of the probabilities, in its place, which must be nobody else's.
-pub(super) fn softmax_backward(gradient: CubeTensor, probabilities: CubeTensor, scale: f32) -> CubeTensor {
-    let ((gradient, [count, width]), (probabilities, _)) = (rows(gradient), rows(probabilities));
-    let vector = vector_size(&[&gradient], width);
-    let (cubes, units) = plane_for_each(&gradient, count);
-    // SAFETY: it reads and writes `count` rows of `width` elements, which both tensors have.
+/// The gradient of a part of scores from that of contiguous probabilities, in its place, which must be nobody else's.
+pub(super) fn softmax_backward(gradient: &CubeTensor, probabilities: &CubeTensor, scale: f32, part: Part) {
+    let [matrices, matrix, row] = Part::strides(gradient);
+    let count = matrices * part.rows.len();
+    let vector = vector_size(&[gradient], part.width).min(vector_size(&[gradient], row));
+    let (cubes, units) = plane_for_each(gradient, count);
+    let hardware = &gradient.client.properties().hardware;
+    let plane = hardware.plane_size_max.max(1) as usize;
+    let held = (part.width / vector).div_ceil(plane);
+    // Of planes that are not alike, and rows that are too long, nothing is held.
+    let held = if hardware.plane_size_min == hardware.plane_size_max && held <= MOST_HELD { held } else { 0 };
+    // SAFETY: it reads and writes `width` elements of these rows, which both tensors have.
     unsafe {
         softmax_backward_kernel::launch_unchecked(
             &gradient.client,
@@ -76,14 +115,19 @@ pub(super) fn softmax_backward(gradient: CubeTensor, probabilities: CubeTensor, 
             gradient.required_address_type(),
             vector,
             gradient.clone().into_buffer_arg(),
-            probabilities.into_buffer_arg(),
+            probabilities.clone().into_buffer_arg(),
             count,
-            width / vector,
+            part.rows.len(),
+            part.rows.start,
+            matrix / vector,
+            row / vector,
+            part.width / vector,
             scale,
-            element(&gradient),
+            held,
+            plane,
+            element(gradient),
         );
     }
-    gradient
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -91,8 +135,13 @@ fn softmax_kernel<T: Float, N: Size>(
     scores: &mut [Vector<T, N>],
     ranges: &[u32],
     rows: usize,
+    length: usize,
+    first_row: usize,
+    matrix: usize,
+    stride: usize,
     width: usize,
-    heads: usize,
+    keys: usize,
+    key_heads: usize,
     queries: usize,
     window: usize,
     scale: f32,
@@ -101,11 +150,11 @@ fn softmax_kernel<T: Float, N: Size>(
 ) {
     let mut row = plane_index();
     while row < rows {
-        let start = row * width;
-        let keys = width * N::value();
+        let own = first_row + row % length;
+        let start = (row / length) * matrix + own * stride;
         let mut from = 0usize;
         let mut to = keys;
-        let query = row % queries;
+        let query = own % queries;
         match comptime!(visible) {
             Visible::All => {}
             Visible::Causal => {
@@ -113,7 +162,7 @@ fn softmax_kernel<T: Float, N: Size>(
                 from = to - min(window, to);
             }
             Visible::Ranges => {
-                let place = (row / (heads * queries)) * queries + query;
+                let place = (row / (length * key_heads)) * queries + query;
                 from = ranges[2 * place] as usize;
                 to = ranges[2 * place + 1] as usize;
             }
@@ -159,7 +208,13 @@ fn softmax_kernel<T: Float, N: Size>(
 
 /// Scores of keys that are seen, and [`LEAST`] for others.
 #[cube]
-fn seen<T: Float, N: Size>(scores: Vector<T, N>, column: usize, from: usize, to: usize, scale: f32) -> Vector<f32, N> {
+fn seen<T: Float, N: Size>(
+    scores: Vector<T, N>,
+    column: usize,
+    from: usize,
+    to: usize,
+    scale: f32,
+) -> Vector<f32, N> {
     let mut value = Vector::<f32, N>::cast_from(scores) * Vector::new(scale);
     let key = column * N::value();
     if key < from || key + N::value() > to {
@@ -178,28 +233,69 @@ fn softmax_backward_kernel<T: Float, N: Size>(
     gradient: &mut [Vector<T, N>],
     probabilities: &[Vector<T, N>],
     rows: usize,
+    length: usize,
+    first_row: usize,
+    matrix: usize,
+    stride: usize,
     width: usize,
     scale: f32,
+    #[comptime] held: usize,
+    #[comptime] plane: usize,
     #[define(T)] _element: ElemType,
 ) {
     let mut row = plane_index();
     while row < rows {
-        let start = row * width;
+        let start = (row / length) * matrix + (first_row + row % length) * stride;
+        let lane = UNIT_POS_PLANE as usize;
         let mut products = Vector::<f32, N>::new(0.0f32);
-        let mut column = UNIT_POS_PLANE as usize;
-        while column < width {
-            products += Vector::<f32, N>::cast_from(gradient[start + column])
-                * Vector::cast_from(probabilities[start + column]);
-            column += PLANE_DIM as usize;
-        }
-        let mean = plane_sum(products.vector_sum());
-        let mut column = UNIT_POS_PLANE as usize;
-        while column < width {
-            let difference = Vector::<f32, N>::cast_from(gradient[start + column]) - Vector::new(mean);
-            let value = difference * Vector::cast_from(probabilities[start + column]) * Vector::new(scale);
-            gradient[start + column] = Vector::cast_from(value);
-            column += PLANE_DIM as usize;
+        if comptime!(held > 0) {
+            // The row is read once.
+            let mut slopes = Array::<Vector<T, N>>::new(held);
+            let mut shares = Array::<Vector<T, N>>::new(held);
+            #[unroll]
+            for part in 0..held {
+                let column = part * plane + lane;
+                if column < width {
+                    slopes[part] = gradient[start + column];
+                    shares[part] = probabilities[start + column];
+                    products += Vector::<f32, N>::cast_from(slopes[part]) * Vector::cast_from(shares[part]);
+                }
+            }
+            let mean = plane_sum(products.vector_sum());
+            #[unroll]
+            for part in 0..held {
+                let column = part * plane + lane;
+                if column < width {
+                    gradient[start + column] = slope_of::<T, N>(slopes[part], shares[part], mean, scale);
+                }
+            }
+        } else {
+            let mut column = lane;
+            while column < width {
+                products += Vector::<f32, N>::cast_from(gradient[start + column])
+                    * Vector::cast_from(probabilities[start + column]);
+                column += PLANE_DIM as usize;
+            }
+            let mean = plane_sum(products.vector_sum());
+            let mut column = lane;
+            while column < width {
+                let place = start + column;
+                gradient[place] = slope_of::<T, N>(gradient[place], probabilities[place], mean, scale);
+                column += PLANE_DIM as usize;
+            }
         }
         row += plane_count();
     }
+}
+
+/// The gradient of scores.
+#[cube]
+fn slope_of<T: Float, N: Size>(
+    slope: Vector<T, N>,
+    share: Vector<T, N>,
+    mean: f32,
+    scale: f32,
+) -> Vector<T, N> {
+    let difference = Vector::<f32, N>::cast_from(slope) - Vector::new(mean);
+    Vector::cast_from(difference * Vector::cast_from(share) * Vector::new(scale))
 }

@@ -27,6 +27,17 @@ pub trait ScaledStep: Optimizer {
     ) -> (Tensor<D>, Option<Self::State<D>>);
 }
 
+/// The sums of squares of each `chunk` elements of a flat fp32 tensor, of which the last may have fewer, by a kernel of its device; none where there is none.
+pub fn chunk_squares(tensor: &Tensor<1>, chunk: usize) -> Option<Tensor<1>> {
+    #[cfg(feature = "cube")]
+    return crate::cube::squares(tensor, chunk);
+    #[cfg(not(feature = "cube"))]
+    {
+        let _ = (tensor, chunk);
+        None
+    }
+}
+
 /// Whether a tensor can be stepped in one pass.
 fn fits<const D: usize>(tensor: &Tensor<D>) -> bool {
     is_on_host(&tensor.clone().into_dispatch()) && tensor.dtype() == DType::F32

@@ -89,7 +89,10 @@ fn devices() -> &'static [Tested] {
         #[cfg(feature = "wgpu")]
         match Device::wgpu_options().init() {
             // Drivers' functions have a few units in the last place less.
-            Ok(device) => devices.push(("wgpu", device, [6e-5, 3e-5], None)),
+            Ok(device) => {
+                brigade_kernels::trust_software();
+                devices.push(("wgpu", device, [6e-5, 3e-5], None));
+            }
             Err(error) => {
                 assert!(std::env::var("BRIGADE_REQUIRE_WGPU").as_deref() != Ok("1"), "{error}");
                 println!("skipped: wgpu has no device");

@@ -1,10 +1,9 @@
 //! The first block and the last.
 
 use brigade_core::{Block, BlockCache};
-use brigade_kernels::soft_capped;
+use brigade_kernels::{embedding, soft_capped};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
-use burn::tensor::module::embedding;
 
 use crate::Logits;
 use crate::layers::RmsNorm;

@@ -1,10 +1,9 @@
 //! The first block, and the last of each task.
 
 use brigade_core::Block;
-use brigade_kernels::Activation;
+use brigade_kernels::{Activation, embedding};
 use burn::module::{Module, Param};
 use burn::nn::Dropout;
-use burn::tensor::module::embedding;
 use burn::tensor::{Int, Tensor};
 
 use crate::Logits;

@@ -1,11 +1,10 @@
 //! The blocks of a GPT-2.
 
 use brigade_core::{Block, BlockCache};
-use brigade_kernels::{Activation, attention_packed, feed_forward, layer_norm};
+use brigade_kernels::{Activation, attention_packed, embedding, feed_forward, layer_norm};
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, LayerNorm};
 use burn::tensor::Tensor;
-use burn::tensor::module::embedding;
 
 use super::EPSILON;
 use crate::Logits;

@@ -1,0 +1,92 @@
+//! Causal attention by blocks of queries and keys, of which those are left out that no query sees. Scores are in one buffer, whose other parts have any values.
+
+use std::ops::Range;
+
+use burn::tensor::Shape;
+use burn_cubecl::cubecl::zspace::metadata::Metadata;
+use burn_cubecl::tensor::CubeTensor;
+
+use super::launch::{empty, transposed};
+use super::products::product_into;
+use super::softmax::{Keys, Part, softmax, softmax_backward};
+
+/// Queries and keys of a block.
+const BLOCK: usize = 256;
+
+/// The positions of each block, if attention of `queries` to as many keys can be computed by blocks.
+pub(super) fn blocks(q: &CubeTensor, [queries, keys]: [usize; 2]) -> Option<Vec<Range<usize>>> {
+    let alignment = q.client.properties().memory.alignment as usize;
+    let depth = q.meta.shape().last().copied().unwrap_or(0);
+    let is_aligned =
+        [BLOCK, BLOCK * depth].iter().all(|offset| (offset * q.dtype.size()).is_multiple_of(alignment));
+    let fits = queries == keys && queries > BLOCK && queries.is_multiple_of(BLOCK) && is_aligned;
+    fits.then(|| (0..queries).step_by(BLOCK).map(|start| start..start + BLOCK).collect())
+}
+
+/// The output and the probabilities, of contiguous `[batch, heads, positions, depth]`; none if no library writes products where they belong.
+pub(super) fn forward(
+    [q, k, v]: [&CubeTensor; 3],
+    blocks: &[Range<usize>],
+    keys: &Keys,
+    scale: f32,
+) -> Option<[CubeTensor; 2]> {
+    let shape = q.meta.shape().clone();
+    let [batch, heads, positions] = [shape[0], shape[1], shape[2]];
+    let scores = empty(q, [batch, heads, positions, positions], q.dtype);
+    let output = empty(q, [batch, heads, positions, v.meta.shape()[3]], q.dtype);
+    for block in blocks {
+        let seen = 0..block.end;
+        let part = window(&scores, block.clone(), seen.clone());
+        product_into(rows(q, block.clone()), transposed(rows(k, seen.clone())), &part)?;
+        softmax(&scores, keys, scale, Part { rows: block.clone(), width: block.end });
+        product_into(part, rows(v, seen), &rows(&output, block.clone()))?;
+    }
+    Some([output, scores])
+}
+
+/// The gradients of queries, keys and values.
+pub(super) fn backward(
+    [q, k, v]: [&CubeTensor; 3],
+    [probabilities, gradient]: [&CubeTensor; 2],
+    blocks: &[Range<usize>],
+    scale: f32,
+) -> Option<[CubeTensor; 3]> {
+    let of = |like: &CubeTensor| empty(like, like.meta.shape().clone(), like.dtype);
+    let slopes = of(probabilities);
+    let [d_q, d_k, d_v] = [q, k, v].map(of);
+    for block in blocks {
+        let seen = 0..block.end;
+        let part = window(&slopes, block.clone(), seen.clone());
+        product_into(rows(gradient, block.clone()), transposed(rows(v, seen.clone())), &part)?;
+        softmax_backward(&slopes, probabilities, scale, Part { rows: block.clone(), width: block.end });
+        product_into(part, rows(k, seen), &rows(&d_q, block.clone()))?;
+    }
+    let end = q.meta.shape()[2];
+    for block in blocks {
+        let later = block.start..end;
+        let seen_by = |scores: &CubeTensor| transposed(window(scores, later.clone(), block.clone()));
+        product_into(seen_by(probabilities), rows(gradient, later.clone()), &rows(&d_v, block.clone()))?;
+        product_into(seen_by(&slopes), rows(q, later.clone()), &rows(&d_k, block.clone()))?;
+    }
+    Some([d_q, d_k, d_v])
+}
+
+/// These rows of each matrix, where they lie.
+fn rows(tensor: &CubeTensor, rows: Range<usize>) -> CubeTensor {
+    let columns = tensor.meta.shape().last().copied().unwrap_or(1);
+    window(tensor, rows, 0..columns)
+}
+
+/// These rows and columns of each matrix of a contiguous tensor, where they lie.
+fn window(tensor: &CubeTensor, rows: Range<usize>, columns: Range<usize>) -> CubeTensor {
+    let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
+    let (rank, size) = (shape.num_dims(), tensor.dtype.size());
+    let start = rows.start * strides[rank - 2] + columns.start * strides[rank - 1];
+    let rest = (shape[rank - 2] - rows.end) * strides[rank - 2]
+        + (shape[rank - 1] - columns.end) * strides[rank - 1];
+    let handle = tensor.handle.clone().offset_start((start * size) as u64).offset_end((rest * size) as u64);
+    let mut part: Vec<usize> = shape.iter().copied().collect();
+    (part[rank - 2], part[rank - 1]) = (rows.len(), columns.len());
+    let meta = Metadata::new(Shape::from(part), strides.clone());
+    CubeTensor::new(tensor.client.clone(), handle, meta, tensor.device.clone(), tensor.dtype)
+}

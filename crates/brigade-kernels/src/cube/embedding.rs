@@ -1,0 +1,133 @@
+//! Tables of vectors. In the backward pass a plane has a row of the table, and looks for its number among all.
+
+use burn::backend::{Cube, DispatchTensor};
+use burn::tensor::{Int as Whole, Tensor};
+use burn_cubecl::cubecl;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::ElemType;
+use cubecl::prelude::*;
+
+use super::apply::on_device;
+use super::launch::{element, empty, plane_count, plane_for_each, plane_index, rows, vector_size};
+use crate::graph::Operation;
+
+/// Planes whose votes fit into a number.
+const WIDEST: u32 = 32;
+
+/// The rows of a table with these numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Embedding {
+    pub indices: Tensor<2, Whole>,
+    /// The table's.
+    pub shape: [usize; 2],
+}
+
+impl Embedding {
+    /// Whether planes are alike, and no wider than votes.
+    pub fn fits(weight: &DispatchTensor) -> bool {
+        on_device(weight).is_some_and(|tensor| {
+            let hardware = &tensor.client.properties().hardware;
+            hardware.plane_size_min == hardware.plane_size_max && hardware.plane_size_max <= WIDEST
+        })
+    }
+}
+
+impl Operation<1, CubeTensor> for Embedding {
+    type Saved = ();
+    type Extra = ();
+
+    fn forward(&self, [weight]: [CubeTensor; 1], _: bool) -> (CubeTensor, Option<()>, ()) {
+        let [batch, positions] = self.indices.dims();
+        let weight = Tensor::<2>::from_primitive::<Cube>(weight);
+        let found = weight.select(0, self.indices.clone().reshape([batch * positions]));
+        let found = found.reshape([batch, positions, self.shape[1]]).try_into_primitive::<Cube>();
+        let Ok(found) = found else { unreachable!("it is on the table's device") };
+        (found, Some(()), ())
+    }
+
+    fn backward(self, (): (), gradient: CubeTensor, _: [bool; 1]) -> [Option<CubeTensor>; 1] {
+        let (gradient, [count, width]) = rows(gradient);
+        let Ok(indices) = self.indices.try_into_primitive::<Cube>() else {
+            unreachable!("numbers of rows are on the table's device")
+        };
+        let indices = into_contiguous(indices);
+        let sums = empty(&gradient, self.shape, gradient.dtype);
+        let vector = vector_size(&[&gradient], width);
+        let (cubes, units) = plane_for_each(&gradient, self.shape[0]);
+        let plane = gradient.client.properties().hardware.plane_size_max as usize;
+        // SAFETY: it reads `count` numbers and rows of `width` elements, and writes the table's rows of as many.
+        unsafe {
+            embedding_kernel::launch_unchecked(
+                &gradient.client,
+                cubes,
+                units,
+                gradient.required_address_type().max(sums.required_address_type()),
+                vector,
+                gradient.clone().into_buffer_arg(),
+                indices.clone().into_buffer_arg(),
+                sums.clone().into_buffer_arg(),
+                self.shape[0],
+                count,
+                width / vector,
+                (width / vector).div_ceil(plane),
+                plane,
+                [element(&gradient), element(&indices)],
+            );
+        }
+        [Some(sums)]
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn embedding_kernel<T: Float, I: Int, N: Size>(
+    gradient: &[Vector<T, N>],
+    indices: &[I],
+    sums: &mut [Vector<T, N>],
+    rows: usize,
+    count: usize,
+    #[comptime] width: usize,
+    #[comptime] parts: usize,
+    #[comptime] plane: usize,
+    #[define(T, I)] _elements: [ElemType; 2],
+) {
+    let lane = UNIT_POS_PLANE as usize;
+    let mut row = plane_index();
+    while row < rows {
+        let mut sum = Array::<Vector<f32, N>>::new(parts);
+        #[unroll]
+        for part in 0..parts {
+            sum[part] = Vector::new(0.0f32);
+        }
+        let mut base = 0usize;
+        while base < count {
+            let place = base + lane;
+            let mut is_there = false;
+            if place < count {
+                is_there = i32::cast_from(indices[place]) == row as i32;
+            }
+            let mut votes = plane_ballot(is_there).extract(0usize);
+            while votes != 0u32 {
+                let first = votes.trailing_zeros() as usize;
+                let start = (base + first) * width;
+                #[unroll]
+                for part in 0..parts {
+                    let column = part * plane + lane;
+                    if column < width {
+                        sum[part] += Vector::cast_from(gradient[start + column]);
+                    }
+                }
+                votes &= votes - 1u32;
+            }
+            base += plane;
+        }
+        #[unroll]
+        for part in 0..parts {
+            let column = part * plane + lane;
+            if column < width {
+                sums[row * width + column] = Vector::cast_from(sum[part]);
+            }
+        }
+        row += plane_count();
+    }
+}
