@@ -74,6 +74,7 @@ pub fn is_there(name: &str, variable: &str, there: bool) -> bool {
 
 #[cfg(feature = "wgpu")]
 fn on_wgpu(world: &Group, mesh: Mesh) -> (Device, Groups) {
+    brigade::kernels::trust_software();
     let (device, _) = brigade_wgpu::device(world.rank()).unwrap();
     (device, brigade_wgpu::groups(world, mesh).unwrap())
 }

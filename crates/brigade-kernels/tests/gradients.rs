@@ -126,7 +126,8 @@ fn rotary_positions() {
 fn embeddings() {
     for [count, width, rows] in [[1, 1, 1], [5, 7, 3], [70, 33, 50], [300, 64, 211]] {
         check(&Case::new([vec![rows, width]]), |[weight]| {
-            let device = weight.device().inner();
+            // As batches have them in training.
+            let device = weight.device();
             let indices: Vec<i64> = (0..count).map(|i| (i * i * 31 % rows) as i64).collect();
             let indices = Tensor::<2, Int>::from_data(TensorData::new(indices, [1, count]), &device);
             embedding(weight.reshape([rows, width]), indices)
@@ -314,7 +315,8 @@ fn cross_entropies() {
             (CrossEntropyConfig { label_smoothing: 0.1, z_loss: 1e-2, ..Default::default() }, true),
         ] {
             check(&Case::new([vec![rows, width], vec![classes, width]]), |[x, w]| {
-                let device = x.device().inner();
+                // As batches have them in training.
+                let device = x.device();
                 let targets = TensorData::new(targets(weighted), [rows]);
                 let targets = Tensor::<1, Int>::from_data(targets, &device);
                 let row_weights = weighted.then(|| {

@@ -18,9 +18,9 @@ const EVERYTHING: [&str; 3] = [
 /// those that clippy has checked.
 const DOCUMENTED: [&str; 5] = ["--no-deps", "--lib", "--examples", "--bin", "xtask"];
 
-/// Tests of brigade-wgpu, and of training. One command, so that Burn is built once for them.
-const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives --test devices \
-                          --test processes --test backends --test device_memory";
+/// Tests of brigade-wgpu, of kernels, and of training. One command, so that Burn is built once for them.
+const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu --lib \
+                          --test collectives --test devices --test processes --test backends --test device_memory --test gradients";
 
 /// What the checks depend on.
 pub struct Machine<'a> {
@@ -171,8 +171,9 @@ mod tests {
         let expected = (
             "tests of wgpu",
             format!(
-                "{required} -p brigade-wgpu -p brigade --features brigade/wgpu --lib --test collectives --test devices \
-                 --test processes --test backends --test device_memory --profile ci"
+                "{required} -p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu \
+                 --lib --test collectives --test devices --test processes --test backends --test device_memory \
+                 --test gradients --profile ci"
             ),
         );
         assert_eq!(lines[lines.len() - 3], expected);

@@ -51,7 +51,7 @@ pub(crate) fn adamw<const D: usize>(
 }
 
 fn inner<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
-    let Ok(tensor) = tensor.inner().try_into_primitive::<Cube>() else {
+    let Ok(tensor) = tensor.without_autodiff().try_into_primitive::<Cube>() else {
         unreachable!("it was asked whether the tensors are on such a device")
     };
     into_contiguous(tensor)

@@ -99,12 +99,12 @@ impl LinearCrossEntropy {
         let sizes = logits.client.io_optimized_vector_sizes(logits.dtype.size());
         // Rows may be further apart than they are long, so that vectors are aligned.
         let vector = sizes.filter(|size| stride.is_multiple_of(*size) && length > 1).max().unwrap_or(1);
-        let Ok(targets) = self.targets.clone().try_into_primitive::<Cube>() else {
+        let Ok(targets) = self.targets.clone().without_autodiff().try_into_primitive::<Cube>() else {
             unreachable!("targets are on the device of the logits")
         };
         let targets = burn_cubecl::kernel::into_contiguous(targets);
         let weights = self.row_weights.clone().map(|weights| {
-            let weights = Tensor::<1>::cast(weights.inner(), FloatDType::F32);
+            let weights = weights.without_autodiff().cast(FloatDType::F32);
             burn_cubecl::kernel::into_contiguous(inner(weights.unsqueeze::<2>()))
         });
         let has_weights = weights.is_some();

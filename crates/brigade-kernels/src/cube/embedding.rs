@@ -40,7 +40,8 @@ impl Operation<1, CubeTensor> for Embedding {
     fn forward(&self, [weight]: [CubeTensor; 1], _: bool) -> (CubeTensor, Option<()>, ()) {
         let [batch, positions] = self.indices.dims();
         let weight = Tensor::<2>::from_primitive::<Cube>(weight);
-        let found = weight.select(0, self.indices.clone().reshape([batch * positions]));
+        let indices = self.indices.clone().without_autodiff().reshape([batch * positions]);
+        let found = weight.select(0, indices);
         let found = found.reshape([batch, positions, self.shape[1]]).try_into_primitive::<Cube>();
         let Ok(found) = found else { unreachable!("it is on the table's device") };
         (found, Some(()), ())
@@ -48,7 +49,7 @@ impl Operation<1, CubeTensor> for Embedding {
 
     fn backward(self, (): (), gradient: CubeTensor, _: [bool; 1]) -> [Option<CubeTensor>; 1] {
         let (gradient, [count, width]) = rows(gradient);
-        let Ok(indices) = self.indices.try_into_primitive::<Cube>() else {
+        let Ok(indices) = self.indices.without_autodiff().try_into_primitive::<Cube>() else {
             unreachable!("numbers of rows are on the table's device")
         };
         let indices = into_contiguous(indices);

@@ -17,7 +17,7 @@ const LEAST: f32 = -3.0e38;
 const MOST_HELD: usize = 8;
 
 /// Which keys a query sees, for kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Visible {
     All,
     /// None after itself, and so many at most.

@@ -15,7 +15,7 @@ pub(crate) fn squares(tensor: &Tensor<1>, chunk: usize) -> Option<Tensor<1>> {
     if !is_fused(&[&dispatch]) || tensor.dtype() != DType::F32 {
         return None;
     }
-    let values = into_contiguous(tensor.clone().inner().try_into_primitive::<Cube>().ok()?);
+    let values = into_contiguous(tensor.clone().without_autodiff().try_into_primitive::<Cube>().ok()?);
     let elements = values.meta.num_elements();
     let chunks = elements.div_ceil(chunk);
     let sums = empty(&values, [chunks], DType::F32);
