@@ -93,6 +93,7 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Mask, scale: f6
 }
 
 /// [`attention`] in training, with dropout of the probabilities. Which are dropped is a function of the dropout's seed and of the place alone, on any device and in any type.
+/// Where operations are not [fused on the CPU](crate::is_fused_on_cpu), what is dropped is decided on the host, which takes long.
 ///
 /// # Panics
 /// As [`attention`].

@@ -32,10 +32,10 @@ pub struct CrossEntropyConfig {
 ///
 /// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. A row whose target is below 0 (PyTorch's
 /// `ignore_index` is -100), or whose weight is 0, is ignored: it counts for nothing, and its gradient is 0. On the CPU the logits of a few rows are in memory at a time; the gradients
-/// of `x` and `weight` are made with them, in the forward pass. Of `x` and `weight` in bf16, logits, loss and the sums of gradients are fp32.
+/// of `x` and `weight` are made with them, in the forward pass. Of `x` and `weight` in bf16, logits (but on GPUs), loss and the sums of gradients are fp32.
 ///
 /// # Panics
-/// If the shapes do not fit, or a target that is not ignored is above the last class.
+/// If the shapes do not fit, or, on the CPU, a target that is not ignored is above the last class; elsewhere the loss is no number then.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
     weight: Tensor<2>,

@@ -22,6 +22,7 @@ mod function;
 mod gated;
 mod graph;
 mod host;
+mod injected;
 mod linear;
 mod norm;
 mod optimizer;
@@ -34,13 +35,14 @@ pub use attention::{
 };
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 #[cfg(feature = "cube")]
-pub use cube::{MatrixProducts, trust_software, use_products};
+pub use cube::{MatrixProducts, Product, trust_software, use_products};
 pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use embedding::embedding;
 pub use feed_forward::feed_forward;
 pub use function::{Function, apply_function};
 pub use gated::gated;
-pub use host::{is_fused, set_fused};
+pub use host::{is_fused, is_fused_on_cpu, set_fused};
+pub use injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{

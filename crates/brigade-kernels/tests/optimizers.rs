@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
-use brigade_kernels::{AdamWConfig, LionConfig, ScaledStep, SgdConfig, set_fused};
+mod common;
+
+use brigade_kernels::{AdamWConfig, LionConfig, ScaledStep, SgdConfig, chunk_squares, set_fused};
 use burn::optim::{
     self, Optimizer, RecordState, StateSink, decay::WeightDecayConfig, momentum::MomentumConfig,
 };
 use burn::tensor::{Device, Tensor, TensorData};
+use common::devices;
 
 /// The bits of some values after each of five steps, and of the state's arrays with their names.
 fn steps(optimizer: &impl Optimizer, elements: usize, zero: f32) -> Vec<Vec<(String, Vec<u32>)>> {
@@ -103,5 +106,74 @@ fn sgd_is_burns() {
         let burn = optim::SgdConfig::new().with_momentum(momentum.map(with));
         let burn = burn.with_weight_decay(weight_decay.map(WeightDecayConfig::new)).build();
         is_burns(&config.build(), &burn, -0.0, &format!("{config:?}"));
+    }
+}
+
+/// On devices with kernels, where a step need not have the same bits.
+#[test]
+fn adamw_on_a_device_is_near_burns() {
+    let config = AdamWConfig {
+        beta_1: 0.9,
+        beta_2: 0.95,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        cautious_weight_decay: false,
+        amsgrad: false,
+    };
+    let (rate, scale) = (1e-2, 0.3);
+    for (name, device, ..) in devices() {
+        for elements in [1, 15, 64, 1003] {
+            let values = |salt: usize, device: &Device| -> Tensor<1> {
+                let value = |i: usize| ((i + salt) * 7919 % 1009) as f32 * 1e-3 - 0.5;
+                Tensor::from_floats((0..elements).map(value).collect::<Vec<_>>().as_slice(), device)
+            };
+            let flex = Device::flex();
+            let (mut found, mut expected) = (values(1, device), values(1, &flex));
+            let (mut state, mut expected_state) = (None, None);
+            for step in 0..5 {
+                let slope = |device: &Device| values(100 + step, device);
+                // Somebody else has the state, as a checkpoint that is being written does.
+                let kept = state.clone();
+                (found, state) = config.build().step_scaled(rate, found, slope(device), Some(scale), state);
+                (expected, expected_state) =
+                    config.build().step_scaled(rate, expected, slope(&flex), Some(scale), expected_state);
+                drop(kept);
+            }
+            let floats = |tensor: &Tensor<1>| tensor.to_data().iter::<f32>().collect::<Vec<_>>();
+            let near = |what: &str, a: &Tensor<1>, b: &Tensor<1>| {
+                let near =
+                    floats(a).iter().zip(floats(b)).all(|(a, b)| (a - b).abs() <= 2e-6 * b.abs().max(0.1));
+                assert!(near, "{what} of {elements} on {name}");
+            };
+            near("values", &found, &expected);
+            let (state, expected_state) = (state.unwrap().momentum, expected_state.unwrap().momentum);
+            near("the first moment", &state.moment_1, &expected_state.moment_1);
+            near("the second moment", &state.moment_2, &expected_state.moment_2);
+        }
+    }
+}
+
+#[test]
+fn sums_of_squares_on_a_device_are_those_of_chunks() {
+    for (name, device, ..) in devices() {
+        for elements in [1usize, 7, 8, 9, 64, 1003] {
+            let values: Vec<f32> = (0..elements).map(|i| (i * 7919 % 1009) as f32 * 1e-3 - 0.5).collect();
+            let Some(sums) = chunk_squares(&Tensor::from_floats(values.as_slice(), device), 8) else {
+                assert_eq!(*name, "cpu");
+                continue;
+            };
+            let sums: Vec<f32> = sums
+                .into_iter()
+                .flat_map(|sums| sums.into_data().iter::<f32>().collect::<Vec<_>>())
+                .collect();
+            assert_eq!(sums.len(), elements.div_ceil(8));
+            for (sum, chunk) in sums.iter().zip(values.chunks(8)) {
+                let exact: f64 = chunk.iter().map(|value| f64::from(*value).powi(2)).sum();
+                assert!(
+                    (f64::from(*sum) - exact).abs() <= 1e-6 * exact.max(1e-3),
+                    "{sum} for {exact} on {name}"
+                );
+            }
+        }
     }
 }

@@ -3,7 +3,9 @@
 use std::vec::IntoIter;
 
 use brigade_core::{Activation, Part};
-use brigade_kernels::{CrossEntropyConfig, Weight, cross_entropy, is_fused, linear, linear_cross_entropy};
+use brigade_kernels::{
+    CrossEntropyConfig, Weight, cross_entropy, is_fused, is_fused_on_cpu, linear, linear_cross_entropy,
+};
 use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 
 /// Logits of some rows, whose loss is fp32 whatever type they have. Where the loss can be computed without all of them in memory at once, they are not computed before.
@@ -102,7 +104,11 @@ fn weighted_rows(
     (x.select(0, rows.clone()), targets.select(0, rows.clone()), Some(weights.select(0, rows)))
 }
 
+/// In fp32 on the CPU; elsewhere in the type of the weight, as a copy of it in fp32 would be larger than all logits.
 fn product(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
+    if !is_fused_on_cpu(&x) {
+        return wide(linear(x, Weight::Transposed(weight), bias));
+    }
     let logits = wide(x).matmul(wide(weight).transpose());
     bias.into_iter().fold(logits, |logits, bias| {
         let bias: Tensor<2> = bias.unsqueeze();

@@ -12,7 +12,7 @@ use crate::optim::exact_sum::ExactSum;
 /// as the whole buffer does.
 pub(crate) fn squares(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
     if let Some(sums) = chunk_squares(gradient, CHUNK) {
-        return vec![sums];
+        return sums;
     }
     let [len] = gradient.dims();
     let starts = (0..len).step_by(at_once);

@@ -30,7 +30,7 @@ unsafe impl Send for Handle {}
 impl Handle {
     /// For products on a stream of its own.
     pub fn new(cublas: &'static Cublas, context: &Arc<Context>) -> Result<Self, Error> {
-        let stream = Stream::new(context)?;
+        let stream = Stream::for_computing(context)?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one pointer, with the GPU's context current.
         let status = context.with_current(|| unsafe { (cublas.functions.create)(&mut raw) })?;

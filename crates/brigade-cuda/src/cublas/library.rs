@@ -1,6 +1,6 @@
 //! cuBLAS's library, found once at run time.
 
-use std::ffi::{c_int, c_longlong, c_void};
+use std::ffi::{OsString, c_int, c_longlong, c_void};
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::CUstream;
@@ -16,6 +16,9 @@ pub(super) const SUCCESS: Status = 0;
 
 /// The environment variable that names cuBLAS's file, or is `off`.
 pub const CUBLAS_FILE: &str = "BRIGADE_CUBLAS";
+
+/// What turns cuBLAS off.
+const OFF: &str = "off";
 
 /// What the libraries of the versions are called whose functions and numbers are those that are used here.
 const NAMES: [&str; 3] = ["libcublas.so.13", "libcublas.so.12", "libcublas.so"];
@@ -79,10 +82,19 @@ impl Cublas {
     }
 }
 
+/// What the user asks for.
+fn given() -> Option<OsString> {
+    std::env::var_os(CUBLAS_FILE).filter(|file| !file.is_empty())
+}
+
+/// Whether the user has named a file of cuBLAS.
+pub(crate) fn is_cublas_named() -> bool {
+    given().is_some_and(|file| file != OFF)
+}
+
 fn open() -> Result<Library, Error> {
-    let given = std::env::var_os(CUBLAS_FILE).filter(|file| !file.is_empty());
-    if let Some(file) = given {
-        if file == "off" {
+    if let Some(file) = given() {
+        if file == OFF {
             return Err(Error::NoCublas { found: format!("{CUBLAS_FILE}=off") });
         }
         // SAFETY: the user vouches for the file; its initialisers are cuBLAS's.

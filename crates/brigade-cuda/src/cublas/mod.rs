@@ -6,4 +6,5 @@ mod library;
 
 pub(crate) use gemm::{Gemm, Number, Operand};
 pub(crate) use handle::Handle;
+pub(crate) use library::is_cublas_named;
 pub use library::{CUBLAS_FILE, Cublas, cublas};

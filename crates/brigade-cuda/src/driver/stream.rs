@@ -1,4 +1,4 @@
-//! Streams for communication.
+//! Streams for communication, and for products of matrices.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +14,7 @@ use crate::polling::Backoff;
 const STREAM_NON_BLOCKING: u32 = 1;
 const WAIT_VALUE_GEQ: u32 = 0;
 
-/// A stream of a GPU. It waits for no other stream unless told to, and has the highest priority that the GPU offers: it is for
-/// communication, which others wait for.
+/// A stream of a GPU. It waits for no other stream unless told to. Communication, which others wait for, has the highest priority that the GPU offers.
 pub struct Stream {
     context: Arc<Context>,
     raw: CUstream,
@@ -27,18 +26,30 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// An empty stream.
+    /// An empty stream, with the highest priority that the GPU offers.
     ///
     /// # Errors
     /// [`Error::Driver`].
     pub fn new(context: &Arc<Context>) -> Result<Self, Error> {
+        Self::of_priority(context, true)
+    }
+
+    /// An empty stream for computing, which has the priority that streams have by default.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn for_computing(context: &Arc<Context>) -> Result<Self, Error> {
+        Self::of_priority(context, false)
+    }
+
+    fn of_priority(context: &Arc<Context>, is_high: bool) -> Result<Self, Error> {
         let functions = &context.driver.functions;
         let mut raw = std::ptr::null_mut();
         let (mut lowest, mut highest) = (0, 0);
         let code = context.with_current(|| {
             // SAFETY: both calls write to locals. A GPU without priorities returns (0, 0).
             unsafe {
-                if (functions.priority_range)(&mut lowest, &mut highest) != SUCCESS {
+                if (functions.priority_range)(&mut lowest, &mut highest) != SUCCESS || !is_high {
                     highest = 0;
                 }
                 (functions.stream_create)(&mut raw, STREAM_NON_BLOCKING, highest)

@@ -6,14 +6,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use brigade_kernels::MatrixProducts;
-use burn::tensor::{DType, Device, Shape, StreamId};
+use brigade_kernels::{MatrixProducts, Product};
+use burn::tensor::{DType, Device, StreamId};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
 use burn_cubecl::cubecl::server::{CopyDescriptor, Handle as Buffer, Server as _, ServerStorage as _};
 use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::ops::numeric::{empty_device_contiguous_dtype, empty_device_dtype};
 use burn_cubecl::tensor::CubeTensor;
 use cubecl_common::device::{Device as _, DeviceId};
 use cubecl_common::device_handle::DeviceHandle;
@@ -25,9 +24,6 @@ use crate::polling::lock;
 use crate::{Context, Error, Event};
 
 type Server = <CudaRuntime as Runtime>::Server;
-
-/// The alignment of rows below which cuBLAS's kernels are slow, in bytes.
-const ALIGNMENT: usize = 16;
 
 /// Products by cuBLAS on one GPU.
 pub(super) struct CublasProducts {
@@ -55,6 +51,19 @@ struct Lane {
 }
 
 impl CublasProducts {
+    /// Checks that products can be made.
+    pub(super) fn probed(self) -> Result<Self, Error> {
+        let client = CudaRuntime::client(&CudaDevice::new(self.index));
+        let stream = StreamId::current();
+        self.shared.open(stream, &client, &Device::cuda(self.index))?;
+        if let Some(Lane { handle, counter, .. }) = lock(&self.shared.lanes).get(&stream) {
+            // It has that value.
+            // SAFETY: the counter's memory lives as long as the lane.
+            unsafe { handle.stream().wait_value32(counter.address(), 0)? };
+        }
+        Ok(self)
+    }
+
     pub(super) fn new(cublas: &'static Cublas, context: Arc<Context>, index: usize) -> Self {
         let device = CudaDevice::new(index);
         let id: DeviceId = device.to_id();
@@ -69,24 +78,37 @@ impl CublasProducts {
 }
 
 impl MatrixProducts for CublasProducts {
-    fn product(&self, left: &CubeTensor, right: &CubeTensor, dtype: DType) -> Option<CubeTensor> {
-        if left.device != self.device {
-            return None;
+    fn products_into(&self, products: &[Product]) -> Option<()> {
+        let client = products.first()?.output.client.clone();
+        let calls: Vec<Call> = products.iter().map(|product| self.call(product)).collect::<Option<_>>()?;
+        if let Some(failure) = &*lock(&self.shared.failure) {
+            panic!("a product on the GPU failed: {failure}");
         }
-        let (batch, [m, _]) = matrices(left)?;
-        let (_, [_, n]) = matrices(right)?;
-        let shape: Shape = batch.into_iter().chain([m, n]).collect::<Vec<_>>().into();
-        // Rows that are not aligned by themselves get a distance that is.
-        let new = match (n * dtype.size()).is_multiple_of(ALIGNMENT) {
-            true => empty_device_contiguous_dtype,
-            false => empty_device_dtype,
-        };
-        let output = new(left.client.clone(), left.device.clone(), shape, dtype);
-        self.product_into(left, right, &output).map(|()| output)
+        let (stream, shared) = (StreamId::current(), self.shared.clone());
+        if let Err(error) = shared.open(stream, &client, &Device::cuda(self.index)) {
+            panic!("no products by cuBLAS on the GPU: {error}");
+        }
+        self.queue.submit(move |server| {
+            // A panic would only be logged, and the product missed.
+            let enqueue = std::panic::AssertUnwindSafe(|| shared.enqueue(server, stream, calls));
+            let failure = match std::panic::catch_unwind(enqueue) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "a panic on the thread of the GPU's operations".to_owned(),
+            };
+            tracing::error!("a product on the GPU failed: {failure}");
+            lock(&shared.failure).get_or_insert(failure);
+        });
+        Some(())
     }
+}
 
-    fn product_into(&self, left: &CubeTensor, right: &CubeTensor, output: &CubeTensor) -> Option<()> {
-        if left.device != self.device || left.dtype != right.dtype {
+impl CublasProducts {
+    /// How cuBLAS makes a product, if it does.
+    fn call(&self, Product { left, right, output }: &Product) -> Option<Call> {
+        if [left, right, output].iter().any(|tensor| tensor.device != self.device)
+            || left.dtype != right.dtype
+        {
             return None;
         }
         let (input_type, output_type) = (number(left.dtype)?, number(output.dtype)?);
@@ -99,9 +121,6 @@ impl MatrixProducts for CublasProducts {
         if is_empty || inner != k || batch != right_batch || matrices(output)? != (batch.clone(), [m, n]) {
             return None;
         }
-        if let Some(failure) = &*lock(&self.shared.failure) {
-            panic!("a product on the GPU failed: {failure}");
-        }
         let ((left, left_operand), (right, right_operand)) = (readable(left)?, readable(right)?);
         let gemm = Gemm {
             batch: batch.iter().product(),
@@ -112,18 +131,14 @@ impl MatrixProducts for CublasProducts {
             input_type,
             output_type,
         };
-        let (stream, shared) = (StreamId::current(), self.shared.clone());
-        if let Err(error) = shared.open(stream, &left.client, &Device::cuda(self.index)) {
-            panic!("no products by cuBLAS on the GPU: {error}");
-        }
-        let buffers = [left.handle, right.handle, output.handle.clone()];
-        self.queue.submit(move |server| {
-            if let Err(error) = shared.enqueue(server, stream, &gemm, buffers) {
-                lock(&shared.failure).get_or_insert_with(|| error.to_string());
-            }
-        });
-        Some(())
+        Some(Call { gemm, buffers: [left.handle, right.handle, output.handle.clone()] })
     }
+}
+
+/// A product, and where its matrices are.
+struct Call {
+    gemm: Gemm,
+    buffers: [Buffer; 3],
 }
 
 impl Shared {
@@ -138,31 +153,33 @@ impl Shared {
     }
 
     /// Enqueues products, on the thread of the GPU's operations.
-    fn enqueue(
-        &self,
-        server: &mut Server,
-        stream: StreamId,
-        gemm: &Gemm,
-        buffers: [Buffer; 3],
-    ) -> Result<(), Error> {
+    fn enqueue(&self, server: &mut Server, stream: StreamId, calls: Vec<Call>) -> Result<(), Error> {
         let mut lanes = lock(&self.lanes);
         let Some(Lane { handle, done, counter }) = lanes.get_mut(&stream) else {
             unreachable!("it is opened before")
         };
-        // They stay where they are: whatever is computed later runs after the product.
-        let mut memory = Vec::with_capacity(buffers.len());
-        for buffer in buffers {
-            memory.push(server.get_resource(buffer.binding(), stream).map_err(compute_error)?);
+        // They stay where they are until whatever is computed later runs after the products.
+        let mut memory = Vec::with_capacity(calls.len());
+        for Call { gemm, buffers } in calls {
+            let mut of_call = Vec::with_capacity(buffers.len());
+            for buffer in buffers {
+                of_call.push(server.get_resource(buffer.binding(), stream).map_err(compute_error)?);
+            }
+            memory.push((gemm, of_call));
         }
-        let addresses = [0, 1, 2].map(|index: usize| memory[index].resource().ptr);
         let (value, bytes) = counter.next();
         let target =
             CopyDescriptor::new(counter.handle.clone().binding(), [bytes.len()].into(), [1].into(), 1);
         server.write(vec![(target, bytes)], stream);
+        // What is not written would be waited for without an end.
+        server.check(vec![counter.handle.clone().binding()], stream).map_err(compute_error)?;
         // SAFETY: the counter's memory lives as long as the lane.
         unsafe { handle.stream().wait_value32(counter.address(), value)? };
-        // SAFETY: the matrices lie there, and their memory is not reused by what does not run after the product.
-        unsafe { handle.enqueue(gemm, addresses)? };
+        for (gemm, memory) in &memory {
+            let addresses = [0, 1, 2].map(|index: usize| memory[index].resource().ptr);
+            // SAFETY: the matrices lie there, and their memory is not reused by what does not run after the product.
+            unsafe { handle.enqueue(gemm, addresses)? };
+        }
         handle.stream().record(done)?;
         self.context.wait_event(done)
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use burn::tensor::Device;
 
 use super::products::CublasProducts;
+use crate::cublas::is_cublas_named;
 use crate::polling::lock;
 use crate::{Context, Error, Gpu, check_gpu_count, cublas, driver, gpu_for, nccl};
 
@@ -47,12 +48,19 @@ impl RankGpu {
 fn multiply_by_cublas(index: usize, context: &Arc<Context>) -> Result<(), Error> {
     static OPENED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let mut opened = lock(&OPENED);
-    if let Ok(cublas) = cublas()
-        && driver()?.has_context_events()
-        && !opened.contains(&index)
-    {
-        opened.push(index);
-        brigade_kernels::use_products(CublasProducts::new(cublas, context.clone(), index));
+    if opened.contains(&index) || !driver()?.has_context_events() {
+        return Ok(());
+    }
+    opened.push(index);
+    let cublas = match cublas() {
+        Ok(cublas) => cublas,
+        // What the user has named is to be used.
+        Err(error) if is_cublas_named() => return Err(error),
+        Err(_) => return Ok(()),
+    };
+    match CublasProducts::new(cublas, context.clone(), index).probed() {
+        Ok(products) => brigade_kernels::use_products(products),
+        Err(error) => tracing::warn!("{error}: products of matrices are made by Burn's own kernels"),
     }
     Ok(())
 }

@@ -59,7 +59,7 @@ fn inner<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
 
 /// Memory that nobody else has.
 fn own(tensor: CubeTensor) -> CubeTensor {
-    if tensor.can_mut() { tensor } else { tensor.copy() }
+    if tensor.can_mut() { tensor } else { into_contiguous(tensor.copy()) }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]

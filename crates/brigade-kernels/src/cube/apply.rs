@@ -22,11 +22,11 @@ pub(crate) fn apply<const N: usize, O: Operation<N, CubeTensor>>(
     is_fused(&inputs).then(|| run::<Cube, NoCheckpointing, N, O>(operation, inputs).ok()).flatten()
 }
 
-/// Whether kernels are run on these tensors: if all are on such a device, in one type of fp32, bf16 and fp16, and in no graph that recomputes.
+/// Whether kernels are run on these tensors: if all are on such a device, in fp32 or all in bf16, and in no graph that recomputes.
 pub(crate) fn is_fused(tensors: &[&DispatchTensor]) -> bool {
     let Some(dtype) = tensors.first().map(|tensor| tensor.dtype()) else { return false };
     is_switched_on()
-        && matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+        && matches!(dtype, DType::F32 | DType::BF16)
         && tensors.iter().all(|tensor| tensor.dtype() == dtype && is_there(tensor))
 }
 

@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use super::causal::{self, blocks};
 use super::heads::Heads;
 use super::launch::{empty, reshaped, rows, transposed};
-use super::products::product;
+use super::products::{product, products};
 use super::softmax::{Keys, Part, Visible, softmax, softmax_backward};
 use crate::attention::Mask;
 use crate::graph::Operation;
@@ -77,11 +77,11 @@ impl Attention {
                 .unwrap_or_else(|| panic!("products of the forward pass, but none of the backward pass"));
         }
         let dtype = q.dtype;
-        let d_v = product(transposed(probabilities.clone()), gradient.clone(), dtype);
-        let (slopes, _) = rows(product(gradient, transposed(v), dtype));
+        let of_v = (transposed(probabilities.clone()), gradient.clone());
+        let [d_v, slopes] = products([of_v, (gradient, transposed(v))], dtype);
+        let (slopes, _) = rows(slopes);
         softmax_backward(&slopes, &probabilities, self.scale, Part::all(&slopes));
-        let d_q = product(slopes.clone(), k, dtype);
-        let d_k = product(transposed(slopes), q, dtype);
+        let [d_q, d_k] = products([(slopes.clone(), k), (transposed(slopes), q)], dtype);
         let [d_q, d_k, d_v] = [d_q, d_k, d_v].map(|gradient| rows(gradient).0);
         [reshaped(d_q, [batch, heads, queries, depth]), d_k, d_v]
     }
@@ -93,6 +93,8 @@ impl Attention {
             Mask::Causal => (Visible::Causal, self.shape.keys, none()),
             Mask::Window(window) => (Visible::Causal, (*window).min(self.shape.keys), none()),
             Mask::Ranges(ranges) => {
+                let expected = self.shape.batch * self.shape.queries;
+                assert!(ranges.len() == expected, "{} ranges of keys for {expected} queries", ranges.len());
                 let bounds = TensorData::new(ranges.concat(), [2 * ranges.len()]);
                 let device = Tensor::<4>::from_primitive::<Cube>(like.clone()).device();
                 let bounds = Tensor::<1, Int>::from_data(bounds, (&device, DType::U32));

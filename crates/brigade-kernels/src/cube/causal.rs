@@ -7,7 +7,7 @@ use burn_cubecl::cubecl::zspace::metadata::Metadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::launch::{empty, transposed};
-use super::products::product_into;
+use super::products::{Product, has_library, products_into};
 use super::softmax::{Keys, Part, softmax, softmax_backward};
 
 /// Queries and keys of a block.
@@ -19,7 +19,8 @@ pub(super) fn blocks(q: &CubeTensor, [queries, keys]: [usize; 2]) -> Option<Vec<
     let depth = q.meta.shape().last().copied().unwrap_or(0);
     let is_aligned =
         [BLOCK, BLOCK * depth].iter().all(|offset| (offset * q.dtype.size()).is_multiple_of(alignment));
-    let fits = queries == keys && queries > BLOCK && queries.is_multiple_of(BLOCK) && is_aligned;
+    let fits =
+        has_library() && queries == keys && queries > BLOCK && queries.is_multiple_of(BLOCK) && is_aligned;
     fits.then(|| (0..queries).step_by(BLOCK).map(|start| start..start + BLOCK).collect())
 }
 
@@ -34,13 +35,22 @@ pub(super) fn forward(
     let [batch, heads, positions] = [shape[0], shape[1], shape[2]];
     let scores = empty(q, [batch, heads, positions, positions], q.dtype);
     let output = empty(q, [batch, heads, positions, v.meta.shape()[3]], q.dtype);
+    let seen = |scores: &CubeTensor, block: &Range<usize>| window(scores, block.clone(), 0..block.end);
+    let made = blocks.iter().map(|block| Product {
+        left: rows(q, block.clone()),
+        right: transposed(rows(k, 0..block.end)),
+        output: seen(&scores, block),
+    });
+    products_into(&made.collect::<Vec<_>>())?;
     for block in blocks {
-        let seen = 0..block.end;
-        let part = window(&scores, block.clone(), seen.clone());
-        product_into(rows(q, block.clone()), transposed(rows(k, seen.clone())), &part)?;
         softmax(&scores, keys, scale, Part { rows: block.clone(), width: block.end });
-        product_into(part, rows(v, seen), &rows(&output, block.clone()))?;
     }
+    let made = blocks.iter().map(|block| Product {
+        left: seen(&scores, block),
+        right: rows(v, 0..block.end),
+        output: rows(&output, block.clone()),
+    });
+    products_into(&made.collect::<Vec<_>>())?;
     Some([output, scores])
 }
 
@@ -54,20 +64,32 @@ pub(super) fn backward(
     let of = |like: &CubeTensor| empty(like, like.meta.shape().clone(), like.dtype);
     let slopes = of(probabilities);
     let [d_q, d_k, d_v] = [q, k, v].map(of);
+    let seen = |scores: &CubeTensor, block: &Range<usize>| window(scores, block.clone(), 0..block.end);
+    let made = blocks.iter().map(|block| Product {
+        left: rows(gradient, block.clone()),
+        right: transposed(rows(v, 0..block.end)),
+        output: seen(&slopes, block),
+    });
+    products_into(&made.collect::<Vec<_>>())?;
     for block in blocks {
-        let seen = 0..block.end;
-        let part = window(&slopes, block.clone(), seen.clone());
-        product_into(rows(gradient, block.clone()), transposed(rows(v, seen.clone())), &part)?;
         softmax_backward(&slopes, probabilities, scale, Part { rows: block.clone(), width: block.end });
-        product_into(part, rows(k, seen), &rows(&d_q, block.clone()))?;
     }
     let end = q.meta.shape()[2];
-    for block in blocks {
+    let made = blocks.iter().flat_map(|block| {
         let later = block.start..end;
         let seen_by = |scores: &CubeTensor| transposed(window(scores, later.clone(), block.clone()));
-        product_into(seen_by(probabilities), rows(gradient, later.clone()), &rows(&d_v, block.clone()))?;
-        product_into(seen_by(&slopes), rows(q, later.clone()), &rows(&d_k, block.clone()))?;
-    }
+        let of = |left, right: &CubeTensor, from: &Range<usize>, output: &CubeTensor| Product {
+            left,
+            right: rows(right, from.clone()),
+            output: rows(output, block.clone()),
+        };
+        [
+            of(seen(&slopes, block), k, &(0..block.end), &d_q),
+            of(seen_by(probabilities), gradient, &later, &d_v),
+            of(seen_by(&slopes), q, &later, &d_k),
+        ]
+    });
+    products_into(&made.collect::<Vec<_>>())?;
     Some([d_q, d_k, d_v])
 }
 

@@ -12,6 +12,9 @@ use super::launch::{element, empty, reshaped, rows, vector_size};
 /// Rows whose sum a cube makes.
 pub(super) const ROWS: usize = 128;
 
+/// Parts that cubes have at a time: what all devices take in one dimension.
+const PARTS: usize = 32_768;
+
 /// Columns of a cube, in vectors.
 const COLUMNS: u32 = 32;
 
@@ -20,7 +23,8 @@ const LANES: u32 = 8;
 
 /// The cubes and units that have so many columns, in vectors, and so many parts of [`ROWS`] rows.
 pub(super) fn column_units(columns: usize, parts: usize) -> (CubeCount, CubeDim) {
-    let count = CubeCount::Static(columns.div_ceil(COLUMNS as usize).max(1) as u32, parts as u32, 1);
+    let count =
+        CubeCount::Static(columns.div_ceil(COLUMNS as usize).max(1) as u32, parts.min(PARTS) as u32, 1);
     (count, CubeDim::new_2d(COLUMNS, LANES))
 }
 
@@ -43,6 +47,7 @@ pub(super) fn column_sums(matrix: CubeTensor, dtype: DType) -> CubeTensor {
                 matrix.clone().into_buffer_arg(),
                 sums.clone().into_buffer_arg(),
                 count,
+                parts,
                 width / vector,
                 element(&matrix),
             );
@@ -59,23 +64,27 @@ fn column_sums_kernel<T: Float, N: Size>(
     matrix: &[Vector<T, N>],
     sums: &mut [Vector<f32, N>],
     rows: usize,
+    parts: usize,
     #[comptime] width: usize,
     #[define(T)] _element: ElemType,
 ) {
     let column = ABSOLUTE_POS_X as usize;
-    let part = CUBE_POS_Y as usize;
-    let mut sum = Vector::<f32, N>::new(0.0f32);
-    if column < width {
-        let mut row = part * ROWS + UNIT_POS_Y as usize;
-        let end = min(part * ROWS + ROWS, rows);
-        while row < end {
-            sum += Vector::cast_from(matrix[row * width + column]);
-            row += CUBE_DIM_Y as usize;
+    let mut part = CUBE_POS_Y as usize;
+    while part < parts {
+        let mut sum = Vector::<f32, N>::new(0.0f32);
+        if column < width {
+            let mut row = part * ROWS + UNIT_POS_Y as usize;
+            let end = min(part * ROWS + ROWS, rows);
+            while row < end {
+                sum += Vector::cast_from(matrix[row * width + column]);
+                row += CUBE_DIM_Y as usize;
+            }
         }
-    }
-    let sum = sum_of_lanes(sum);
-    if UNIT_POS_Y == 0 && column < width {
-        sums[part * width + column] = sum;
+        let sum = sum_of_lanes(sum);
+        if UNIT_POS_Y == 0 && column < width {
+            sums[part * width + column] = sum;
+        }
+        part += CUBE_COUNT_Y as usize;
     }
 }
 

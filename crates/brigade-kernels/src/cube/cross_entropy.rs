@@ -9,7 +9,7 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::columns::column_sums;
-use super::launch::{UNITS, cubes, element, empty, rows, transposed};
+use super::launch::{UNITS, cubes, element, empty, rows, transposed, unit_count, unit_for_each, vector_size};
 use super::products::product;
 use crate::cross_entropy::CrossEntropyConfig;
 use crate::graph::Operation;
@@ -37,7 +37,7 @@ pub(crate) struct LinearCrossEntropy {
     pub config: CrossEntropyConfig,
 }
 
-/// The gradients of x and weight where that of the loss is 1.
+/// The gradients of x and weight where that of the loss is 1, the latter in fp32.
 #[derive(Debug, Clone)]
 pub(crate) struct Saved {
     d_x: CubeTensor,
@@ -50,8 +50,8 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
 
     fn forward(&self, inputs: [CubeTensor; 2], tracked: bool) -> (CubeTensor, Option<Saved>, Tensor<1>) {
         let [(x, [count, width]), (weight, [classes, _])] = inputs.map(rows);
-        let chunks = (count * classes).div_ceil(CHUNK).max(1);
-        let chunk = count.div_ceil(chunks).next_multiple_of(TILE);
+        let chunks = (count * classes).div_ceil(CHUNK / self.config.rows_divisor.max(1)).max(1);
+        let chunk = count.div_ceil(chunks).next_multiple_of(TILE).max(TILE);
         let [losses, hits] = [(); 2].map(|()| empty(&x, [count, 1], DType::F32));
         let of_x = outer::<2>(x.clone());
         let (mut d_x, mut d_weight) = (Vec::new(), None::<Tensor<2>>);
@@ -71,11 +71,12 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
         }
         let saved = d_weight.map(|d_weight| {
             let d_x = if d_x.len() == 1 { d_x.remove(0) } else { Tensor::cat(d_x, 0) };
-            Saved { d_x: inner(d_x), d_weight: cast(inner(d_weight), weight.dtype) }
+            Saved { d_x: inner(d_x), d_weight: inner(d_weight) }
         });
         // Without a row, there is no gradient yet.
         let zeros = |shape: [usize; 2]| inner(Tensor::<2>::zeros(shape, (&of_x.device(), x.dtype)));
-        let none = || Saved { d_x: zeros([count, width]), d_weight: zeros([classes, width]) };
+        let none =
+            || Saved { d_x: zeros([count, width]), d_weight: cast(zeros([classes, width]), DType::F32) };
         let saved = tracked.then(|| saved.unwrap_or_else(none));
         let [loss, hits] = [losses, hits].map(|rows| column_sums(rows, DType::F32));
         (loss, saved, Tensor::from_primitive::<Cube>(hits))
@@ -84,10 +85,8 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
     fn backward(self, saved: Saved, gradient: CubeTensor, wanted: [bool; 2]) -> [Option<CubeTensor>; 2] {
         let Saved { d_x, d_weight } = saved;
         let [x, weight] = wanted;
-        let factor = Tensor::<1>::from_primitive::<Cube>(cast(gradient, d_x.dtype));
-        [(x, d_x), (weight, d_weight)].map(|(wanted, gradient)| {
-            wanted.then(|| inner(outer::<2>(gradient) * factor.clone().unsqueeze()))
-        })
+        let (dtype, factor) = (d_x.dtype, cast(gradient, DType::F32));
+        [(x, d_x), (weight, d_weight)].map(|(wanted, slope)| wanted.then(|| scaled(slope, &factor, dtype)))
     }
 }
 
@@ -172,6 +171,8 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
         }
         let counts = target >= 0 && weight != 0.0f32;
         let target = select(counts, target, 0i32) as usize;
+        let is_class = target < classes;
+        let target = min(target, classes - 1);
 
         // Of each lane, its highest logit, and the sum of exponentials of differences from it.
         let mut highest = Vector::<f32, N>::new(LEAST);
@@ -220,7 +221,9 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             if comptime!(is_smoothed) {
                 loss -= share * all;
             }
-            losses[first + row] = select(counts, loss * weight, 0.0f32);
+            // Of a target that is none, no number: 0 / 0.
+            let none = (loss - loss) / (loss - loss);
+            losses[first + row] = select(counts, select(is_class, loss * weight, none), 0.0f32);
             hits[first + row] = select(counts && value >= of_cube, weight, 0.0f32);
         }
         if comptime!(gradient) {
@@ -281,6 +284,47 @@ fn cube_max(value: f32) -> f32 {
     }
     sync_cube();
     highest
+}
+
+/// A tensor times a number of fp32 on the device, in another type.
+fn scaled(tensor: CubeTensor, factor: &CubeTensor, dtype: DType) -> CubeTensor {
+    let (tensor, [count, width]) = rows(tensor);
+    let output = empty(&tensor, tensor.meta.shape().clone(), dtype);
+    let elements = count * width;
+    let vector = vector_size(&[&tensor, &output], elements);
+    let (cubes, units) = unit_for_each(elements / vector);
+    // SAFETY: it reads and writes as many elements as both tensors have, and reads one factor.
+    unsafe {
+        scaled_kernel::launch_unchecked(
+            &tensor.client,
+            cubes,
+            units,
+            tensor.required_address_type(),
+            vector,
+            tensor.clone().into_buffer_arg(),
+            factor.clone().into_buffer_arg(),
+            output.clone().into_buffer_arg(),
+            elements / vector,
+            [element(&tensor), element(&output)],
+        );
+    }
+    output
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn scaled_kernel<T: Float, U: Float, N: Size>(
+    tensor: &[Vector<T, N>],
+    factor: &[f32],
+    output: &mut [Vector<U, N>],
+    elements: usize,
+    #[define(T, U)] _elements: [ElemType; 2],
+) {
+    let mut index = ABSOLUTE_POS;
+    while index < elements {
+        output[index] =
+            Vector::cast_from(Vector::<f32, N>::cast_from(tensor[index]) * Vector::new(factor[0]));
+        index += unit_count();
+    }
 }
 
 fn inner(tensor: Tensor<2>) -> CubeTensor {

@@ -1,4 +1,4 @@
-//! Tables of vectors. In the backward pass a plane has a row of the table, and looks for its number among all.
+//! Tables of vectors. In the backward pass a cube has a row of the table, whose planes look for its number among a part of all each.
 
 use burn::backend::{Cube, DispatchTensor};
 use burn::tensor::{Int as Whole, Tensor};
@@ -9,11 +9,14 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::apply::on_device;
-use super::launch::{element, empty, plane_count, plane_for_each, plane_index, rows, vector_size};
+use super::launch::{cubes, element, empty, rows, vector_size};
 use crate::graph::Operation;
 
 /// Planes whose votes fit into a number.
 const WIDEST: u32 = 32;
+
+/// Numbers of fp32 that planes share at the most: 16 KiB, which all devices have.
+const SHARED: usize = 4096;
 
 /// The rows of a table with these numbers.
 #[derive(Debug, Clone)]
@@ -55,14 +58,18 @@ impl Operation<1, CubeTensor> for Embedding {
         let indices = into_contiguous(indices);
         let sums = empty(&gradient, self.shape, gradient.dtype);
         let vector = vector_size(&[&gradient], width);
-        let (cubes, units) = plane_for_each(&gradient, self.shape[0]);
         let plane = gradient.client.properties().hardware.plane_size_max as usize;
+        let parts = (width / vector).div_ceil(plane);
+        // As many planes as the memory that they share has sums for.
+        let most = SHARED / (parts * plane * vector);
+        let planes = [8, 4, 2].into_iter().find(|planes| *planes <= most).unwrap_or(1);
+        let (cubes, _) = cubes(self.shape[0]);
         // SAFETY: it reads `count` numbers and rows of `width` elements, and writes the table's rows of as many.
         unsafe {
             embedding_kernel::launch_unchecked(
                 &gradient.client,
                 cubes,
-                units,
+                CubeDim::new_1d((planes * plane) as u32),
                 gradient.required_address_type().max(sums.required_address_type()),
                 vector,
                 gradient.clone().into_buffer_arg(),
@@ -71,8 +78,9 @@ impl Operation<1, CubeTensor> for Embedding {
                 self.shape[0],
                 count,
                 width / vector,
-                (width / vector).div_ceil(plane),
+                parts,
                 plane,
+                planes,
                 [element(&gradient), element(&indices)],
             );
         }
@@ -90,17 +98,20 @@ fn embedding_kernel<T: Float, I: Int, N: Size>(
     #[comptime] width: usize,
     #[comptime] parts: usize,
     #[comptime] plane: usize,
+    #[comptime] planes: usize,
     #[define(T, I)] _elements: [ElemType; 2],
 ) {
     let lane = UNIT_POS_PLANE as usize;
-    let mut row = plane_index();
+    let own = PLANE_POS as usize;
+    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * parts * plane));
+    let mut row = CUBE_POS_X as usize;
     while row < rows {
         let mut sum = Array::<Vector<f32, N>>::new(parts);
         #[unroll]
         for part in 0..parts {
             sum[part] = Vector::new(0.0f32);
         }
-        let mut base = 0usize;
+        let mut base = own * plane;
         while base < count {
             let place = base + lane;
             let mut is_there = false;
@@ -120,15 +131,38 @@ fn embedding_kernel<T: Float, I: Int, N: Size>(
                 }
                 votes &= votes - 1u32;
             }
-            base += plane;
+            base += planes * plane;
         }
-        #[unroll]
-        for part in 0..parts {
-            let column = part * plane + lane;
-            if column < width {
-                sums[row * width + column] = Vector::cast_from(sum[part]);
+        if comptime!(planes > 1) {
+            #[unroll]
+            for part in 0..parts {
+                shared[(own * parts + part) * plane + lane] = sum[part];
+            }
+            sync_cube();
+            // Each plane adds up some of the columns.
+            let mut part = own;
+            while part < parts {
+                let column = part * plane + lane;
+                let mut total = Vector::<f32, N>::new(0.0f32);
+                #[unroll]
+                for other in 0..planes {
+                    total += shared[(other * parts + part) * plane + lane];
+                }
+                if column < width {
+                    sums[row * width + column] = Vector::cast_from(total);
+                }
+                part += planes;
+            }
+            sync_cube();
+        } else {
+            #[unroll]
+            for part in 0..parts {
+                let column = part * plane + lane;
+                if column < width {
+                    sums[row * width + column] = Vector::cast_from(sum[part]);
+                }
             }
         }
-        row += plane_count();
+        row += CUBE_COUNT_X as usize;
     }
 }

@@ -8,7 +8,7 @@ use cubecl::prelude::*;
 use super::activation::{activated, slope};
 use super::columns::column_sums;
 use super::launch::{element, empty, reshaped, rows, transposed, unit_count, unit_for_each, vector_size};
-use super::products::product;
+use super::products::{product, products};
 use crate::graph::Operation;
 use crate::linear::Linear;
 
@@ -65,15 +65,21 @@ impl<const N: usize> Operation<N, CubeTensor> for Linear {
             _ => gradient,
         };
         let gradient = reshaped(gradient, [count, outputs]);
-        let d_x = is_wanted(0).then(|| {
-            let matrix = if self.transposed { weight } else { transposed(weight) };
-            let (d_x, _) = rows(product(gradient.clone(), matrix, x.dtype));
-            reshaped(d_x, shape)
-        });
-        let d_weight = is_wanted(1).then(|| match self.transposed {
-            true => product(transposed(gradient.clone()), x.clone(), x.dtype),
-            false => product(transposed(x.clone()), gradient.clone(), x.dtype),
-        });
+        let of_x =
+            || (gradient.clone(), if self.transposed { weight.clone() } else { transposed(weight.clone()) });
+        let of_weight = || match self.transposed {
+            true => (transposed(gradient.clone()), x.clone()),
+            false => (transposed(x.clone()), gradient.clone()),
+        };
+        let one = |factors: (CubeTensor, CubeTensor)| Some(product(factors.0, factors.1, x.dtype));
+        let (d_x, d_weight) = match (is_wanted(0), is_wanted(1)) {
+            (true, true) => {
+                let [d_x, d_weight] = products([of_x(), of_weight()], x.dtype);
+                (Some(d_x), Some(d_weight))
+            }
+            (x, weight) => (x.then(of_x).and_then(one), weight.then(of_weight).and_then(one)),
+        };
+        let d_x = d_x.map(|d_x| reshaped(rows(d_x).0, shape));
         let d_bias = self.bias.then(|| is_wanted(2).then(|| column_sums(gradient, x.dtype)));
         let d_residual = self.residual.then(|| is_wanted(2 + usize::from(self.bias)).then_some(whole));
         let mut found = [d_x, d_weight].into_iter().chain(d_bias).chain(d_residual);

@@ -1,4 +1,4 @@
-//! The operations as CubeCL kernels: on CUDA's GPUs and wgpu's adapters, in fp32, bf16 and fp16.
+//! The operations as CubeCL kernels: on CUDA's GPUs and wgpu's adapters, in fp32 and bf16.
 //!
 //! Invariants:
 //! - Whatever type the values have, a kernel computes in fp32 and rounds once, when it writes.
@@ -29,5 +29,5 @@ pub(crate) use attention::{Attention, Layout};
 pub(crate) use cross_entropy::LinearCrossEntropy;
 pub(crate) use embedding::Embedding;
 pub(crate) use norm::Norm;
-pub use products::{MatrixProducts, use_products};
+pub use products::{MatrixProducts, Product, use_products};
 pub(crate) use squares::squares;

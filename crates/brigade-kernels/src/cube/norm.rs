@@ -118,6 +118,7 @@ impl<const N: usize> Operation<N, CubeTensor> for Norm {
                     d_gamma.clone().into_buffer_arg(),
                     d_beta.clone().into_buffer_arg(),
                     count,
+                    parts,
                     width / vector,
                     element(&x),
                 );
@@ -245,28 +246,33 @@ fn norm_parameters_kernel<T: Float, N: Size>(
     d_gamma: &mut [Vector<f32, N>],
     d_beta: &mut [Vector<f32, N>],
     rows: usize,
+    parts: usize,
     #[comptime] width: usize,
     #[define(T)] _element: ElemType,
 ) {
     let column = ABSOLUTE_POS_X as usize;
-    let part = CUBE_POS_Y as usize;
-    let mut of_gamma = Vector::<f32, N>::new(0.0f32);
-    let mut of_beta = Vector::<f32, N>::new(0.0f32);
-    if column < width {
-        let mut row = part * ROWS + UNIT_POS_Y as usize;
-        let end = min(part * ROWS + ROWS, rows);
-        while row < end {
-            let slope = Vector::<f32, N>::cast_from(gradient[row * width + column]);
-            let deviation = Vector::<f32, N>::cast_from(x[row * width + column]) - Vector::new(means[row]);
-            of_gamma += slope * deviation * Vector::new(factors[row]);
-            of_beta += slope;
-            row += CUBE_DIM_Y as usize;
+    let mut part = CUBE_POS_Y as usize;
+    while part < parts {
+        let mut of_gamma = Vector::<f32, N>::new(0.0f32);
+        let mut of_beta = Vector::<f32, N>::new(0.0f32);
+        if column < width {
+            let mut row = part * ROWS + UNIT_POS_Y as usize;
+            let end = min(part * ROWS + ROWS, rows);
+            while row < end {
+                let slope = Vector::<f32, N>::cast_from(gradient[row * width + column]);
+                let deviation =
+                    Vector::<f32, N>::cast_from(x[row * width + column]) - Vector::new(means[row]);
+                of_gamma += slope * deviation * Vector::new(factors[row]);
+                of_beta += slope;
+                row += CUBE_DIM_Y as usize;
+            }
         }
-    }
-    let of_gamma = sum_of_lanes(of_gamma);
-    let of_beta = sum_of_lanes(of_beta);
-    if UNIT_POS_Y == 0 && column < width {
-        d_gamma[part * width + column] = of_gamma;
-        d_beta[part * width + column] = of_beta;
+        let of_gamma = sum_of_lanes(of_gamma);
+        let of_beta = sum_of_lanes(of_beta);
+        if UNIT_POS_Y == 0 && column < width {
+            d_gamma[part * width + column] = of_gamma;
+            d_beta[part * width + column] = of_beta;
+        }
+        part += CUBE_COUNT_Y as usize;
     }
 }

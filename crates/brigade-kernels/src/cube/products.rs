@@ -4,15 +4,28 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use burn::tensor::DType;
 use burn_cubecl::kernel::matmul::{self, MatmulStrategy};
+use burn_cubecl::ops::numeric::{empty_device_contiguous_dtype, empty_device_dtype};
 use burn_cubecl::tensor::CubeTensor;
+
+/// The alignment of rows below which kernels of products are slow, in bytes.
+const ALIGNMENT: usize = 16;
+
+/// A product of `[…, m, k]` and `[…, k, n]`, and where it is to be.
+#[derive(Debug, Clone)]
+pub struct Product {
+    /// The left factor.
+    pub left: CubeTensor,
+    /// The right factor, of the same type.
+    pub right: CubeTensor,
+    /// The product, of the same type or fp32.
+    pub output: CubeTensor,
+}
 
 /// A library's products of matrices.
 pub trait MatrixProducts: Send + Sync {
-    /// The product of `[…, m, k]` and `[…, k, n]`, whose elements have this type; none if the library does not make it, or not on this device.
-    fn product(&self, left: &CubeTensor, right: &CubeTensor, dtype: DType) -> Option<CubeTensor>;
-
-    /// Writes the product where this tensor lies, which may be a part of a larger one; none if the library does not make it, or not on this device.
-    fn product_into(&self, left: &CubeTensor, right: &CubeTensor, output: &CubeTensor) -> Option<()>;
+    /// Writes products where their outputs lie, which may be parts of larger tensors: all of them, or none if the library does not make one, or not on this device. What
+    /// computes them is told of them together, so none may read what another writes.
+    fn products_into(&self, products: &[Product]) -> Option<()>;
 }
 
 static LIBRARIES: RwLock<Vec<Arc<dyn MatrixProducts>>> = RwLock::new(Vec::new());
@@ -24,17 +37,53 @@ pub fn use_products(library: impl MatrixProducts + 'static) {
 
 /// The product of `[…, m, k]` and `[…, k, n]`, whose elements have this type.
 pub(super) fn product(left: CubeTensor, right: CubeTensor, dtype: DType) -> CubeTensor {
-    let found = libraries().iter().find_map(|library| library.product(&left, &right, dtype));
-    found.unwrap_or_else(|| {
+    let [product] = products([(left, right)], dtype);
+    product
+}
+
+/// Several products, whose elements have this type.
+pub(super) fn products<const N: usize>(
+    factors: [(CubeTensor, CubeTensor); N],
+    dtype: DType,
+) -> [CubeTensor; N] {
+    if has_library() {
+        let made = factors.each_ref().map(|(left, right)| {
+            let output = output_of(left, right, dtype);
+            Product { left: left.clone(), right: right.clone(), output }
+        });
+        if products_into(&made).is_some() {
+            return made.map(|product| product.output);
+        }
+    }
+    factors.map(|(left, right)| {
         let shapes = (left.meta.shape().clone(), right.meta.shape().clone());
         matmul::matmul(left, right, None, MatmulStrategy::default(), dtype)
             .unwrap_or_else(|error| panic!("no product of {shapes:?}: {error:?}"))
     })
 }
 
-/// Writes the product where a tensor lies, if a library does.
-pub(super) fn product_into(left: CubeTensor, right: CubeTensor, output: &CubeTensor) -> Option<()> {
-    libraries().iter().find_map(|library| library.product_into(&left, &right, output))
+/// Memory for a product. Rows that are not aligned by themselves get a distance that is.
+fn output_of(left: &CubeTensor, right: &CubeTensor, dtype: DType) -> CubeTensor {
+    let mut shape = left.meta.shape().clone();
+    let columns = right.meta.shape().last().copied().unwrap_or(1);
+    if let Some(last) = shape.last_mut() {
+        *last = columns;
+    }
+    let new = match (columns * dtype.size()).is_multiple_of(ALIGNMENT) {
+        true => empty_device_contiguous_dtype,
+        false => empty_device_dtype,
+    };
+    new(left.client.clone(), left.device.clone(), shape, dtype)
+}
+
+/// Writes products where they belong, if a library does. None may read what another writes.
+pub(super) fn products_into(products: &[Product]) -> Option<()> {
+    libraries().iter().find_map(|library| library.products_into(products))
+}
+
+/// Whether a library may make products.
+pub(super) fn has_library() -> bool {
+    !libraries().is_empty()
 }
 
 fn libraries() -> Vec<Arc<dyn MatrixProducts>> {

@@ -67,6 +67,7 @@ pub(super) fn softmax(scores: &CubeTensor, keys: &Keys, scale: f32, part: Part) 
     let count = matrices * part.rows.len();
     let vector = vector_size(&[scores], part.width).min(vector_size(&[scores], row));
     let (cubes, units) = plane_for_each(scores, count);
+    let [held, plane] = held(scores, part.width / vector);
     debug_assert_eq!(keys.ranges.dtype, DType::U32);
     // SAFETY: it reads and writes `width` elements of these rows, and reads the ranges of their queries.
     unsafe {
@@ -90,6 +91,8 @@ pub(super) fn softmax(scores: &CubeTensor, keys: &Keys, scale: f32, part: Part) 
             keys.window,
             scale,
             keys.visible,
+            held,
+            plane,
             element(scores),
         );
     }
@@ -101,11 +104,7 @@ pub(super) fn softmax_backward(gradient: &CubeTensor, probabilities: &CubeTensor
     let count = matrices * part.rows.len();
     let vector = vector_size(&[gradient], part.width).min(vector_size(&[gradient], row));
     let (cubes, units) = plane_for_each(gradient, count);
-    let hardware = &gradient.client.properties().hardware;
-    let plane = hardware.plane_size_max.max(1) as usize;
-    let held = (part.width / vector).div_ceil(plane);
-    // Of planes that are not alike, and rows that are too long, nothing is held.
-    let held = if hardware.plane_size_min == hardware.plane_size_max && held <= MOST_HELD { held } else { 0 };
+    let [held, plane] = held(gradient, part.width / vector);
     // SAFETY: it reads and writes `width` elements of these rows, which both tensors have.
     unsafe {
         softmax_backward_kernel::launch_unchecked(
@@ -130,6 +129,15 @@ pub(super) fn softmax_backward(gradient: &CubeTensor, probabilities: &CubeTensor
     }
 }
 
+/// How many vectors of a row of `width` vectors each unit of a plane keeps, and the width of planes: none where planes are not alike, or rows too long.
+fn held(scores: &CubeTensor, width: usize) -> [usize; 2] {
+    let hardware = &scores.client.properties().hardware;
+    let plane = hardware.plane_size_max.max(1) as usize;
+    let held = width.div_ceil(plane);
+    let fits = hardware.plane_size_min == hardware.plane_size_max && held <= MOST_HELD;
+    [if fits { held } else { 0 }, plane]
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn softmax_kernel<T: Float, N: Size>(
     scores: &mut [Vector<T, N>],
@@ -146,6 +154,8 @@ fn softmax_kernel<T: Float, N: Size>(
     window: usize,
     scale: f32,
     #[comptime] visible: Visible,
+    #[comptime] held: usize,
+    #[comptime] plane: usize,
     #[define(T)] _element: ElemType,
 ) {
     let mut row = plane_index();
@@ -164,46 +174,83 @@ fn softmax_kernel<T: Float, N: Size>(
             Visible::Ranges => {
                 let place = (row / (length * key_heads)) * queries + query;
                 from = ranges[2 * place] as usize;
-                to = ranges[2 * place + 1] as usize;
+                to = min(ranges[2 * place + 1] as usize, keys);
+                from = min(from, to);
             }
         }
         let first = from / N::value();
         let last = (to + N::value() - 1) / N::value();
-
+        let lane = UNIT_POS_PLANE as usize;
         let mut highest = Vector::<f32, N>::new(LEAST);
-        let mut column = first + UNIT_POS_PLANE as usize;
-        while column < last {
-            highest = max(highest, seen::<T, N>(scores[start + column], column, from, to, scale));
-            column += PLANE_DIM as usize;
-        }
-        let mut top = LEAST.runtime();
-        #[unroll]
-        for lane in 0..N::value() {
-            top = max(top, highest.extract(lane));
-        }
-        let top = plane_max(top);
-
         let mut sums = Vector::<f32, N>::new(0.0f32);
-        let mut column = first + UNIT_POS_PLANE as usize;
-        while column < last {
-            let score = seen::<T, N>(scores[start + column], column, from, to, scale);
-            sums += (score - Vector::new(top)).exp();
-            column += PLANE_DIM as usize;
-        }
-        let factor = 1.0f32 / plane_sum(sums.vector_sum());
-
-        let mut column = UNIT_POS_PLANE as usize;
-        while column < width {
-            let mut probability = Vector::<f32, N>::new(0.0f32);
-            if column >= first && column < last && from < to {
-                let score = seen::<T, N>(scores[start + column], column, from, to, scale);
-                probability = (score - Vector::new(top)).exp() * Vector::new(factor);
+        if comptime!(held > 0) {
+            // The row is read once, and each exponential computed once.
+            let mut values = Array::<Vector<f32, N>>::new(held);
+            #[unroll]
+            for part in 0..held {
+                let column = part * plane + lane;
+                let mut value = Vector::<f32, N>::new(LEAST);
+                if column >= first && column < last {
+                    value = seen::<T, N>(scores[start + column], column, from, to, scale);
+                }
+                values[part] = value;
+                highest = max(highest, value);
             }
-            scores[start + column] = Vector::cast_from(probability);
-            column += PLANE_DIM as usize;
+            let top = highest_of_plane::<N>(highest);
+            #[unroll]
+            for part in 0..held {
+                let value = (values[part] - Vector::new(top)).exp();
+                values[part] = value;
+                sums += value;
+            }
+            let sum = plane_sum(sums.vector_sum());
+            // Where no key is seen, all are as high, and none counts.
+            let factor = select(from < to, 1.0f32 / sum, 0.0f32);
+            #[unroll]
+            for part in 0..held {
+                let column = part * plane + lane;
+                if column < width {
+                    scores[start + column] = Vector::cast_from(values[part] * Vector::new(factor));
+                }
+            }
+        } else {
+            let mut column = first + lane;
+            while column < last {
+                highest = max(highest, seen::<T, N>(scores[start + column], column, from, to, scale));
+                column += PLANE_DIM as usize;
+            }
+            let top = highest_of_plane::<N>(highest);
+            let mut column = first + lane;
+            while column < last {
+                let score = seen::<T, N>(scores[start + column], column, from, to, scale);
+                sums += (score - Vector::new(top)).exp();
+                column += PLANE_DIM as usize;
+            }
+            let factor = 1.0f32 / plane_sum(sums.vector_sum());
+            let mut column = lane;
+            while column < width {
+                let mut probability = Vector::<f32, N>::new(0.0f32);
+                if column >= first && column < last && from < to {
+                    let score = seen::<T, N>(scores[start + column], column, from, to, scale);
+                    probability = (score - Vector::new(top)).exp() * Vector::new(factor);
+                }
+                scores[start + column] = Vector::cast_from(probability);
+                column += PLANE_DIM as usize;
+            }
         }
         row += plane_count();
     }
+}
+
+/// The highest of all elements that the plane's units have.
+#[cube]
+fn highest_of_plane<N: Size>(highest: Vector<f32, N>) -> f32 {
+    let mut top = LEAST.runtime();
+    #[unroll]
+    for lane in 0..N::value() {
+        top = max(top, highest.extract(lane));
+    }
+    plane_max(top)
 }
 
 /// Scores of keys that are seen, and [`LEAST`] for others.

@@ -9,19 +9,39 @@ use cubecl::prelude::*;
 use super::apply::is_fused;
 use super::launch::{empty, plane_count, plane_for_each, plane_index, vector_size};
 
-/// The sums of squares of each `chunk` elements, of which the last may have fewer; none if there are no kernels for this tensor.
-pub(crate) fn squares(tensor: &Tensor<1>, chunk: usize) -> Option<Tensor<1>> {
-    let dispatch = tensor.clone().into_dispatch();
-    if !is_fused(&[&dispatch]) || tensor.dtype() != DType::F32 {
+/// The sums of squares of each `chunk` elements, the last of them padded with zeros, in order; none if there are no kernels for this tensor.
+pub(crate) fn squares(tensor: &Tensor<1>, chunk: usize) -> Option<Vec<Tensor<1>>> {
+    let [elements] = tensor.dims();
+    if !is_fused(&[&tensor.clone().into_dispatch()]) || tensor.dtype() != DType::F32 {
         return None;
     }
-    let values = into_contiguous(tensor.clone().without_autodiff().try_into_primitive::<Cube>().ok()?);
+    let tensor = tensor.clone().without_autodiff();
+    let whole = elements / chunk * chunk;
+    let mut sums = Vec::new();
+    if whole > 0 {
+        sums.push(of_chunks(tensor.clone().slice(0..whole), chunk));
+    }
+    if whole < elements {
+        let zeros = Tensor::zeros([whole + chunk - elements], &tensor.device());
+        let rest = tensor.slice(whole..elements);
+        sums.push(of_chunks(Tensor::cat(vec![rest, zeros], 0), chunk));
+    }
+    Some(sums)
+}
+
+/// Of whole chunks.
+fn of_chunks(tensor: Tensor<1>, chunk: usize) -> Tensor<1> {
+    let Ok(values) = tensor.try_into_primitive::<Cube>() else {
+        unreachable!("it was asked whether the tensor is on such a device")
+    };
+    let values = into_contiguous(values);
     let elements = values.meta.num_elements();
-    let chunks = elements.div_ceil(chunk);
+    let chunks = elements / chunk;
     let sums = empty(&values, [chunks], DType::F32);
-    let vector = vector_size(&[&values], elements).min(vector_size(&[&values], chunk));
+    // It depends on the chunk alone, so that a chunk has the same sum wherever it is.
+    let vector = vector_size(&[&values], chunk);
     let (cubes, units) = plane_for_each(&values, chunks);
-    // SAFETY: it reads the elements of each chunk that there are, and writes a number for each chunk.
+    // SAFETY: it reads the elements of each chunk, and writes a number for each.
     unsafe {
         squares_kernel::launch_unchecked(
             &values.client,
@@ -31,25 +51,18 @@ pub(crate) fn squares(tensor: &Tensor<1>, chunk: usize) -> Option<Tensor<1>> {
             vector,
             values.clone().into_buffer_arg(),
             sums.clone().into_buffer_arg(),
-            elements / vector,
             chunk / vector,
             chunks,
         );
     }
-    Some(Tensor::from_primitive::<Cube>(sums))
+    Tensor::from_primitive::<Cube>(sums)
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn squares_kernel<N: Size>(
-    values: &[Vector<f32, N>],
-    sums: &mut [f32],
-    elements: usize,
-    chunk: usize,
-    chunks: usize,
-) {
+fn squares_kernel<N: Size>(values: &[Vector<f32, N>], sums: &mut [f32], chunk: usize, chunks: usize) {
     let mut index = plane_index();
     while index < chunks {
-        let end = min(index * chunk + chunk, elements);
+        let end = index * chunk + chunk;
         let mut sum = Vector::<f32, N>::new(0.0f32);
         let mut place = index * chunk + UNIT_POS_PLANE as usize;
         while place < end {

@@ -121,7 +121,12 @@ pub fn is_fused<const D: usize>(tensor: &Tensor<D>) -> bool {
     is_on_host(&dispatch)
 }
 
-/// Whether they are fused on this tensor in host memory.
+/// Whether the operations of this crate are fused on this tensor in host memory.
+pub fn is_fused_on_cpu<const D: usize>(tensor: &Tensor<D>) -> bool {
+    is_on_host(&tensor.clone().into_dispatch())
+}
+
+/// [`is_fused_on_cpu`].
 pub(crate) fn is_on_host(tensor: &DispatchTensor) -> bool {
     let is_there = || {
         primitive::<Autodiff<Flex, NoCheckpointing>>(tensor).is_some() || primitive::<Flex>(tensor).is_some()

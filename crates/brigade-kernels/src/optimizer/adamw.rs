@@ -76,7 +76,13 @@ impl ScaledStep for AdamW {
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
         #[cfg(feature = "cube")]
-        if let Some(fused) = self.fused.filter(|_| fits_kernels(&tensor) && fits_kernels(&gradient)) {
+        if let Some(fused) = self.fused
+            && state
+                .iter()
+                .flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2])
+                .chain([&tensor, &gradient])
+                .all(fits_kernels)
+        {
             let (time, [moment_1, moment_2]) = moments(state, &tensor);
             let step = Step { learning_rate, number: time as i32, scale: scale.unwrap_or(1.0) as f32 };
             let [tensor, moment_1, moment_2] =

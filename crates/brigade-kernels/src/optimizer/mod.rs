@@ -27,8 +27,9 @@ pub trait ScaledStep: Optimizer {
     ) -> (Tensor<D>, Option<Self::State<D>>);
 }
 
-/// The sums of squares of each `chunk` elements of a flat fp32 tensor, of which the last may have fewer, by a kernel of its device; none where there is none.
-pub fn chunk_squares(tensor: &Tensor<1>, chunk: usize) -> Option<Tensor<1>> {
+/// The sums of squares of each `chunk` elements of a flat fp32 tensor, the last of them padded with zeros, in order, by a kernel of its device; none where there is none. A chunk has
+/// the same sum wherever it is.
+pub fn chunk_squares(tensor: &Tensor<1>, chunk: usize) -> Option<Vec<Tensor<1>>> {
     #[cfg(feature = "cube")]
     return crate::cube::squares(tensor, chunk);
     #[cfg(not(feature = "cube"))]

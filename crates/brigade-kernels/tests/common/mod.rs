@@ -77,12 +77,12 @@ fn run<const N: usize, const D: usize>(
 }
 
 /// A device, and the shares that [`compare`] allows in fp32 and in bf16, if it has that.
-type Tested = (&'static str, Device, [f64; 2], Option<[f64; 2]>);
+pub type Tested = (&'static str, Device, [f64; 2], Option<[f64; 2]>);
 
 const HALF: [f64; 2] = [1.0 / 64.0, 1.0 / 128.0];
 
 /// The CPU, and devices with kernels: of CUDA with the variable `BRIGADE_REQUIRE_CUDA` set to 1, and of wgpu where there is an adapter.
-fn devices() -> &'static [Tested] {
+pub fn devices() -> &'static [Tested] {
     static DEVICES: OnceLock<Vec<Tested>> = OnceLock::new();
     DEVICES.get_or_init(|| {
         let mut devices = vec![("cpu", Device::flex(), [4e-6, 1e-6], Some(HALF))];

@@ -1,7 +1,7 @@
 //! Attention with what some models do to its scores and probabilities.
 
 use brigade_kernels::{
-    AttentionDropout, Mask, attention, attention_through, attention_with_dropout, is_fused,
+    AttentionDropout, Mask, attention, attention_through, attention_with_dropout, is_fused_on_cpu,
 };
 use burn::nn::Dropout;
 use burn::tensor::{Device, Distribution, Tensor};
@@ -17,7 +17,7 @@ pub(crate) fn attend(
     let drops = dropout.prob > 0.0 && q.device().is_autodiff();
     match (softcap, drops) {
         (None, false) => attention(q, k, v, mask, scale),
-        (None, true) if is_fused(&q) => {
+        (None, true) if is_fused_on_cpu(&q) => {
             let seed = draw_seed(&q.device().inner());
             let dropout = AttentionDropout { probability: dropout.prob as f32, seed };
             attention_with_dropout(q, k, v, mask, scale, dropout)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use brigade_kernels::{DeferredGradients, deferring};
+use brigade_kernels::{DeferredGradients, deferring, with_gradient};
 use burn::tensor::Tensor;
 
 use super::second_half::{BlockGradients, SecondHalf};
@@ -73,7 +73,7 @@ impl Run {
         let root = root.or_else(|| {
             let terms =
                 output.0.into_iter().zip(above).filter_map(|(part, gradient)| match (part, gradient) {
-                    (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some((y * gradient).sum()),
+                    (Part::Float(y, _), Some(gradient)) if y.is_tracked() => Some(with_gradient(y, gradient)),
                     _ => None,
                 });
             terms.reduce(|a, b| a + b)
