@@ -243,10 +243,15 @@ row_profile() {
 
 row=machine
 gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1) || gpu="none"
-# Brigade would find NCCL itself, but is to use the same one as torch, which it is compared with.
+# Brigade would find NCCL and cuBLAS itself, but is to use the same ones as torch, which it is compared with.
 if [ -z "${BRIGADE_NCCL:-}" ]; then
     nccl=$("$python" -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null) || nccl=
     [ ! -f "$nccl" ] || export BRIGADE_NCCL=$nccl
+fi
+if [ -z "${BRIGADE_CUBLAS:-}" ]; then
+    cublas=$("$python" -c 'import nvidia, os
+print(next(f for p in nvidia.__path__ for d in ("cu13", "cublas") for v in "32" if os.path.isfile(f := f"{p}/{d}/lib/libcublas.so.1{v}")))' 2>/dev/null) || cublas=
+    [ ! -f "$cublas" ] || export BRIGADE_CUBLAS=$cublas
 fi
 record line row=machine name=machine "GPU, driver, memory=$gpu" "program=$(basename "$brigade")" "config=$config" \
     "CPUs=$(nproc)" "torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null || echo none)" \

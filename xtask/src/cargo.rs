@@ -48,10 +48,25 @@ pub fn program() -> OsString {
 }
 
 /// Cargo with these arguments, in the workspace's root.
+///
+/// It does not get what cargo has told this program about itself: some build scripts of dependencies run again when such a variable is another one, and with them everything that
+/// depends on them is built again, each time that somebody builds by cargo and then by this program.
 pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(program());
     command.args(args).current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_this_program) {
+            command.env_remove(name);
+        }
+    }
     command
+}
+
+/// Whether cargo sets a variable for the program that it runs.
+fn is_of_this_program(name: &str) -> bool {
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
 
 /// Whether a subcommand is installed.
@@ -105,7 +120,8 @@ pub fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
 pub fn shown(command: &Command) -> String {
     let mut line = String::new();
     for (name, value) in command.get_envs() {
-        let value = value.unwrap_or_default().to_string_lossy();
+        let Some(value) = value else { continue };
+        let value = value.to_string_lossy();
         line += &format!("{}={} ", name.to_string_lossy(), quoted(&value));
     }
     line += "cargo";
@@ -124,6 +140,14 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
+
+    #[test]
+    fn what_cargo_says_of_this_program_is_kept_from_others() {
+        let command = command(&["build"]);
+        assert!(command.get_envs().any(|(name, value)| name == "CARGO_MANIFEST_DIR" && value.is_none()));
+        assert_eq!(shown(&command), "cargo build");
+        assert!(is_of_this_program("CARGO_PKG_NAME") && !is_of_this_program("CARGO_HOME"));
+    }
 
     #[test]
     fn finds_the_executable_among_messages() {

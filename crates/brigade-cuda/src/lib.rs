@@ -1,4 +1,4 @@
-//! The CUDA backend: the GPU of a rank, and NCCL with deadlines. The driver and NCCL are found at run time.
+//! The CUDA backend: the GPU of a rank, NCCL with deadlines, and cuBLAS. The driver and both libraries are found at run time.
 //!
 //! # Invariants
 //! - **Nothing is linked.** The driver and NCCL are loaded when they are first needed. If something is missing, an [`Error`] says
@@ -37,7 +37,7 @@
 //!   found.
 //!
 //! # Reading order
-//! [`Error`] → `driver` (GPUs, contexts, streams, events) → `nccl` (communicators) → `watchdog` (operations that do not end) →
+//! [`Error`] → `driver` (GPUs, contexts, streams, events) → `cublas` (products of matrices) → `nccl` (communicators) → `watchdog` (operations that do not end) →
 //! `stream` (operations among what is computed) → `doctor` (all of it, as findings for people) → `tensors` (Burn; the feature
 //! `tensors`, on by default) → `autotune` (a cache of the fastest kernels).
 
