@@ -2,14 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod common;
+#[path = "common/devices.rs"]
+mod devices;
 
 use brigade_kernels::{AdamWConfig, LionConfig, ScaledStep, SgdConfig, chunk_squares, set_fused};
 use burn::optim::{
     self, Optimizer, RecordState, StateSink, decay::WeightDecayConfig, momentum::MomentumConfig,
 };
 use burn::tensor::{Device, Tensor, TensorData};
-use common::devices;
+use devices::devices;
 
 /// The bits of some values after each of five steps, and of the state's arrays with their names.
 fn steps(optimizer: &impl Optimizer, elements: usize, zero: f32) -> Vec<Vec<(String, Vec<u32>)>> {

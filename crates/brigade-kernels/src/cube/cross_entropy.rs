@@ -222,7 +222,7 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
                 loss -= share * all;
             }
             // Of a target that is none, no number: 0 / 0.
-            let none = (loss - loss) / (loss - loss);
+            let none = (loss * 0.0f32) / (logarithm * 0.0f32);
             losses[first + row] = select(counts, select(is_class, loss * weight, none), 0.0f32);
             hits[first + row] = select(counts && value >= of_cube, weight, 0.0f32);
         }
@@ -316,11 +316,11 @@ fn scaled_kernel<T: Float, U: Float, N: Size>(
     tensor: &[Vector<T, N>],
     factor: &[f32],
     output: &mut [Vector<U, N>],
-    elements: usize,
+    count: usize,
     #[define(T, U)] _elements: [ElemType; 2],
 ) {
     let mut index = ABSOLUTE_POS;
-    while index < elements {
+    while index < count {
         output[index] =
             Vector::cast_from(Vector::<f32, N>::cast_from(tensor[index]) * Vector::new(factor[0]));
         index += unit_count();

@@ -179,7 +179,7 @@ fn softmax_kernel<T: Float, N: Size>(
             }
         }
         let first = from / N::value();
-        let last = (to + N::value() - 1) / N::value();
+        let last = to.div_ceil(N::value());
         let lane = UNIT_POS_PLANE as usize;
         let mut highest = Vector::<f32, N>::new(LEAST);
         let mut sums = Vector::<f32, N>::new(0.0f32);
