@@ -35,7 +35,7 @@ pub struct CrossEntropyConfig {
 /// of `x` and `weight` are made with them, in the forward pass. Of `x` and `weight` in bf16, logits (but on GPUs), loss and the sums of gradients are fp32.
 ///
 /// # Panics
-/// If the shapes do not fit, or, on the CPU, a target that is not ignored is above the last class; elsewhere the loss is no number then.
+/// If the shapes do not fit, or, on the CPU, a target that is not ignored is above the last class; elsewhere the loss is infinite then.
 pub fn linear_cross_entropy(
     x: Tensor<2>,
     weight: Tensor<2>,

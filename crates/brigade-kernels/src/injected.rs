@@ -1,11 +1,11 @@
 //! Where a backward pass begins, with a gradient that is known already.
 
+#[cfg(feature = "cube")]
 use burn::backend::DispatchTensor;
 use burn::tensor::Tensor;
 
-use crate::function::{Function, apply_function};
-
-/// A number whose backward pass gives `output` this gradient: as `(output · gradient).sum()` has it, but nothing is multiplied or added up. The number itself is 0.
+/// A number whose backward pass gives `output` this gradient: `(output · gradient).sum()`. On devices with kernels (features `cuda` and `wgpu`) nothing is multiplied or added up for
+/// it, and the number itself is 0: there, a whole sum takes longer than all else at the boundary of a block.
 ///
 /// ```
 /// use brigade_kernels::with_gradient;
@@ -19,17 +19,26 @@ use crate::function::{Function, apply_function};
 /// ```
 ///
 /// # Panics
-/// If the shapes differ, or as [`apply_function`] does.
+/// If the shapes differ.
 pub fn with_gradient(output: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
     assert!(output.dims() == gradient.dims(), "a gradient of {:?} for {:?}", gradient.dims(), output.dims());
-    let function = WithGradient(gradient.without_autodiff());
-    Tensor::from_dispatch(apply_function(function, [output.into_dispatch()]).0)
+    #[cfg(feature = "cube")]
+    {
+        let tensor = output.clone().into_dispatch();
+        if crate::cube::is_on_device(&tensor) {
+            let function = WithGradient(gradient.without_autodiff());
+            return Tensor::from_dispatch(crate::function::apply_function(function, [tensor]).0);
+        }
+    }
+    (output * gradient).sum()
 }
 
+#[cfg(feature = "cube")]
 #[derive(Debug)]
 struct WithGradient(Tensor<1>);
 
-impl Function<1> for WithGradient {
+#[cfg(feature = "cube")]
+impl crate::function::Function<1> for WithGradient {
     type Saved = ();
     type Extra = ();
 

@@ -20,7 +20,8 @@ const DOCUMENTED: [&str; 5] = ["--no-deps", "--lib", "--examples", "--bin", "xta
 
 /// Tests of brigade-wgpu, of kernels, and of training. One command, so that Burn is built once for them.
 const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu --lib \
-                          --test collectives --test devices --test processes --test backends --test device_memory --test gradients";
+                          --test collectives --test devices --test processes --test backends --test device_memory \
+                          --test gradients --test injected --test optimizers";
 
 /// What the checks depend on.
 pub struct Machine<'a> {
@@ -173,7 +174,7 @@ mod tests {
             format!(
                 "{required} -p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu \
                  --lib --test collectives --test devices --test processes --test backends --test device_memory \
-                 --test gradients --profile ci"
+                 --test gradients --test injected --test optimizers --profile ci"
             ),
         );
         assert_eq!(lines[lines.len() - 3], expected);

@@ -221,8 +221,8 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             if comptime!(is_smoothed) {
                 loss -= share * all;
             }
-            // Of a target that is none, no number: 0 / 0.
-            let none = (loss * 0.0f32) / (logarithm * 0.0f32);
+            // Of a target that is none, an infinite one, which shaders cannot write as a constant.
+            let none = (logarithm * logarithm + 1000.0f32).exp();
             losses[first + row] = select(counts, select(is_class, loss * weight, none), 0.0f32);
             hits[first + row] = select(counts && value >= of_cube, weight, 0.0f32);
         }
