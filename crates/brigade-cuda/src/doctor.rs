@@ -2,7 +2,7 @@
 
 use brigade_report::{Finding, HumanBytes};
 
-use crate::cublas::{CUBLAS_FILE, cublas};
+use crate::cublas::{CUBLAS_FILE, cublas, is_cublas_named};
 use crate::driver::{Driver, Gpu, driver};
 use crate::error::Error;
 use crate::nccl::refusal;
@@ -39,6 +39,10 @@ pub fn examine() -> Vec<Finding> {
     }
     findings.push(match cublas() {
         Ok(cublas) => Finding::good("cuBLAS", format!("{} ({})", cublas.version_name(), cublas.path())),
+        Err(error) if is_cublas_named() => {
+            let advice = "Set it to the file of cuBLAS (libcublas.so.13), or to off, or unset it";
+            Finding::bad("cuBLAS", error.to_string(), advice)
+        }
         Err(error) => Finding::good("cuBLAS", error.to_string()).with_advice(
             "Products of matrices are then Burn's own kernels, which are several times slower: install it (the package libcublas, or pip install nvidia-cublas) and set \
              BRIGADE_CUBLAS to its file, or add its folder to LD_LIBRARY_PATH",

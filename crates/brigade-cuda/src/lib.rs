@@ -43,6 +43,10 @@
 
 #[cfg(any(test, feature = "autotune"))]
 mod autotune;
+#[cfg_attr(
+    not(feature = "tensors"),
+    allow(dead_code, unused_imports, reason = "only products of tensors use it")
+)]
 mod cublas;
 mod doctor;
 mod driver;

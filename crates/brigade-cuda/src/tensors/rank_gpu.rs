@@ -77,9 +77,12 @@ pub fn gpu_count() -> Result<usize, Error> {
 /// share GPUs, or if there is only one rank.
 ///
 /// # Errors
-/// If there is no driver, or no NCCL, or too few GPUs.
+/// If there is no driver, or no NCCL, or too few GPUs, or the file that `BRIGADE_CUBLAS` names cannot be loaded.
 pub fn check_gpus(ranks: usize, world: usize, sharing: bool) -> Result<(), Error> {
     let visible = gpu_count()?;
+    if is_cublas_named() {
+        cublas()?;
+    }
     if sharing {
         return gpu_for(0, ranks, visible).map(drop);
     }

@@ -27,10 +27,15 @@ stand_in_test!(everything_that_is_found_is_shown, ["STAND_IN_GPUS" = "3", "NCCL_
 
 stand_in_test!(
     what_is_missing_is_shown_with_advice,
-    ["STAND_IN_INIT" = "100", "BRIGADE_NCCL" = "/nowhere", "CUDA_VISIBLE_DEVICES" = ""],
+    [
+        "STAND_IN_INIT" = "100",
+        "BRIGADE_NCCL" = "/nowhere",
+        "BRIGADE_CUBLAS" = "/nowhere",
+        "CUDA_VISIBLE_DEVICES" = ""
+    ],
     {
         let findings = examine();
-        for name in ["driver", "NCCL", "environment"] {
+        for name in ["driver", "NCCL", "cuBLAS", "environment"] {
             let finding = finding(&findings, name);
             println!("{finding:?}");
             assert!(
