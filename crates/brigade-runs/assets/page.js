@@ -24,6 +24,8 @@ function drawAll(data) {
     place.plot = drawChart(place, { ...chart, axis: state.axis }, view);
   }
   if (data.heat) drawHeat(document.getElementById("heat"), data.heat, data.heat.measures[state.measure]);
+  const timeline = document.getElementById("step-timeline");
+  if (data.timeline && timeline) drawTimeline(timeline, data.timeline);
   document.documentElement.dataset.charts = document.querySelectorAll("[data-points]").length;
 }
 

@@ -2,6 +2,7 @@
 
 mod memory;
 mod runs;
+mod step_timeline;
 mod summary;
 mod templates;
 
@@ -13,6 +14,7 @@ use crate::run::{Difference, Run, Setting};
 use crate::scaling::{Finding, diagnose};
 
 pub(crate) use runs::{runs_data, runs_page};
+pub use step_timeline::{RankTimeline, SpanKind, StepSpan, StepTimeline};
 
 use memory::MemoryRow;
 use summary::Figure;
@@ -29,6 +31,8 @@ pub struct PageData {
     pub events: Vec<Mark>,
     /// The ranks' times.
     pub heat: Option<Heat>,
+    /// What ranks did in the last step of the newest timeline, if the run has one.
+    pub timeline: Option<StepTimeline>,
     /// The run that it is compared with.
     pub compare: Option<Compared>,
     /// Where a server tells of changes, if one does.
@@ -65,6 +69,7 @@ struct View<'a> {
     settings: &'a [Setting],
     charts: Vec<ChartPlace<'a>>,
     has_heat: bool,
+    timeline: Option<&'a StepTimeline>,
 }
 
 /// Where a chart stands in the page.
@@ -83,6 +88,7 @@ impl PageData {
             charts: charts(&run.records, run.unit()),
             events: marks(run),
             heat: heat(run),
+            timeline: step_timeline::step_timeline(run),
             compare: other.map(|other| Compared {
                 name: other.name.clone(),
                 charts: charts(&other.records, other.unit()),
@@ -137,5 +143,6 @@ fn view<'a>(run: &'a Run, other: Option<&'a Run>, data: &'a PageData) -> View<'a
             .map(|chart| ChartPlace { id: &chart.id, title: &chart.title, hint: chart.hint })
             .collect(),
         has_heat: data.heat.is_some(),
+        timeline: data.timeline.as_ref(),
     }
 }

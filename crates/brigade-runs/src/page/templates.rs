@@ -29,7 +29,11 @@ const SCRIPTS: [&str; 6] = [
 ];
 
 /// What the page of one run has besides.
-const OF_ONE: [&str; 2] = [include_str!("../../assets/heat.js"), include_str!("../../assets/page.js")];
+const OF_ONE: [&str; 3] = [
+    include_str!("../../assets/heat.js"),
+    include_str!("../../assets/timeline.js"),
+    include_str!("../../assets/page.js"),
+];
 
 /// What the page of many runs has besides.
 const OF_MANY: &str = include_str!("../../assets/runs.js");

@@ -62,11 +62,17 @@ fn shows(path: &Path, html: &str) {
     assert_eq!(between(&document, "data-errors=\"", "\""), "0");
     let data = data(html);
     let charts = data["charts"].as_array().unwrap();
-    assert_eq!(
-        between(&document, "data-charts=\"", "\""),
-        (charts.len() + 1).to_string(),
-        "and the heat map"
-    );
+    let spans = data["timeline"]["rows"].as_array().map(|rows| {
+        let of = |row: &Value| row["spans"].as_array().unwrap().len();
+        rows.iter().map(of).sum::<usize>()
+    });
+    let count = charts.len() + 1 + usize::from(spans.is_some());
+    assert_eq!(between(&document, "data-charts=\"", "\""), count.to_string(), "with heat map and timeline");
+    if let Some(spans) = spans {
+        let place = between(&document, "id=\"step-timeline\"", "</section>");
+        assert_eq!(between(place, "data-points=\"", "\""), spans.to_string());
+        assert!(place.contains("<canvas") && place.contains("waits most"), "{place}");
+    }
     for chart in charts {
         let id = chart["id"].as_str().unwrap();
         let place = between(&document, &format!("id=\"chart-{id}\""), "</section>");
@@ -88,6 +94,7 @@ fn a_browser_draws_every_chart_without_an_error() {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     made::run(&a, 40);
     made::run(&b, 25);
+    made::timeline(&a, &crate::idle::pipeline());
     let [a, b] = [a, b].map(|dir| Run::read(&dir).unwrap());
     for other in [None, Some(&b)] {
         let html = page(&a, other).unwrap();

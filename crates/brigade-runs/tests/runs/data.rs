@@ -157,3 +157,48 @@ fn two_runs_stand_in_one_page_with_what_differs() {
     assert!(html.contains("Differences to b"), "{html}");
     assert!(html.contains("<code>train.steps</code></td><td><code>40</code></td><td><code>25</code>"));
 }
+
+#[test]
+fn the_last_step_of_the_newest_timeline_is_in_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    made::run(folder.path(), 5);
+    let page_data = || data(&page(&Run::read(folder.path()).unwrap(), None).unwrap());
+    assert!(page_data()["timeline"].is_null());
+
+    made::timeline(folder.path(), &crate::idle::pipeline());
+    let timeline = page_data()["timeline"].take();
+    assert_eq!((&timeline["step"], &timeline["seconds"]), (&4.into(), &1.0.into()));
+    let rows = timeline["rows"].as_array().unwrap();
+    let names: Vec<&Value> = rows.iter().map(|row| &row["name"]).collect();
+    assert_eq!(names, ["0 · stage 0", "1 · stage 1"]);
+    for (row, waited) in rows.iter().zip([0.8, 0.4]) {
+        assert!((row["waited"].as_f64().unwrap() - waited).abs() < 1e-6, "{row}");
+    }
+    let spans: Vec<(&str, &str, f64, f64)> = (rows[0]["spans"].as_array().unwrap().iter())
+        .map(|span| {
+            let text = |key: &str| span[key].as_str().unwrap();
+            let number = |key: &str| span[key].as_f64().unwrap();
+            (text("kind"), text("name"), number("start"), number("end"))
+        })
+        .collect();
+    let expected = [
+        ("forward", "F0.0", 0.0, 0.1),
+        ("backward", "B0.0", 0.7, 0.8),
+        ("wait", "pipeline", 0.1, 0.7),
+        ("wait", "data", 0.8, 0.85),
+        ("wait", "all_reduce", 0.85, 1.0),
+    ];
+    assert_eq!(spans, expected);
+}
+
+#[test]
+fn a_timeline_that_cannot_be_read_leaves_the_page_without_one() {
+    let folder = tempfile::tempdir().unwrap();
+    made::run(folder.path(), 5);
+    made::timeline(folder.path(), &crate::idle::pipeline());
+    let file = folder.path().join("profile/steps-4-4.json");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, &text[..text.len() / 2]).unwrap();
+    let data = data(&page(&Run::read(folder.path()).unwrap(), None).unwrap());
+    assert!(data["timeline"].is_null());
+}

@@ -4,7 +4,7 @@ use brigade_report::timeline::{Timeline, TimelineInfo, Track, Tracks};
 use brigade_runs::timeline::{Reason, idle};
 
 /// Two stages, of which the second has three blocks of four; a step of 1 s with one micro-batch. All blocks take 0.1 s forward and 0.1 s backward.
-fn pipeline() -> Timeline {
+pub fn pipeline() -> Timeline {
     let mut events = Vec::new();
     for (rank, first, count) in [(0, 0, 1), (1, 1, 3)] {
         let mut tracks = Tracks::new(rank, format!("rank {rank}"));
@@ -13,7 +13,8 @@ fn pipeline() -> Timeline {
         let (forward, backward) = if rank == 0 { (0.0, 0.7) } else { (0.1, 0.4) };
         for (action, name, begin) in [("forward", "F0.0", forward), ("backward", "B0.0", backward)] {
             let long = 0.1 * f64::from(count);
-            tracks.span(Track::Schedule, (name.into(), "action"), at(begin, begin + long), []);
+            let args = [("action", action.into())];
+            tracks.span(Track::Schedule, (name.into(), "action"), at(begin, begin + long), args);
             for block in 0..count {
                 let begin = begin + 0.1 * f64::from(block);
                 let args = [("action", action.into()), ("block", (first + block).into())];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use brigade_report::timeline::{PROFILE_FOLDER, Timeline, timeline_file};
 use brigade_report::{
     CheckpointRecord, Collective, Compute, ConsoleMode, MemoryRecord, RankSeconds, Reporter, ReporterOptions,
     RunEvent, StepRecord,
@@ -77,4 +78,13 @@ pub fn run(dir: &Path, steps: u64) {
     reporter.event(RunEvent::Finished { step: steps, ended_early: None }).unwrap();
     reporter.finish();
     std::fs::write(dir.join("config.toml"), CONFIG).unwrap();
+}
+
+/// Writes a timeline into a run's folder.
+pub fn timeline(dir: &Path, timeline: &Timeline) {
+    let info = &timeline.other_data;
+    let folder = dir.join(PROFILE_FOLDER);
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join(timeline_file(info.first_step, info.last_step));
+    std::fs::write(file, serde_json::to_vec(timeline).unwrap()).unwrap();
 }
