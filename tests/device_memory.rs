@@ -8,6 +8,11 @@
 #[path = "backends/backend.rs"]
 mod backend;
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
 use brigade::core::plan::{Configuration, Footprint};
 use brigade::core::{Batch, DATA, Engine, EngineSettings, Float, Groups, OptimizerFactory, Recompute, Zero};
 use brigade::models::Tokens;
@@ -71,30 +76,67 @@ fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {
     Footprint::of(&configuration).unwrap().stages[0].memory.peak()
 }
 
-/// Bytes that the device's pools have taken after two steps, and what was planned.
-fn taken_and_planned(device: &Device, groups: &Groups) -> (f64, f64) {
+/// Bytes of a device, and what was planned.
+struct Memory {
+    /// Most that tensors had at a time in two steps.
+    in_use: f64,
+    /// What the pools have taken after them.
+    reserved: f64,
+    planned: f64,
+}
+
+/// The most bytes in use while something runs, looked at every millisecond.
+fn most_in_use(device: &Device, run: impl FnOnce()) -> u64 {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut most = 0;
+            while !is_done.load(Relaxed) {
+                most = most.max(device.memory_pool_usage().unwrap().bytes_in_use);
+                thread::sleep(Duration::from_millis(1));
+            }
+            most
+        });
+        run();
+        is_done.store(true, Relaxed);
+        watcher.join().unwrap()
+    })
+}
+
+fn memory_of_steps(device: &Device, groups: &Groups) -> Memory {
     let adamw = AdamWConfig::new().build();
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let model = SHAPE.model(1, device).unwrap();
     let mut engine = Engine::new(model, 1, &optimizer, groups.clone(), settings()).unwrap();
     let planned = planned(engine.chain().units(&[]).unwrap(), groups.over(&DATA).size());
-    for _ in 0..2 {
-        engine.step(vec![batch(device), batch(device)], 1e-3).unwrap();
-    }
-    (device.memory_pool_usage().unwrap().bytes_reserved as f64, planned as f64)
+    let in_use = most_in_use(device, || {
+        for _ in 0..2 {
+            engine.step(vec![batch(device), batch(device)], 1e-3).unwrap();
+        }
+    });
+    let reserved = device.memory_pool_usage().unwrap().bytes_reserved;
+    Memory { in_use: in_use as f64, reserved: reserved as f64, planned: planned as f64 }
 }
 
-/// What pools may take of the plan: never less, and with the pages that are not full, which weigh much beside a small
-/// model, 1.55 of it on Mesa's software adapter.
-const TAKEN: std::ops::Range<f64> = 0.95..1.75;
+/// What tensors may take of the plan. The watcher may miss the very peak.
+const IN_USE: std::ops::Range<f64> = 0.85..1.05;
+
+/// What pools may take of the plan, with the pages that are not full. They weigh much beside a small model: on Mesa's
+/// software adapter there are seven of 26 MB, and 1.8 of the plan are taken.
+const RESERVED: std::ops::Range<f64> = 0.95..1.9;
 
 #[test]
 fn pools_take_what_is_planned_and_pages_that_are_not_full() {
     for backend in backends() {
-        let (taken, planned) =
-            backend.on_threads(1, 1, |device, groups| taken_and_planned(&device, &groups)).swap_remove(0);
-        let ratio = taken / planned;
-        println!("{}: {taken} bytes, {planned} planned: {ratio:.3}", backend.name);
-        assert!(TAKEN.contains(&ratio), "{}: {taken} bytes, {planned} planned", backend.name);
+        let Memory { in_use, reserved, planned } =
+            backend.on_threads(1, 1, |device, groups| memory_of_steps(&device, &groups)).swap_remove(0);
+        let text = format!(
+            "{}: {in_use} bytes in use, {reserved} in pools, {planned} planned: {:.3}, {:.3}",
+            backend.name,
+            in_use / planned,
+            reserved / planned
+        );
+        println!("{text}");
+        assert!(IN_USE.contains(&(in_use / planned)) && RESERVED.contains(&(reserved / planned)), "{text}");
     }
 }
