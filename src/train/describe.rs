@@ -6,15 +6,16 @@ use std::ops::Range;
 
 use brigade_core::compress::{Compression, Method};
 use brigade_core::plan::ranges;
-use brigade_core::{Activation, Batch, Chain, DATA, DP, Float, Model, PP, REPLICATE, WORKERS};
+use brigade_core::{Activation, Batch, Chain, DATA, DP, Model, PP, REPLICATE, WORKERS};
 use brigade_data::Sampler;
 use brigade_report::counted;
 
 use super::balance::BlockSeconds;
+use super::same_bits::same_bits_note;
 use crate::error::DryRun;
 use crate::memory::{MemoryPlan, Samples};
 use crate::run::Session;
-use crate::settings::{Backend, Balance, RunPlan};
+use crate::settings::{Balance, RunPlan};
 
 impl Session {
     /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
@@ -108,15 +109,8 @@ impl Session {
             let what = "early stopping compares validations";
             lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
         }
-        let on_cpu = self.settings.compute.backend == Backend::Cpu;
-        if let Some(line) = compression_line(plan) {
-            lines.push(line);
-        }
-        if let Some(why) = bit_equality_condition(plan).filter(|_| on_cpu) {
-            lines.push(format!(
-                "note: the weights are the same to the bit on another number of data-parallel ranks only if {why}"
-            ));
-        }
+        lines.extend(compression_line(plan));
+        lines.extend(same_bits_note(&self.settings, plan));
         lines.extend(parallelism_lines(plan, chain, seconds));
         lines
     }
@@ -141,7 +135,7 @@ impl Session {
             let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
         }
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
-        if let Some(line) = compression_line(plan) {
+        for line in compression_line(plan).into_iter().chain(same_bits_note(&self.settings, plan)) {
             let _ = writeln!(text, "# {line}");
         }
         for line in parallelism_lines(plan, chain, &BlockSeconds::new()) {
@@ -257,64 +251,7 @@ fn mesh_text(plan: &RunPlan) -> String {
     axes.collect::<Vec<_>>().join(" x ")
 }
 
-/// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.
-fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
-    let (shards, dp) = (plan.mesh.size(DP), plan.mesh.size(REPLICATE) * plan.mesh.size(DP));
-    let each = plan.engine.zero.reduces_each_micro_batch();
-    let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
-    match () {
-        () if plan.data_ranks() == 1 => None,
-        () if plan.engine.strategy.rounds().is_some() => {
-            Some("no worker is ahead of another (strategy.staleness = 0)")
-        }
-        () if plan.compression.method != Method::None => {
-            Some("gradients travel as they are (comm.compress = \"none\")")
-        }
-        () if plan.engine.precision.reduce != Float::F32 => {
-            Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
-        }
-        () if each && !shards.is_power_of_two() && micro_batches * dp > shards => {
-            Some("the number of shards is a power of two")
-        }
-        () if (!each || dp > shards) && !micro_batches.is_power_of_two() => {
-            Some("the number of micro-batches per rank and update is a power of two")
-        }
-        () => None,
-    }
-}
-
 /// Prints to standard output; the run continues even if nobody reads it any more (`| head`).
 pub(crate) fn print_stdout(text: &str) {
     drop(std::io::stdout().write_all(text.as_bytes()));
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-    use crate::settings::Settings;
-
-    #[test]
-    fn other_bits_on_another_mesh_are_announced() {
-        let need = |dp: usize, batch: usize, stage: u8, reduce_dtype: Float| {
-            let mut settings = Settings::default();
-            (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, batch);
-            settings.zero.stage = stage;
-            settings.compute.reduce_dtype = reduce_dtype;
-            bit_equality_condition(&settings.plan(dp, 1).unwrap())
-        };
-        for stage in 0..4 {
-            assert_eq!(need(1, 3, stage, Float::Bf16), None, "nothing is summed between ranks");
-            assert_eq!(need(2, 8, stage, Float::F32), None);
-            assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
-        }
-        let mut settings = Settings::default();
-        settings.comm.compress = Method::Int8;
-        assert!(bit_equality_condition(&settings.plan(2, 1).unwrap()).unwrap().contains("comm.compress"));
-        assert_eq!(bit_equality_condition(&settings.plan(1, 1).unwrap()), None, "nothing travels");
-        assert!(need(2, 6, 0, Float::F32).unwrap().contains("micro-batches per rank"));
-        assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of shards"));
-        assert_eq!(need(2, 6, 3, Float::F32), None);
-    }
 }

@@ -8,6 +8,7 @@ mod describe;
 mod devices;
 mod inference;
 mod profile;
+mod same_bits;
 mod start;
 mod step_stats;
 #[cfg(test)]

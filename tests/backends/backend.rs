@@ -39,7 +39,7 @@ pub struct Backend {
     /// Whether kernels are timed when they are first used. Meanwhile other threads take another kernel.
     pub times_kernels: bool,
     /// The rank's device, and its groups.
-    open: fn(&Group, Mesh) -> (Device, Groups),
+    pub open: fn(&Group, Mesh) -> (Device, Groups),
 }
 
 /// All that are there. One that this build has and the machine has not is left out, and said so; with the variable

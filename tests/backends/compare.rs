@@ -20,16 +20,20 @@ pub fn near(found: &[NamedTensor], reference: &[NamedTensor], tolerance: f64, wh
     }
 }
 
-/// Fails unless the distance of all tensors together is at most `tolerance` of the reference's norm.
-pub fn near_together(found: &[NamedTensor], reference: &[NamedTensor], tolerance: f64, what: &str) {
+/// The distance of all tensors together, as a part of the reference's norm.
+pub fn distance(found: &[NamedTensor], reference: &[NamedTensor]) -> f64 {
     let values = |tensors: &[NamedTensor]| -> Vec<f32> {
         tensors.iter().flat_map(|tensor| tensor.data.as_slice::<f32>().unwrap().to_vec()).collect()
     };
     let (a, b) = (values(found), values(reference));
-    assert_eq!(a.len(), b.len(), "{what}: number of elements");
-    let difference = norm(a.iter().zip(&b).map(|(a, b)| a - b));
-    let most = tolerance * norm(b.iter().copied());
-    assert!(difference <= most, "{what}: {difference:e}, of at most {most:e}");
+    assert_eq!(a.len(), b.len(), "number of elements");
+    norm(a.iter().zip(&b).map(|(a, b)| a - b)) / norm(b.iter().copied())
+}
+
+/// Fails unless the [`distance`] is at most `tolerance`.
+pub fn near_together(found: &[NamedTensor], reference: &[NamedTensor], tolerance: f64, what: &str) {
+    let distance = distance(found, reference);
+    assert!(distance <= tolerance, "{what}: {distance:e}, of at most {tolerance:e}");
 }
 
 /// Fails unless all tensors have the same bits.

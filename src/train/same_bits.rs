@@ -1,0 +1,120 @@
+//! Which other runs have the same bits as this one, and where that is not promised.
+
+use brigade_core::compress::Method;
+use brigade_core::{DP, Float, REPLICATE};
+
+use crate::settings::{Backend, CollectivesBackend, RunPlan, Settings};
+
+/// What a run says before it starts; nothing where its weights are the same to the bit on every mesh and machine.
+pub(super) fn same_bits_note(settings: &Settings, plan: &RunPlan) -> Option<String> {
+    let backend = settings.compute.backend.resolved();
+    let condition = bit_equality_condition(plan).map(|why| {
+        format!("the weights are the same to the bit on another number of data-parallel ranks only if {why}")
+    });
+    let on_meshes = match (backend, settings.collectives()) {
+        (Backend::Cpu, _) => return condition.map(|condition| format!("note: {condition}")),
+        (Backend::Cuda, CollectivesBackend::Nccl) => Some(
+            "on other meshes the weights are near these, and not the same to the bit, since NCCL adds gradients in an order of its own".into(),
+        ),
+        (Backend::Cuda, _) if cfg!(feature = "autotune") => Some(
+            "on other meshes the weights are near these, and not always the same to the bit, since each host chooses its kernels by timing them".into(),
+        ),
+        _ => condition,
+    };
+    let masks = "dropout draws the same masks on every mesh of GPUs of one kind, and others than on the CPU";
+    let rounds = backend == Backend::Cuda && settings.compute.float() == Float::F32;
+    let tf32 = rounds.then(|| "products of f32 are TF32 on NVIDIA's GPUs from Ampere on".to_owned());
+    let all: Vec<String> = on_meshes.into_iter().chain([masks.to_owned()]).chain(tf32).collect();
+    Some(format!("note: {}", all.join("; ")))
+}
+
+/// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.
+fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
+    let (shards, dp) = (plan.mesh.size(DP), plan.mesh.size(REPLICATE) * plan.mesh.size(DP));
+    let each = plan.engine.zero.reduces_each_micro_batch();
+    let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
+    match () {
+        () if plan.data_ranks() == 1 => None,
+        () if plan.engine.strategy.rounds().is_some() => {
+            Some("no worker is ahead of another (strategy.staleness = 0)")
+        }
+        () if plan.compression.method != Method::None => {
+            Some("gradients travel as they are (comm.compress = \"none\")")
+        }
+        () if plan.engine.precision.reduce != Float::F32 => {
+            Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
+        }
+        () if each && !shards.is_power_of_two() && micro_batches * dp > shards => {
+            Some("the number of shards is a power of two")
+        }
+        () if (!each || dp > shards) && !micro_batches.is_power_of_two() => {
+            Some("the number of micro-batches per rank and update is a power of two")
+        }
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::settings::ComputeType;
+
+    fn note(backend: Backend, sets: impl FnOnce(&mut Settings)) -> Option<String> {
+        let mut settings = Settings::default();
+        (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, 6);
+        settings.compute.backend = Backend::Cpu;
+        sets(&mut settings);
+        // This program need not be built for the backend.
+        let plan = settings.plan(2, 1).unwrap();
+        settings.compute.backend = backend;
+        same_bits_note(&settings, &plan)
+    }
+
+    #[test]
+    fn a_run_says_what_its_backend_cannot_promise() {
+        let even = |settings: &mut Settings| settings.train.global_batch_size = 8;
+        assert_eq!(note(Backend::Cpu, even), None);
+        let condition = "micro-batches per rank and update is a power of two";
+        assert!(note(Backend::Cpu, |_| ()).unwrap().contains(condition));
+
+        let masks = "dropout draws the same masks on every mesh";
+        let wgpu = note(Backend::Wgpu, even).unwrap();
+        assert!(wgpu.starts_with(&format!("note: {masks}")), "{wgpu}");
+        let wgpu = note(Backend::Wgpu, |_| ()).unwrap();
+        assert!(wgpu.contains(condition) && wgpu.contains(masks) && !wgpu.contains("TF32"), "{wgpu}");
+
+        let cuda = note(Backend::Cuda, even).unwrap();
+        assert!(cuda.contains("NCCL adds") && cuda.contains(masks) && !cuda.contains("TF32"), "{cuda}");
+        let in_f32 = note(Backend::Cuda, |settings| settings.compute.dtype = ComputeType::F32).unwrap();
+        assert!(in_f32.contains("products of f32 are TF32"), "{in_f32}");
+        let on_host = |settings: &mut Settings| settings.comm.collectives = CollectivesBackend::Host;
+        let shared = note(Backend::Cuda, on_host).unwrap();
+        let why = if cfg!(feature = "autotune") { "by timing them" } else { condition };
+        assert!(shared.contains(why) && shared.contains(masks) && !shared.contains("NCCL"), "{shared}");
+    }
+
+    #[test]
+    fn other_bits_on_another_mesh_are_announced() {
+        let need = |dp: usize, batch: usize, stage: u8, reduce_dtype: Float| {
+            let mut settings = Settings::default();
+            (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, batch);
+            settings.zero.stage = stage;
+            settings.compute.reduce_dtype = reduce_dtype;
+            bit_equality_condition(&settings.plan(dp, 1).unwrap())
+        };
+        for stage in 0..4 {
+            assert_eq!(need(1, 3, stage, Float::Bf16), None, "nothing is summed between ranks");
+            assert_eq!(need(2, 8, stage, Float::F32), None);
+            assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
+        }
+        let mut settings = Settings::default();
+        settings.comm.compress = Method::Int8;
+        assert!(bit_equality_condition(&settings.plan(2, 1).unwrap()).unwrap().contains("comm.compress"));
+        assert_eq!(bit_equality_condition(&settings.plan(1, 1).unwrap()), None, "nothing travels");
+        assert!(need(2, 6, 0, Float::F32).unwrap().contains("micro-batches per rank"));
+        assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of shards"));
+        assert_eq!(need(2, 6, 3, Float::F32), None);
+    }
+}
