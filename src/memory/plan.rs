@@ -57,7 +57,7 @@ impl Session {
     }
 
     /// On rank 0 of a process of its own, warns before anything large is allocated if the machine has less memory than the run needs, and
-    /// leaves a note of both for its launcher.
+    /// leaves a note of both for its launcher. `samples` are on the CPU's device, whatever the model's is.
     pub(crate) fn check_memory<I, O, T>(
         &self,
         run: &RunPlan,
@@ -90,7 +90,7 @@ impl Session {
         let Some(mut assessment) = plan(Err(anyhow::anyhow!("it is not measured yet")), &|_| None) else {
             return;
         };
-        if assessment.fits && self.settings.compute.backend == Backend::Cpu {
+        if assessment.fits && self.measures(model) {
             self.heartbeat.send("measuring what the blocks need");
             let measured = self.measured(model, samples, self.settings.train.micro_batch_size);
             let smaller = |size| self.measured(model, samples, size).ok();
@@ -136,7 +136,12 @@ impl Session {
         Ok(MemoryPlan { footprint, unmeasured, assessment })
     }
 
-    /// What the blocks need for so many samples, where tensors are on the process's heap; else only the tensors between them.
+    /// Whether a run measures what blocks keep inside, which it does on the CPU: for a GPU only where that takes little time.
+    fn measures<I: Activation, O: Activation, T>(&self, model: &Model<I, O, T>) -> bool {
+        self.settings.compute.backend == Backend::Cpu || model.is_soon_measured()
+    }
+
+    /// What the blocks need for so many samples, which are on the CPU's device.
     fn measured<I: Activation, O: Activation, T: Clone>(
         &self,
         model: &Model<I, O, T>,
@@ -144,7 +149,7 @@ impl Session {
         size: usize,
     ) -> anyhow::Result<MeasuredActivations> {
         anyhow::ensure!(
-            self.is_dry_run || self.settings.compute.backend == Backend::Cpu,
+            self.is_dry_run || self.measures(model),
             "it is measured on the CPU alone (--dry-run does it)"
         );
         let batch = samples(size).context("reading samples")?;

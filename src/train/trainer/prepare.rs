@@ -69,7 +69,8 @@ impl Session {
             false => model.chain().parameters_by_block().iter().map(|(name, _)| seconds[name]).collect(),
         };
         plan.engine.split = plan.split(&costs)?;
-        self.check_memory(&plan, &model, &first_samples);
+        let on_cpu = |size| training.first_samples(size, &brigade_cpu::device());
+        self.check_memory(&plan, &model, &on_cpu);
         let model = training.add_metrics_to(model);
         let metrics: Vec<String> =
             model.metric_names().iter().chain(training.derived.names()).cloned().collect();

@@ -39,9 +39,9 @@ struct Trial {
 }
 
 impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
-    /// Runs each block and the loss forward and backward on one micro-batch, and measures what they take of the heap. It is to be
-    /// called on a device whose tensors are on the process's heap. `splits`: whether backwards are to come in two halves. Without a meter, only the
-    /// tensors between blocks are found, by forwards alone.
+    /// Runs each block and the loss forward and backward on one micro-batch, and measures what they take of the heap. They run
+    /// where the micro-batch is, which is to be a device whose tensors are on the process's heap; the model may be on another one. `splits`: whether backwards
+    /// are to come in two halves. Without a meter, only the tensors between blocks are found, by forwards alone.
     ///
     /// One block is in memory at a time: a copy, whose parameters get some value where they have none. The model itself stays as it
     /// is, also its running state. Of blocks that are alike in their type, their fields and the shapes of their parameters and
@@ -78,9 +78,8 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
         meter: Option<&dyn HeapMeter>,
     ) -> Result<MeasuredActivations> {
         self.chain.check_names()?;
-        let device = self.chain.device()?;
-        let mut parts =
-            flatten(batch.input).map_floats(|flat| cast(flat.to_device(&device), compute.dtype()));
+        self.chain.device()?;
+        let mut parts = flatten(batch.input).map_floats(|flat| cast(flat, compute.dtype()));
         let mut measured = MeasuredActivations::default();
         let mut trials: BTreeMap<String, Trial> = BTreeMap::new();
         for (index, named) in self.chain.blocks.iter().enumerate() {

@@ -41,14 +41,14 @@ pub(super) fn run_block(
     manner: Manner,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let run = || run_copy(&copy(named, compute), index, input, manner, meter);
+    let run = || run_copy(&copy(named, compute, input), index, input, manner, meter);
     let first = run()?;
     if meter.is_some() && first.activations.saved < SMALL { run() } else { Ok(first) }
 }
 
-/// A copy of a block whose parameters have values.
-pub(super) fn copy(named: &NamedBlock, compute: Float) -> NamedBlock {
-    NamedBlock { name: named.name.clone(), block: named.block.copy_with_values(compute) }
+/// A copy of a block whose parameters have values, where its input is.
+pub(super) fn copy(named: &NamedBlock, compute: Float, input: &Parts) -> NamedBlock {
+    NamedBlock { name: named.name.clone(), block: named.block.copy_with_values(compute, input.device()) }
 }
 
 pub(super) fn run_copy(

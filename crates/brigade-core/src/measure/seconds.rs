@@ -44,7 +44,7 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
             let (seconds, trial) = match found.remove(&kind) {
                 Some(found) => found,
                 None => {
-                    let copy = copy(named, compute);
+                    let copy = copy(named, compute, &parts);
                     fastest(&device, || run_copy(&copy, index, &parts, manner, Some(&Unmetered)))?
                 }
             };

@@ -190,7 +190,7 @@ pub(crate) trait AnyBlock: Send {
     fn cost(&self) -> f64;
     fn valid(&self) -> Box<dyn AnyBlock>;
     /// A copy for trials in this number type, whose running state is its own, too: parameters that have no value get some one.
-    fn copy_with_values(&self, compute: Float) -> Box<dyn AnyBlock>;
+    fn copy_with_values(&self, compute: Float, device: Option<Device>) -> Box<dyn AnyBlock>;
     /// Its type and fields in words, without what identifies a parameter.
     fn fields(&self) -> String;
 }
@@ -362,7 +362,7 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         let output = self.run.forward_cached(self.module(), input, cache);
         output.map(flatten).ok_or_else(|| {
             Error::Model(format!(
-                "block `{block}` cannot go on from a cache with such input: see `Block::forward_cached`"
+                "block `{block}` cannot continue from a cache with this input: see `Block::forward_cached`"
             ))
         })
     }
@@ -429,16 +429,16 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         Box::new(Self { module: Some(self.module().valid()), run: self.run.clone() })
     }
 
-    fn copy_with_values(&self, compute: Float) -> Box<dyn AnyBlock> {
+    fn copy_with_values(&self, compute: Float, device: Option<Device>) -> Box<dyn AnyBlock> {
         let (specs, lazy) = (self.specs(), parameters::lazy_paths(self.module()));
-        let device = self.device().map(Device::inner).unwrap_or_default();
+        let device = device.or_else(|| self.device()).map(Device::inner).unwrap_or_default();
         let filled = parameters::replace(self.module().clone(), &mut |path| {
             let ParameterSpec { shape, .. } = specs.get(path).filter(|_| lazy.contains(path))?;
             let values = Tensor::full([shape.iter().product::<usize>()], 0.01, (&device, DType::F32));
             Some((values, shape.clone()))
         });
         // Without autodiff and back: running state is shared by clones, but not by these.
-        let apart = filled.valid();
+        let apart = filled.valid().to_device(&device);
         let mut values = parameters::values(&apart);
         let cast = parameters::replace(apart, &mut |path| {
             let ParamValue { flat, shape } = values.remove(path)?;

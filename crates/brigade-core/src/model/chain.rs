@@ -280,7 +280,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     pub(crate) fn device(&self) -> Result<Device> {
         let device = self.blocks.iter().find_map(|named| named.block.device());
         let none =
-            || Error::Model("the model has no parameters, so nothing says which device it is on".into());
+            || Error::Model("the model has no parameters, so its device is unknown".into());
         Ok(device.ok_or_else(none)?.inner())
     }
 
@@ -420,7 +420,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// Checks that all values are here.
     fn check_whole(&self) -> Result<()> {
         let missing = match self.source {
-            Some(_) => "values of the model are still to be loaded; call `initialize` first",
+            Some(_) => "the model's values are not loaded yet; call `initialize` first",
             None if self.is_part => {
                 "this rank holds a part of the model, other ranks the rest (pipeline stages, ZeRO-3); the run's file of weights has all"
             }
@@ -517,12 +517,19 @@ pub struct SmallerModel<I, O, T> {
 impl<I: Activation, O: Activation, T> Model<I, O, T> {
     /// Says which models are measured in place of this one to find what its blocks need for a micro-batch: none, where they are small enough
     /// themselves. See [`measure_activations`](Self::measure_activations).
+    ///
+    /// A run on a GPU measures a model that says so, on the CPU: blocks then have all their tensors in fields, which are copied, and the loss has none of its own.
     pub fn measured_by(
         mut self,
         smaller: impl Fn(&Batch<I, T>) -> Option<[SmallerModel<I, O, T>; 2]> + Send + Sync + 'static,
     ) -> Self {
         self.smaller = Some(Arc::new(smaller));
         self
+    }
+
+    /// Whether it [is measured](Self::measured_by) by smaller models where it is large, and so in little time on any device.
+    pub fn is_soon_measured(&self) -> bool {
+        self.smaller.is_some()
     }
 
     /// Adds a metric: from the last block's output and a batch's target to a **sum** (shape `[1]`) over the valid targets, as
