@@ -39,6 +39,14 @@ fn packed_text_and_a_tied_head() {
 }
 
 #[test]
+fn dropout() {
+    let place = Place::new();
+    same_on_all_meshes(&place, "--set model.dropout=0.1");
+    let without = outcome(&place, "without", "--set model.dropout=0 --nproc-per-node 1");
+    assert!(without.0 != place.read("alone/model.safetensors"), "something is dropped");
+}
+
+#[test]
 fn documents_with_masked_prompts_and_a_head_of_its_own() {
     let place = Place::new();
     let line = |n: usize| {

@@ -283,3 +283,13 @@ fn many_sources_are_described_by_two_of_them() {
     assert_eq!(named(4), "0.rs, 1.rs, 2.rs, 3.rs");
     assert_eq!(named(168), "0.rs, …, 167.rs (168 sources)");
 }
+
+/// Quoted, so that the shell leaves it alone: the shell makes sources of its matches.
+#[test]
+fn a_pattern_is_described_as_it_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    (0..20).for_each(|number| fs::write(at(&format!("{number}.txt")), "x").unwrap());
+    let corpus = Corpus::from_sources(&[text(&at("*.txt"))]);
+    assert_eq!((corpus.files().unwrap().len(), corpus.describe()), (20, text(&at("*.txt"))));
+}

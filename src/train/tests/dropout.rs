@@ -1,0 +1,88 @@
+//! Dropout over epochs: each sample meets another mask in each of them, and a run that is resumed draws those of the whole run.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use brigade_core::Chain;
+use burn::nn::{Dropout, DropoutConfig, Linear};
+use burn::tensor::Tensor;
+
+use super::fixture::*;
+use crate::dataset::samples;
+use crate::run::StartFrom;
+use crate::test_model::{Layers, linear};
+use crate::training::Training;
+
+/// Two steps are an epoch.
+const SAMPLES: usize = 8;
+const STEPS: u64 = 4;
+
+/// What a block draws for a sample.
+type Mask = Vec<u32>;
+/// The masks of each sample, by its first value, in the order in which they were drawn.
+type Masks = BTreeMap<u32, Vec<Mask>>;
+
+fn bits(x: Rows) -> Vec<u32> {
+    x.into_data().iter::<f32>().map(f32::to_bits).collect()
+}
+
+/// The first block drops; it tells `seen` of its masks.
+fn dropping(seen: Arc<Mutex<Masks>>) -> Layers {
+    let drop = move |dropout: &Dropout, x: Rows| {
+        let mask = dropout.forward(Tensor::ones([1, 64], &x.device()));
+        let mut seen = seen.lock().unwrap();
+        let drawn = seen.entry(bits(x.clone())[0]).or_default();
+        // The first micro-batch is run twice, to see whether it gives the same.
+        if drawn.last() != Some(&bits(mask.clone())) {
+            drawn.push(bits(mask.clone()));
+        }
+        x * mask.narrow(1, 0, WIDTH)
+    };
+    Chain::new()
+        .then_fn("drop", DropoutConfig::new(0.5).init(), drop)
+        .then_fn("layer", linear(WIDTH), |linear: &Linear, x| linear.forward(x))
+        .loss(|output: Rows, target: Rows| (output - target).square().sum())
+}
+
+fn train(out: &std::path::Path, steps: u64, mesh: Mesh, start_from: StartFrom) -> Masks {
+    let seen = Arc::new(Mutex::new(Masks::new()));
+    let mut settings = settings(steps);
+    settings.checkpoint.every = 3;
+    on_mesh(out, &settings, mesh, start_from, |session, _| {
+        session.train(dropping(seen.clone()), Training::on(samples(SAMPLES, rows))).map(drop)
+    })
+    .unwrap();
+    std::mem::take(&mut seen.lock().unwrap())
+}
+
+#[test]
+fn a_sample_meets_another_mask_in_the_second_epoch() {
+    let whole = tempfile::tempdir().unwrap();
+    let masks = train(whole.path(), STEPS, MESHES[0], StartFrom::Scratch);
+    assert_eq!(masks.len(), SAMPLES);
+    for drawn in masks.values() {
+        assert_eq!(drawn.len(), 2, "one in each epoch");
+        assert_ne!(drawn[0], drawn[1]);
+    }
+    for mesh in &MESHES[1..] {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(train(folder.path(), STEPS, *mesh, StartFrom::Scratch), masks, "{mesh:?}");
+        assert!(weights(folder.path()) == weights(whole.path()), "{mesh:?}");
+    }
+}
+
+#[test]
+fn a_run_resumed_in_the_second_epoch_draws_the_masks_of_the_whole_run() {
+    let whole = tempfile::tempdir().unwrap();
+    let masks = train(whole.path(), STEPS, MESHES[0], StartFrom::Scratch);
+    for (first, then) in [(MESHES[0], MESHES[0]), (MESHES[1], MESHES[3])] {
+        let folder = tempfile::tempdir().unwrap();
+        train(folder.path(), STEPS - 1, first, StartFrom::Scratch);
+        let resumed = train(folder.path(), STEPS, then, StartFrom::Checkpoint);
+        assert_eq!(resumed.len(), 4, "the samples of one step");
+        for (sample, drawn) in &resumed {
+            assert_eq!(*drawn, masks[sample][1..], "{first:?} to {then:?}");
+        }
+        assert!(weights(folder.path()) == weights(whole.path()), "{first:?} to {then:?}");
+    }
+}
