@@ -79,6 +79,6 @@ fn a_dry_run_describes_and_trains_nothing() {
     assert!(text.contains("# mesh: pp 1 x dp 2 = 2 ranks"), "{text}");
     assert!(text.contains("# block hidden                     96 parameters"), "{text}");
     assert!(text.contains("saved activations ") && !text.contains("unknown"), "{text}");
-    assert!(text.contains("# the run is planned to need about "), "{text}");
+    assert!(text.contains("# the run will need about "), "{text}");
     assert!(!out.exists());
 }

@@ -93,8 +93,8 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
         let both_files = key == "data.tokenizer" && is_path(was) && is_path(value);
         if names_it(&FIXED, key) && !both_files {
             bail!(
-                "{key} = {} is not possible: the run resumes from step {step}, where it is {}; start a new run, or do not \
-                 change it",
+                "{key} = {} is not possible: the run resumes from step {step}, where it was {}; start a new run, or \
+                leave it unchanged",
                 brief(value),
                 brief(was)
             );
@@ -183,7 +183,7 @@ mod tests {
         for (now, said) in [
             (
                 "[model]\nwidth = 32",
-                "model.width = 32 is not possible: the run resumes from step 5, where it is 64",
+                "model.width = 32 is not possible: the run resumes from step 5, where it was 64",
             ),
             ("[data]\ntokenizer = \"bytes\"", "data.tokenizer = \"bytes\" is not possible"),
         ] {

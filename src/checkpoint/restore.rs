@@ -17,7 +17,7 @@ use crate::world::all_gather_text;
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub progress: RunProgress,
-    /// Newer checkpoints that were passed over as damaged, and why.
+    /// Newer checkpoints that were skipped as damaged, and why.
     pub damaged: Vec<String>,
 }
 
@@ -162,7 +162,7 @@ fn try_restore(
             match saved.get(what) {
                 Some(there) if there != here => {
                     return RestoreOutcome::Incompatible(format!(
-                        "its {what} was another: {there} there, {here} here"
+                        "its {what} was different: {there} there, {here} here"
                     ));
                 }
                 _ => {}

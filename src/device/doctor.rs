@@ -37,7 +37,7 @@ fn backends() -> Finding {
     match Backend::Cuda.is_built() || Backend::Wgpu.is_built() {
         true => finding,
         false => finding.with_advice(
-            "only a program built for GPUs looks for them: cargo xtask dist --backend cuda (or wgpu)",
+            "only a program built for GPUs can check them: cargo xtask dist --backend cuda (or wgpu)",
         ),
     }
 }
@@ -70,7 +70,8 @@ fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
             "NCCL ranks on one host need it: enlarge it (docker run --shm-size=1g), or remove leftover files there",
         ),
         false => Finding::good(name, text).with_advice(
-            "only NCCL would need more; Brigade's own shared memory is not here and counts as memory of the container",
+            "only NCCL would need more; Brigade's own shared memory does not use it, and counts as the container's \
+            memory",
         ),
     }
 }

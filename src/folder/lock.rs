@@ -34,7 +34,7 @@ pub fn lock_folder(folder: &Path, option: &str) -> anyhow::Result<Option<File>> 
             }
             Err(TryLockError::WouldBlock) => {
                 bail!(
-                    "{option} {}: another run is at work in this folder, or stopped there",
+                    "{option} {}: another run is using this folder, or is suspended in it",
                     folder.display()
                 )
             }

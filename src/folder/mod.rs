@@ -16,5 +16,5 @@ pub use lock::{is_lock_of_this_host, lock_folder};
 /// The folder of flight records in a run's folder: what each rank did last before a failure.
 pub const FLIGHT_FOLDER: &str = "flight";
 
-/// The file, in a run's folder, in which rank 0 notes what memory the run is planned to need, for its launcher.
+/// The file in a run's folder in which rank 0 notes, for its launcher, how much memory the run will need.
 pub(crate) const MEMORY_PLAN: &str = "logs/memory-plan.txt";

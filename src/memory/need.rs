@@ -45,7 +45,7 @@ pub(super) fn assessment(
 ) -> Assessment {
     let fits = machine.has(need.largest, need.all);
     let (needs, has) = (need.describe(machine), machine.describe());
-    let mut text = format!("the run is planned to need {needs}; {has}");
+    let mut text = format!("the run will need {needs}; {has}");
     if fits {
         text.push_str("; a smaller --micro-batch-size, --recompute all, or a higher --zero needs less");
         return Assessment { fits, text };
@@ -135,7 +135,7 @@ mod tests {
             );
         }
         let text = said(64 * MIB, None).text;
-        assert!(text.starts_with("the run is planned to need about 2."), "{text}");
+        assert!(text.starts_with("the run will need about 2."), "{text}");
         assert!(
             text.contains("on 2 ranks of up to 1.") && text.contains("64.00 MiB are available"),
             "{text}"

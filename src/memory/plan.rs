@@ -87,7 +87,8 @@ impl Session {
             plan.assessment
         };
         // First without what takes memory itself to be measured.
-        let Some(mut assessment) = plan(Err(anyhow::anyhow!("it is not measured yet")), &|_| None) else {
+        let Some(mut assessment) = plan(Err(anyhow::anyhow!("it has not been measured yet")), &|_| None)
+        else {
             return;
         };
         if assessment.fits && self.measures(model) {
@@ -112,7 +113,7 @@ impl Session {
     ) -> anyhow::Result<MemoryPlan> {
         let (measured, unmeasured) = match measured {
             Ok(measured) if measured.saved_activations.is_empty() => {
-                (measured, Some("this system does not tell what the heap takes".to_owned()))
+                (measured, Some("this system does not report the size of the heap".to_owned()))
             }
             Ok(measured) => (measured, None),
             Err(error) => (MeasuredActivations::default(), Some(format!("{error:#}"))),
@@ -129,7 +130,7 @@ impl Session {
             let need = Need::of(&footprint, configuration.dp * configuration.replicas, machine);
             let mut assessment = assessment(machine, &need, alternatives);
             if unmeasured.is_some() {
-                assessment.text.push_str("; what blocks keep inside comes on top of all that");
+                assessment.text.push_str("; tensors saved inside blocks come on top of that");
             }
             assessment
         });
@@ -150,7 +151,7 @@ impl Session {
     ) -> anyhow::Result<MeasuredActivations> {
         anyhow::ensure!(
             self.is_dry_run || self.measures(model),
-            "it is measured on the CPU alone (--dry-run does it)"
+            "it is only measured on the CPU (by --dry-run)"
         );
         let batch = samples(size).context("reading samples")?;
         let meter = brigade_cpu::heap_meter();

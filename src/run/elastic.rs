@@ -109,7 +109,7 @@ impl NodeChanges {
                 for (node, host) in before.iter().filter(|old| !nodes.iter().any(|new| new.0 == old.0)) {
                     if !self.left.contains(node) {
                         let (node, host) = (Some(*node), Some(host.clone()));
-                        let reason = "it is not among those that start again".into();
+                        let reason = "it is not among the nodes that start again".into();
                         changes.push(RunEvent::NodeLeft { node, host, reason });
                     }
                 }
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(said(left(None, "silence")), ["a node left: silence"]);
         assert_eq!(
             said(assembled(&[0, 1], &[0, 1, 2])),
-            ["node 2 (h2) left: it is not among those that start again"]
+            ["node 2 (h2) left: it is not among the nodes that start again"]
         );
         said(left(Some(1), "it died"));
         assert_eq!(said(assembled(&[0, 1], &[0, 1])), ["node 1 (h1) joined"], "it was replaced in time");

@@ -66,7 +66,7 @@ pub(crate) fn print_event(event: Event) {
         }
         Event::Preempted { signal } => {
             print_stderr(format_args!(
-                "brigade: {signal}: saving a checkpoint; a second signal ends the run at once"
+                "brigade: {signal}: saving a checkpoint; a second signal stops the run at once"
             ));
         }
         _ => {}

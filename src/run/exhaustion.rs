@@ -30,7 +30,8 @@ impl<'a> ExhaustionWatch<'a> {
         Self { dir, node, kills: oom_kills() }
     }
 
-    /// If the outcome's root cause is that memory was exhausted, prints that, and what the run was planned to need.
+    /// If the root cause of the outcome is that memory was exhausted, prints that, and what the run was expected to
+    /// need.
     pub(super) fn explain(&mut self, outcome: &Outcome) {
         let kills = oom_kills();
         let killed = kills.zip(self.kills).is_some_and(|(now, before)| now > before);

@@ -128,7 +128,10 @@ impl Program<'_> {
             notify(&self.settings.output.notify, &dir, &outcome);
         }
         if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
-            print_stderr(format_args!("what each rank did last: brigade inspect flight {}", dir.display()));
+            print_stderr(format_args!(
+                "for what each rank did last: brigade inspect flight {}",
+                dir.display()
+            ));
         }
         Ok(outcome.exit_code())
     }

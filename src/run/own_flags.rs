@@ -31,8 +31,8 @@ impl OwnFlags {
             if let Some(other) = standard.get_arguments().find(same) {
                 let (own, other) = (own.get_id(), other.get_long().unwrap_or_default());
                 bail!(
-                    "the program's own flag `{own}` has the name of the standard flag --{other}; its field, and what \
-                     #[arg(long, short)] makes of it, must have names of their own"
+                    "the program's own flag `{own}` has the name of the standard flag --{other}; rename the field, \
+                    or give it another name with #[arg(long, short)]"
                 );
             }
         }

@@ -69,7 +69,7 @@ impl Program<'_> {
             _ => 0,
         };
         if servers > 0 && self.settings.strategy.resolved_servers() == 0 {
-            let allowed = "TF_CONFIG has ps tasks, which only servers are; it must be async-server (--strategy async-server), or TF_CONFIG without them";
+            let allowed = "TF_CONFIG has ps tasks, which only async-server uses; set --strategy async-server, or leave them out of TF_CONFIG";
             let given = self.settings.strategy.name.to_possible_value();
             let given = given.map_or_else(String::new, |value| value.get_name().to_owned());
             return Err(SettingError::new("strategy.name (--strategy)", given, allowed).into());

@@ -173,7 +173,7 @@ impl Settings {
         let backend = self.compute.backend;
         if !backend.is_built() {
             let allowed = format!(
-                "this program is built for {}; build it with the feature `{1}` (`cargo xtask train --backend {1}` does)",
+                "this program was built for {}; build it with the feature `{1}` (`cargo xtask train --backend {1}` does)",
                 Backend::built(),
                 backend.name()
             );
@@ -188,12 +188,13 @@ impl Settings {
         }
         let is_mpi = self.comm.collectives == CollectivesBackend::Mpi;
         if is_mpi && !cfg!(feature = "mpi") {
-            let allowed = "this program is built without MPI; build it with the feature `mpi` (`cargo build --release -p brigade-cli \
-                           --features mpi`, which needs the MPI's `mpicc`), or use host, which needs nothing";
+            let allowed = "this program was built without MPI; build it with the feature `mpi` (`cargo build --release -p \
+                           brigade-cli --features mpi`, which needs the MPI's `mpicc`), or use host, which needs nothing";
             return Err(SettingError::new("comm.collectives (--collectives)", "mpi", allowed));
         }
         if self.comm.order == SumOrder::Engine && !is_mpi {
-            let allowed = "only comm.collectives (--collectives) = mpi has an order of its own to choose; it must be tree";
+            let allowed =
+                "only comm.collectives (--collectives) = mpi has an order of its own; it must be tree";
             return Err(SettingError::new("comm.order", "engine", allowed));
         }
         Ok(())
@@ -280,7 +281,7 @@ mod tests {
     #[test]
     fn a_missing_backend_is_an_error_that_lists_the_others() {
         let message = run(None, Backend::Cuda, &[]).check_backend().unwrap_err().to_string();
-        let start = "compute.backend (--backend) = cuda is not possible: this program is built for cpu";
+        let start = "compute.backend (--backend) = cuda is not possible: this program was built for cpu";
         assert!(message.starts_with(start) && message.contains("feature `cuda`"), "{message}");
     }
 }

@@ -34,8 +34,8 @@ pub enum OnFailedSave {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSettings {
-    /// Steps between checkpoints, with another one at the end. 0 saves only the best ones, where the run keeps them, and on
-    /// preemption, when a signal announces that the machine will be taken away.
+    /// Steps between checkpoints, with another one at the end. 0 saves only on preemption, when a signal announces that the
+    /// machine will be taken away, and the best ones if the run keeps them.
     pub every: u64,
     /// How many of the newest checkpoints to keep; 0 keeps all.
     pub keep: usize,
@@ -56,8 +56,8 @@ pub struct CheckpointSettings {
     pub on_failure: OnFailedSave,
     /// Timeout of a save, in seconds.
     pub timeout_seconds: f64,
-    /// Where no lock keeps two runs apart (object stores, file systems without locks), a run holds a lease, which it renews while it lives. So many
-    /// seconds after its last sign of life, another may take its place.
+    /// Where no lock keeps two runs apart (object stores, file systems without locks), a run holds a lease, which it renews while it lives. This
+    /// many seconds after its last sign of life, another run may take its place.
     pub lease_seconds: f64,
 }
 

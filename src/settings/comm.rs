@@ -10,29 +10,30 @@ use super::{CollectivesBackend, Encryption, SettingError, Settings, SumOrder, Tr
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSettings {
-    /// `auto`, `nccl`, `host` or `mpi`: the library of the collectives over tensors. `flat`, `halving` and `hierarchical` are `host`, with
-    /// the choice of who talks to whom; `mpi` is the cluster's MPI.
+    /// `auto`, `nccl`, `host` or `mpi`: the library that runs collectives on tensors. `flat`, `halving` and `hierarchical` are `host` with
+    /// that algorithm; `mpi` is the cluster's MPI.
     pub collectives: CollectivesBackend,
     /// `tree` or `engine`: whether sums over ranks are made pairwise, with the same bits on every mesh, or as MPI adds them.
     pub order: SumOrder,
-    /// Whether the host waits for each of NCCL's operations, to debug their order: slow, with the same results.
+    /// Whether the host waits for each NCCL operation, to debug their order: slow, with the same results.
     pub synchronous: bool,
     /// `auto`, `shared_memory` or `tcp`.
     pub transport: Transport,
-    /// `between_hosts` or `off`: what ranks on different hosts send each other is encrypted and authenticated, unless all ranks have it off.
+    /// `between_hosts` or `off`: traffic between hosts is encrypted and authenticated, unless it is off on all ranks.
     pub encryption: Encryption,
-    /// What gradients travel as between data-parallel ranks: `none` (as they are), `bf16`, `fp16`, `int8`, `int4`, `powersgd`, `topk`,
-    /// `randomk` or `onebit`. All but `none` make the weights depend on the mesh.
+    /// The encoding of gradients between data-parallel ranks: `none`, `bf16`, `fp16`, `int8`, `int4`, `powersgd`, `topk`, `randomk` or
+    /// `onebit`. All but `none` make the weights depend on the mesh.
     pub compress: Method,
-    /// For `int8`, `int4` and `onebit`: numbers that share a scale, a multiple of 8; 0 is 256, or 1024 for `onebit`.
+    /// For `int8`, `int4` and `onebit`: how many numbers share a scale, a multiple of 8; 0 means 256, or 1024 for
+    /// `onebit`.
     pub compress_block_size: usize,
     /// For `int8` and `int4`: `nearest`, with error feedback, or `stochastic`, without.
     pub compress_rounding: Rounding,
     /// For `topk` and `randomk`: the share of the numbers that is sent.
     pub compress_ratio: f64,
-    /// Steps at the beginning in which gradients travel as they are (PyTorch's `start_powerSGD_iter`, DeepSpeed's `freeze_step`).
+    /// Steps at the beginning in which gradients are not compressed (PyTorch's `start_powerSGD_iter`, DeepSpeed's `freeze_step`).
     pub compress_warmup_steps: u64,
-    /// For `powersgd`: columns of the two factors of a matrix.
+    /// For `powersgd`: the rank of the approximation, that is, columns of the two factors of a matrix.
     pub matrix_approximation_rank: usize,
     /// Timeout for all ranks to start, in seconds.
     pub init_timeout_seconds: f64,
@@ -66,7 +67,7 @@ impl Default for CommSettings {
 }
 
 impl CommSettings {
-    /// How gradients travel.
+    /// How gradients are encoded between ranks.
     pub fn compression(&self) -> Compression {
         Compression {
             method: self.compress,
@@ -80,7 +81,7 @@ impl CommSettings {
 }
 
 impl Settings {
-    /// Checks how gradients travel on a mesh with so many replicas of shards.
+    /// Checks the compression of gradients on a mesh with this many replicas of shards.
     ///
     /// # Errors
     /// If a number is out of range, or the method cannot be combined with what else is set.
@@ -105,14 +106,15 @@ impl Settings {
         match comm.compress {
             Method::None => Ok(()),
             _ if compute.reduce_dtype != Float::F32 => refused(
-                "codes are made of fp32: set compute.reduce_dtype = \"f32\", with --compress bf16 for as few bytes",
+                "codes are made from fp32: set compute.reduce_dtype = \"f32\", and --compress bf16 to send as few \
+                bytes",
             ),
             Method::PowerSgd if replicas > 1 => refused(
-                "it takes whole matrices, and replicas have shards of them; set --replicate 1, or int8, which takes shards",
+                "it needs whole matrices, and replicas have only shards; set --replicate 1, or int8, which works on shards",
             ),
-            Method::PowerSgd if each => refused(
-                "it takes the gradients of a step once; set zero.reduce_every = \"step\", or --zero 1",
-            ),
+            Method::PowerSgd if each => {
+                refused("it takes the gradients once per step; set zero.reduce_every = \"step\", or --zero 1")
+            }
             _ => Ok(()),
         }
     }
@@ -160,7 +162,8 @@ mod tests {
             ("[comm]\ncompress = \"int7\"\n", "unknown variant `int7`, expected one of `none`, `bf16`"),
             (
                 "[comm]\ncompress_block_size = 100\n",
-                "comm.compress_block_size = 100 is not possible: it must be a multiple of 8 from 8 to 65536, or 0 for that of the method; the nearest is 104",
+                "comm.compress_block_size = 100 is not possible: it must be a multiple of 8 from 8 to 65536, or 0 for the method's default; the nearest is \
+                104",
             ),
             (
                 "[comm]\ncompress_ratio = 1.5\n",
@@ -172,7 +175,8 @@ mod tests {
             ),
             (
                 "[comm]\ncompress = \"int8\"\n[compute]\nreduce_dtype = \"bf16\"\n",
-                "comm.compress (--compress) = int8 is not possible: codes are made of fp32: set compute.reduce_dtype = \"f32\"",
+                "comm.compress (--compress) = int8 is not possible: codes are made from fp32: set compute.reduce_dtype = \
+                \"f32\"",
             ),
             (
                 "[comm]\ncompress = \"powersgd\"\n[zero]\nstage = 2\n",

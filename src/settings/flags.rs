@@ -33,7 +33,7 @@ impl FromStr for Resume {
 pub enum MicroBatchSize {
     /// The fastest size that fits.
     Auto,
-    /// So many samples.
+    /// This many samples.
     Samples(usize),
 }
 
@@ -66,35 +66,36 @@ pub struct StandardFlags {
     /// TOML file with settings, over the program's own defaults.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// What ranks compute on [default: what the program was built for].
+    /// What ranks compute on [default: the best backend that the program was built for].
     #[arg(long, value_enum)]
     pub backend: Option<Backend>,
-    /// How tensors travel between ranks [default: NCCL on CUDA, else host, which is hierarchical where ranks are on several hosts].
+    /// What runs the collectives [default: NCCL on CUDA, else host, which is hierarchical with ranks on several hosts].
     #[arg(long, value_enum)]
     pub collectives: Option<CollectivesBackend>,
-    /// What gradients travel as between data-parallel ranks: none, bf16, fp16, int8, int4, powersgd, topk, randomk or onebit
+    /// Compress gradients between data-parallel ranks: none, bf16, fp16, int8, int4, powersgd, topk, randomk or onebit
     /// [default: none].
     #[arg(long, value_name = "METHOD")]
     pub compress: Option<Method>,
     /// Data-parallel ranks [default: all ranks].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub dp: Option<usize>,
-    /// Replicas of what --zero shards, each on neighbouring ranks, as those of one node [default: 1].
+    /// Replicas of what --zero shards, each on neighbouring ranks, such as those of one node [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub replicate: Option<usize>,
-    /// How updates are made: by all ranks together, or by workers that make their own and meet from time to time [default: sync].
+    /// How updates are made: by all ranks together, by workers that make their own and meet from time to time, or by servers
+    /// [default: sync].
     #[arg(long, value_enum)]
     pub strategy: Option<StrategyName>,
-    /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks [default: as many as there are ranks for].
+    /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks [default: as many as the ranks allow].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub workers: Option<usize>,
-    /// Servers of async-server: the last ranks [default: 1, or those of TF_CONFIG].
+    /// Servers of async-server, which are the last ranks [default: 1, or the number in TF_CONFIG].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub servers: Option<usize>,
     /// Steps that a worker of async-server may be ahead of the slowest; 0 is synchronous [default: 0].
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub staleness: Option<u64>,
-    /// Updates of a worker from one outer step, in which workers meet, to the next [default: 50].
+    /// Updates of a worker between outer steps, in which workers meet [default: 50].
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub inner_steps: Option<u64>,
     /// Pipeline stages [default: 1].
@@ -110,7 +111,7 @@ pub struct StandardFlags {
     /// Model chunks per pipeline stage, for interleaving [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub chunks: Option<usize>,
-    /// Activation checkpointing, that is, blocks to compute again in the backward pass: none, all, every-2, … [default: none].
+    /// Activation checkpointing: blocks to recompute in the backward pass: none, all, every-2, … [default: none].
     #[arg(long, value_name = "WHICH")]
     pub recompute: Option<String>,
     /// What carries bytes between ranks.
@@ -122,11 +123,11 @@ pub struct StandardFlags {
     /// Length of the run in epochs instead of steps: passes over the data, as in 2.5.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub epochs: Option<f64>,
-    /// Samples that go through the model at once on a rank; `auto`: sizes are tried for two steps each before the run begins, and
-    /// the fastest that fits is taken.
+    /// Samples that a rank puts through the model at once; `auto` tries sizes for two steps each before the run begins, and takes
+    /// the fastest that fits.
     #[arg(long, value_name = "N|auto", allow_negative_numbers = true)]
     pub micro_batch_size: Option<MicroBatchSize>,
-    /// Samples per step over all ranks.
+    /// Samples per step, over all ranks.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub global_batch_size: Option<usize>,
     /// Steps from one update to the next; steps without an update only add up gradients.
@@ -135,7 +136,7 @@ pub struct StandardFlags {
     /// Seed of the initial weights and of the order of data.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub seed: Option<u64>,
-    /// Steps between checkpoints; 0 saves only the best ones, where the run keeps them, and on preemption (SIGTERM, SIGUSR1).
+    /// Steps between checkpoints; 0 saves only on preemption (SIGTERM, SIGUSR1), and the best ones if the run keeps them.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub checkpoint_every: Option<u64>,
     /// How many of the newest checkpoints to keep; 0 keeps all.
@@ -144,13 +145,13 @@ pub struct StandardFlags {
     /// Folder for results [default: a new one under runs/].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Steps of which a timeline is written, as in 10..12: what each rank did when, for Perfetto and `brigade inspect timeline`.
+    /// Write a timeline of these steps, as in 10..12: what each rank did when, for Perfetto and `brigade inspect timeline`.
     #[arg(long, value_name = "STEPS")]
     pub profile_steps: Option<String>,
     /// Peak TFLOP/s of one device, for MFU [default: from a table, by the device's name].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub peak_tflops: Option<f64>,
-    /// Show the last step to Prometheus at /metrics: a port of rank 0's machine alone, or ADDRESS:PORT [default: nowhere].
+    /// Serve the last step to Prometheus at /metrics: a port on rank 0's machine only, or ADDRESS:PORT [default: off].
     #[arg(long, value_name = "PORT|ADDRESS:PORT")]
     pub metrics_addr: Option<String>,
     /// Replace earlier results in --out.
@@ -166,7 +167,7 @@ pub struct StandardFlags {
     /// Print nothing but errors.
     #[arg(long, short)]
     pub quiet: bool,
-    /// How lines on standard error are written: text, or json, one object a line.
+    /// Format of lines on standard error: text, or json with one object per line.
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
     /// Print the resolved configuration, the mesh and the parameters per block, and stop.
@@ -200,7 +201,7 @@ impl StandardFlags {
                 }
             }
             Some(Resume::Auto) if self.out.is_none() => {
-                wrong(&"auto".into(), "it resumes the run in --out, which must be given".into())?
+                wrong(&"auto".into(), "it resumes the run in --out; give --out".into())?
             }
             _ => None,
         };

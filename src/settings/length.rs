@@ -12,14 +12,15 @@ impl TrainSettings {
     pub(super) fn check_length(&self) -> Result<(), SettingError> {
         let Self { steps, epochs, .. } = *self;
         if !(epochs.is_finite() && epochs >= 0.0) {
-            let allowed = "it must be a number above 0, or 0 where train.steps gives the length of the run";
+            let allowed = "it must be a number above 0, or 0 if train.steps gives the length of the run";
             return Err(SettingError::new("train.epochs (--epochs)", epochs, allowed));
         }
         match (steps, epochs > 0.0) {
             (0, false) => Err(SettingError::new("train.steps (--steps)", steps, "it must be at least 1")),
             (1.., true) => {
                 let allowed = format!(
-                    "train.epochs (--epochs) = {epochs} gives the length of the run, too; set one of the two, and the other to 0"
+                    "train.epochs (--epochs) = {epochs} also gives the length of the run; set only one of the two, and the \
+                    other to 0"
                 );
                 Err(SettingError::new("train.steps (--steps)", steps, allowed))
             }
@@ -29,7 +30,7 @@ impl TrainSettings {
 }
 
 impl Settings {
-    /// The steps of a run over so many samples; with epochs, up to the end of an update, or an outer step.
+    /// The steps of a run over this many samples; with epochs, up to the end of an update, or an outer step.
     pub(crate) fn total_steps(&self, samples: usize) -> Result<u64, SettingError> {
         let TrainSettings { steps, epochs, global_batch_size, .. } = self.train;
         let (together, _) = self.steps_together();
@@ -38,11 +39,11 @@ impl Settings {
         }
         let wrong = |allowed: &str| Err(SettingError::new("train.epochs (--epochs)", epochs, allowed));
         if samples == 0 {
-            return wrong("there are no data to count epochs of; set train.steps");
+            return wrong("there is no data to count epochs of; set train.steps");
         }
         let parts = (epochs * samples as f64 / (global_batch_size as f64 * together as f64)).ceil().max(1.0);
         if parts * together as f64 >= LARGEST {
-            return wrong("a run of so many steps has no end");
+            return wrong("a run of that many steps would never end");
         }
         Ok(parts as u64 * together)
     }

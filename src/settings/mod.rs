@@ -84,7 +84,7 @@ pub struct Settings {
     pub schedule: ScheduleSettings,
     /// The device mesh.
     pub mesh: MeshSettings,
-    /// How ranks that run other micro-batches train together.
+    /// How ranks with different micro-batches train together.
     pub strategy: StrategySettings,
     /// What is sharded over the data-parallel ranks.
     pub zero: ZeroSettings,
@@ -98,7 +98,7 @@ pub struct Settings {
     pub comm: CommSettings,
     /// Where results go.
     pub output: OutputSettings,
-    /// Of which steps a timeline is written.
+    /// The steps that a timeline is written for.
     pub profile: ProfileSettings,
 }
 
@@ -108,14 +108,15 @@ pub struct Settings {
 pub struct TrainSettings {
     /// Length of the run in steps, which are passes over a global batch; 0 if `epochs` gives it.
     pub steps: u64,
-    /// Length of the run in epochs, which are passes over the data, up to the end of the last step; fractions are possible. 0 if
-    /// `steps` gives it. Where one of the two is set, the other's default no longer counts.
+    /// Length of the run in epochs, which are passes over the data, up to the end of the last step; fractions are allowed. 0 if
+    /// `steps` gives it. Setting one of the two cancels the other's default.
     pub epochs: f64,
     /// Seed of the initial weights and of the order of data.
     pub seed: u64,
-    /// Sequences (or samples) that go through the model at once on a rank.
+    /// Sequences (or samples) that a rank puts through the model at once.
     pub micro_batch_size: usize,
-    /// Sequences (or samples) per step over all ranks; ranks accumulate micro-batches to reach it.
+    /// Sequences (or samples) per step, over all ranks; ranks accumulate gradients over micro-batches to
+    /// reach it.
     pub global_batch_size: usize,
     /// Steps from one update to the next. Steps without an update only add up gradients, as in PyTorch's `no_sync`: data-parallel
     /// ranks reduce nothing (ZeRO-2 and 3 do, unless `zero.reduce_every` is `step`; ZeRO-3 gathers parameters), and metrics,
@@ -127,30 +128,30 @@ pub struct TrainSettings {
     pub validate_every: u64,
     /// At most this many sequences (or samples) are read per validation, evenly spread over all of them; 0 reads all.
     pub validation_samples: usize,
-    /// Ends the run after this many validations in a row that were not better than the best before; 0 turns this off.
+    /// Ends the run after this many validations in a row without an improvement on the best before; 0 turns this off.
     pub early_stopping_patience: u64,
     /// What early stopping compares: `loss`, or the name of a metric.
     pub early_stopping_metric: String,
     /// `min` (lower is better), `max` (higher is better) or `auto`: `min` for `loss`, `max` for any other metric.
     pub early_stopping_mode: MetricMode,
-    /// By how much a validation must be better than the best before.
+    /// How much better than the best before a validation must be.
     pub early_stopping_min_delta: f64,
     /// What to do when loss or gradient norm is not finite: `stop`, `skip` (the step), or `rollback` (to the newest
     /// checkpoint, and past the bad batch).
     pub on_nonfinite: OnNonFinite,
-    /// At most this many steps of a run may be skipped or rolled back; 0 sets no limit.
+    /// The most steps of a run that may be skipped or rolled back; 0 sets no limit.
     pub nonfinite_limit: u64,
-    /// Whether each block's forward is run twice and the outputs are compared: a block that is no function of its input,
-    /// parameters and context is an error that names it. On CPUs, debug builds do so for the first micro-batch in any case. On GPUs
-    /// blocks must use operations with a fixed order of sums.
+    /// Whether each block's forward is run twice and the outputs compared: a block that is not a function of its input, parameters
+    /// and context is an error that names it. On CPUs, debug builds always do this for the first micro-batch. On GPUs, blocks must
+    /// use operations with a fixed summation order.
     pub check_blocks: bool,
-    /// Parameters that training leaves as they are: patterns of names (`block.path`) in which `*` stands for any text, and `0-7` between dots for one
-    /// of these numbers, as in `["embed*", "layers.0-7.*"]`.
+    /// Parameters that are not trained: patterns of names (`block.path`) in which `*` stands for any text, and `0-7` between dots for one of these
+    /// numbers, as in `["embed*", "layers.0-7.*"]`.
     pub freeze: Vec<String>,
 }
 
 impl TrainSettings {
-    /// Groups of what is frozen.
+    /// Groups for the frozen parameters.
     fn frozen_groups(&self) -> impl Iterator<Item = ParameterGroup> {
         let frozen = |pattern: &String| ParameterGroup {
             setting: "train.freeze",
@@ -162,7 +163,7 @@ impl TrainSettings {
 }
 
 impl Settings {
-    /// Groups of parameters: those that are frozen, then these.
+    /// Groups of parameters: the frozen ones, then these.
     ///
     /// # Errors
     /// As [`OptimizerSettings::parameter_groups`].
@@ -241,14 +242,14 @@ pub enum Transport {
     Tcp,
 }
 
-/// What of the traffic between ranks is encrypted.
+/// Which traffic between ranks is encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Encryption {
-    /// What leaves a host.
+    /// Everything that leaves a host.
     #[default]
     BetweenHosts,
-    /// Control messages alone.
+    /// Only control messages.
     Off,
 }
 
@@ -258,21 +259,21 @@ pub enum Encryption {
 pub struct OutputSettings {
     /// The run's folder; empty makes a new one under `runs/`.
     pub dir: PathBuf,
-    /// Whether earlier results may be replaced (`--overwrite`). It is neither read from a configuration nor written to one.
+    /// Whether earlier results may be replaced (`--overwrite`). It is never part of a configuration file.
     #[serde(skip)]
     pub overwrite: bool,
     /// Steps between lines of output when there is no terminal.
     pub log_every: u64,
     /// Peak TFLOP/s of one device, for MFU; 0 looks it up by the device's name.
     pub peak_tflops: f64,
-    /// The most bytes of tensors in a file of the run's weights, as in `5GB`, `500MB` or `2GiB`: larger weights are cut into several files
-    /// with an index, as `transformers` does.
+    /// The most bytes of tensors per file of the run's weights, as in `5GB`, `500MB` or `2GiB`: larger weights are split into several
+    /// files with an index, as in `transformers`.
     pub max_shard_size: ShardSize,
-    /// Where rank 0 shows the last step to Prometheus, at `/metrics`: a port of its machine alone (`9090`), or an address and a port
-    /// (`0.0.0.0:9090`). Empty: nowhere.
+    /// Where rank 0 serves the last step to Prometheus, at `/metrics`: a port on its machine only (`9090`), or an address and a port
+    /// (`0.0.0.0:9090`). Empty: off.
     pub metrics_addr: String,
-    /// A command, as its words, that the launcher of node 0 runs when the run ends, with a JSON object on its input: `event` (`finished`, `failed`,
-    /// `preempted` or `interrupted`), `run`, `reason`, `exit_code`, `time`. Empty: none.
+    /// A command, as a list of words, that the launcher of node 0 runs when the run ends, with a JSON object on its standard input: `event`
+    /// (`finished`, `failed`, `preempted` or `interrupted`), `run`, `reason`, `exit_code`, `time`. Empty: none.
     pub notify: Vec<String>,
 }
 
@@ -304,7 +305,7 @@ impl OutputSettings {
         Err(SettingError::new("output.peak_tflops (--peak-tflops)", self.peak_tflops, allowed))
     }
 
-    /// Where the last step is shown to Prometheus.
+    /// Where the last step is served to Prometheus.
     pub(crate) fn metrics_address(&self) -> Result<Option<SocketAddr>, SettingError> {
         let given = self.metrics_addr.trim();
         let address = (!given.is_empty()).then(|| brigade_report::metrics_address(given)).transpose();

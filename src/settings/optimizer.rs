@@ -31,13 +31,13 @@ pub struct OptimizerSettings {
     pub epsilon: f32,
     /// Momentum (SGD, RMSprop); 0 turns it off.
     pub momentum: f64,
-    /// How much less a gradient counts in the momentum, from 0 to 1 (SGD).
+    /// Dampening: how much less a gradient counts in the momentum, from 0 to 1 (SGD).
     pub dampening: f64,
-    /// Nesterov's momentum (SGD).
+    /// Nesterov momentum (SGD).
     pub nesterov: bool,
-    /// The largest second momentum so far in place of the current one (AdamW, Adam).
+    /// Uses the largest second moment so far instead of the current one (AdamW, Adam).
     pub amsgrad: bool,
-    /// Weight decay only where it goes in the direction of the update (AdamW).
+    /// Weight decay only where it points in the direction of the update (AdamW).
     pub cautious_weight_decay: bool,
     /// Smoothing of the squared gradients (RMSprop).
     pub alpha: f32,
@@ -45,12 +45,13 @@ pub struct OptimizerSettings {
     pub centered: bool,
     /// How fast the learning rate falls with the number of updates (AdaGrad).
     pub lr_decay: f64,
-    /// Decoupled weight decay in place of proximal (Adan).
+    /// Decoupled weight decay instead of proximal (Adan).
     pub no_prox: bool,
-    /// Layer-wise decay: the learning rate of a block is multiplied by this for each block after it, so that of `n` layers number `i` has
-    /// `learning_rate · layer_decay^(n - i)`, and the head all of it; 1 turns it off. Learning rates of groups are multiplied, too.
+    /// Layer-wise decay: the learning rate of a block is multiplied by this once for each block after it, so layer `i` of `n` has
+    /// `learning_rate · layer_decay^(n - i)`, and the head the full rate; 1 turns it off. It also applies to the learning rates of
+    /// groups.
     pub layer_decay: f64,
-    /// Parameters that are trained in another way: each group has a `pattern` of names (`*` stands for any text) and any of
+    /// Parameters that are trained differently: each group has a `pattern` of names (`*` stands for any text) and any of
     /// `learning_rate`, `weight_decay` and `frozen`. The first pattern that matches a name counts.
     pub groups: Vec<OptimizerGroup>,
 }
@@ -82,8 +83,8 @@ impl Default for OptimizerSettings {
     }
 }
 
-/// `[[optimizer.groups]]`: parameters that are trained in another way than the rest. As in PyTorch's groups, what a group does not
-/// give is as for all parameters.
+/// `[[optimizer.groups]]`: parameters that are trained differently from the rest. As in PyTorch's groups, whatever a group leaves
+/// out is as for all parameters.
 ///
 /// ```
 /// use brigade::OptimizerGroup;
@@ -102,13 +103,13 @@ pub struct OptimizerGroup {
     /// Weight decay, in place of `optimizer.weight_decay`; biases and norms have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f32>,
-    /// Whether training leaves the parameters as they are.
+    /// Whether the parameters are left as they are.
     #[serde(default)]
     pub frozen: bool,
 }
 
 impl OptimizerGroup {
-    /// Parameters with these names, trained as the rest.
+    /// Parameters with these names, trained like the rest.
     pub fn matching(pattern: impl Into<String>) -> Self {
         Self { pattern: pattern.into(), ..Self::default() }
     }
@@ -130,10 +131,10 @@ impl OptimizerGroup {
 }
 
 impl OptimizerSettings {
-    /// What these settings make of groups, their own or a program's.
+    /// The parameter groups with these settings, from a configuration or a program.
     ///
     /// # Errors
-    /// If a group's learning rate is no number, or has nothing to be compared with.
+    /// If a group's learning rate is not a number, or has nothing to be relative to.
     pub(crate) fn parameter_groups(
         &self,
         groups: &[OptimizerGroup],
@@ -147,7 +148,8 @@ impl OptimizerSettings {
             }
             if self.learning_rate == 0.0 && learning_rate > 0.0 {
                 return Err(refused(format!(
-                    "that of `{}` is kept as a multiple of optimizer.learning_rate, which is 0; give that one, and 0 to a group for the rest",
+                    "that of `{}` is a multiple of optimizer.learning_rate, which is 0; set optimizer.learning_rate, and 0 for a group of \
+                    the rest",
                     group.pattern
                 )));
             }

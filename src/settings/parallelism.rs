@@ -15,8 +15,8 @@ pub struct MeshSettings {
     pub pp: usize,
     /// Data-parallel ranks; 0 uses all ranks.
     pub dp: usize,
-    /// Replicas of what ZeRO shards: each `dp / replicate` neighbours hold all shards, and replicas sum their gradients (hybrid
-    /// sharding, HSDP). 1 shards over all data-parallel ranks.
+    /// Replicas of what ZeRO shards: every `dp / replicate` neighbouring ranks hold all shards, and replicas sum their
+    /// gradients (hybrid sharding, HSDP). 1 shards over all data-parallel ranks.
     pub replicate: usize,
 }
 
@@ -61,7 +61,7 @@ pub struct PipelineSettings {
     pub chunks: usize,
     /// Number of blocks in each of the pp x chunks parts of the model; empty balances them.
     pub stages: Vec<usize>,
-    /// `cost` or `measured`: what stages are balanced by: the costs that the blocks of the model state, or the time that each block
+    /// `cost` or `measured`: what stages are balanced by: the costs that the model's blocks state, or the time that each block
     /// takes in a few runs before the first step.
     pub balance: Balance,
 }
@@ -97,10 +97,10 @@ pub struct ComputeSettings {
     /// `auto`, `f32` or `bf16`: number type of parameters and activations in forward and backward. Master weights and optimizer
     /// state are f32.
     pub dtype: ComputeType,
-    /// `f32` or `bf16`: number type in which gradients are summed over ranks. With `bf16`, the weights' last bits depend on the
-    /// number of data-parallel ranks.
+    /// `f32` or `bf16`: the number type in which gradients are summed over ranks. With `bf16`, the last bits of the weights
+    /// depend on the number of data-parallel ranks.
     pub reduce_dtype: Float,
-    /// Activation checkpointing: which blocks are computed again in the backward pass instead of saving their activations: `none`,
+    /// Activation checkpointing: which blocks are recomputed in the backward pass instead of saving their activations: `none`,
     /// `all`, `every-2` (every second), `every-3`, …
     pub recompute: String,
     /// Whether models compute with the fused operations of `brigade::kernels` where the backend has them, which is the CPU, in f32 and bf16. With
@@ -135,7 +135,7 @@ impl ComputeSettings {
         let types = [("compute.dtype", self.float()), ("compute.reduce_dtype", self.reduce_dtype)];
         let bf16 = types.into_iter().find(|(_, float)| *float == Float::Bf16);
         let Some((option, _)) = bf16.filter(|_| !has_bf16()) else { return Ok(()) };
-        let allowed = format!("{device} does not compute in bf16; it must be f32 (--set {option}=f32)");
+        let allowed = format!("{device} does not support bf16; it must be f32 (--set {option}=f32)");
         Err(SettingError::new(option, "bf16", allowed))
     }
 
@@ -176,7 +176,7 @@ mod tests {
             let settings = settings(dtype, reduce);
             settings.check_types("a GPU", || true).unwrap();
             let said = format!(
-                "{option} = bf16 is not possible: a GPU does not compute in bf16; it must be f32 (--set {option}=f32)"
+                "{option} = bf16 is not possible: a GPU does not support bf16; it must be f32 (--set {option}=f32)"
             );
             assert_eq!(settings.check_types("a GPU", || false).unwrap_err().to_string(), said);
         }

@@ -253,7 +253,7 @@ impl Settings {
         }
         if pipeline.balance == Balance::Measured && !pipeline.stages.is_empty() {
             let allowed = format!(
-                "pipeline.stages = {:?} says how many blocks each stage has; give that or this",
+                "pipeline.stages = {:?} already says how many blocks each stage has; set only one of the two",
                 pipeline.stages
             );
             return Err(SettingError::new("pipeline.balance", "measured", allowed));

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SettingError;
 
-/// Most steps of one timeline.
+/// The most steps of one timeline.
 const MOST_STEPS: u64 = 100;
 
 const OPTION: &str = "profile.steps (--profile-steps)";
@@ -15,8 +15,8 @@ const OPTION: &str = "profile.steps (--profile-steps)";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProfileSettings {
-    /// Steps of which a timeline of all ranks is written, as in `10..12`, which are three, or `10`; empty for none. Perfetto opens
-    /// `profile/steps-10-12.json` in the run's folder, and `brigade inspect timeline` says who stands idle in it and why.
+    /// Steps to write a timeline of all ranks for, as in `10..12` (three steps) or `10`; empty for none. Perfetto opens
+    /// `profile/steps-10-12.json` in the run's folder, and `brigade inspect timeline` says which ranks are idle in it and why.
     pub steps: String,
 }
 
@@ -24,7 +24,7 @@ impl ProfileSettings {
     /// The steps; none for no timeline.
     ///
     /// # Errors
-    /// If they are no range of steps, or too many.
+    /// If they are not a range of steps, or too many.
     pub fn range(&self) -> Result<Option<RangeInclusive<u64>>, SettingError> {
         if self.steps.is_empty() {
             return Ok(None);
@@ -37,14 +37,14 @@ impl ProfileSettings {
             }
             _ => {
                 let allowed = format!(
-                    "it must be a step, or a range of at most {MOST_STEPS} steps such as 10..12, which are three; the first step is 1"
+                    "it must be a step, or a range of at most {MOST_STEPS} steps such as 10..12 (three steps); the first step is 1"
                 );
                 Err(SettingError::new(OPTION, &self.steps, allowed))
             }
         }
     }
 
-    /// The same, of a run of so many steps.
+    /// The same, for a run of this many steps.
     ///
     /// # Errors
     /// As [`range`](Self::range), and if the run ends before the last of them.

@@ -19,7 +19,7 @@ impl StrategySettings {
         if self.is_server() { self.servers.max(1) } else { 0 }
     }
 
-    /// How workers push to servers that apply each gradient at once; none where a step is one update.
+    /// How workers push to servers that apply each gradient at once; none if a step is one update.
     pub(super) fn rounds(&self) -> Option<Rounds> {
         (self.is_server() && self.staleness > 0).then_some(Rounds {
             steps: self.inner_steps,
@@ -28,16 +28,16 @@ impl StrategySettings {
         })
     }
 
-    /// A line on servers and so many workers, if there are any.
+    /// A line about servers and this many workers, if there are any.
     pub(crate) fn describe_servers(&self, workers: usize) -> Option<String> {
         let servers = self.resolved_servers();
         let many =
             |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
         let how = match self.rounds() {
-            None => "add up what all workers push, and make one update of it".to_owned(),
+            None => "add up the gradients of all workers, and make one update from the sum".to_owned(),
             Some(Rounds { steps, staleness, delay_compensation }) => format!(
-                "make an update of each push, with the learning rate / {workers}{}; no worker is more than {} ahead of another, and all wait \
-                 for each other after every {}",
+                "make an update from each push, with the learning rate / {workers}{}; no worker is more than {} ahead of another, and all \
+                wait for each other after every {}",
                 if delay_compensation > 0.0 {
                     format!(" and delay compensation {delay_compensation}")
                 } else {
@@ -48,10 +48,10 @@ impl StrategySettings {
             ),
         };
         let who = format!("{} and {}", many(workers, "worker"), many(servers, "server"));
-        (servers > 0).then(|| format!("{who}, the last ranks, which {how}"))
+        (servers > 0).then(|| format!("{who}; servers are the last ranks, and {how}"))
     }
 
-    /// Checks what the parameter server alone has.
+    /// Checks settings that only the parameter server has.
     pub(super) fn check_server(&self) -> Result<(), SettingError> {
         let only = |option, given: &dyn std::fmt::Display| {
             let allowed = "only --strategy async-server has servers; set 0, or that strategy";
@@ -76,13 +76,13 @@ impl StrategySettings {
 }
 
 impl Settings {
-    /// The mesh of so many ranks, the last of which are servers.
+    /// The mesh of this many ranks, the last of which are servers.
     pub(super) fn mesh_with_servers(&self, world: usize) -> Result<Mesh, SettingError> {
         let (servers, mesh) = (self.strategy.resolved_servers(), &self.mesh);
         if servers >= world {
             let allowed = match world {
-                1 => "there is one rank, and servers need at least one worker beside them; start at least 2 (--nproc-per-node 2)".into(),
-                _ => format!("of {world} ranks at least one must be a worker; it must be at most {}", world - 1),
+                1 => "there is only one rank, and a server needs at least one worker; start at least 2 (--nproc-per-node 2)".into(),
+                _ => format!("at least one of the {world} ranks must be a worker; it must be at most {}", world - 1),
             };
             return Err(SettingError::new(SERVERS, servers, allowed));
         }
@@ -115,19 +115,20 @@ impl Settings {
             .map_err(|error| SettingError::new("mesh", world, error.to_string()))
     }
 
-    /// The parameter server, with what it cannot be combined with.
+    /// The parameter server; refuses what it cannot be combined with.
     pub(super) fn async_server(&self) -> Result<AsyncServer, SettingError> {
         let Self { strategy, train, zero, comm, .. } = self;
         let refuse = |option, given: &dyn std::fmt::Display, allowed: &str| {
             Err(SettingError::new(option, given, allowed))
         };
         if zero.stage > 0 {
-            let allowed = "servers have the optimizer's state in shards, and workers the whole model; it must be 0, or --strategy sync";
+            let allowed = "servers already shard the optimizer's state, and workers hold the whole model; it must be 0, or --strategy \
+            sync";
             return refuse("zero.stage (--zero)", &zero.stage, allowed);
         }
         if comm.compress != Method::None {
             let allowed =
-                "what workers push travels as compute.reduce_dtype says; it must be none, or --strategy sync";
+                "workers push gradients as compute.reduce_dtype; it must be none, or --strategy sync";
             return refuse("comm.compress (--compress)", &comm.compress, allowed);
         }
         if train.sync_every > 1 {
@@ -143,13 +144,13 @@ impl Settings {
             _ => None,
         };
         if let Some(engine) = engine {
-            let allowed = "servers answer whoever comes first, which is done over Brigade's own connections alone; it must be host, or \
-                           --strategy sync";
+            let allowed = "servers answer workers in order of arrival, which only Brigade's own connections can do; it must be host, \
+            or --strategy sync";
             return refuse("comm.collectives (--collectives)", &engine, allowed);
         }
         if train.on_nonfinite == OnNonFinite::Rollback && strategy.staleness > 0 {
-            let allowed = "a worker that finds something not finite decides alone, and cannot take the others back; it must be stop or \
-                           skip, or --staleness 0";
+            let allowed = "a worker that finds a value that is not finite decides alone, and cannot roll back the others; it must be \
+            stop or skip, or --staleness 0";
             return refuse("train.on_nonfinite", &"rollback", allowed);
         }
         Ok(AsyncServer { servers: strategy.resolved_servers(), rounds: strategy.rounds() })

@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{OnNonFinite, SettingError, Settings};
 
-/// How ranks that run other micro-batches train together.
+/// How ranks with different micro-batches train together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 #[value(rename_all = "kebab-case")]
 pub enum StrategyName {
-    /// All make every update together.
+    /// All ranks make every update together.
     #[default]
     Sync,
     /// Workers make updates of their own, and average their parameters from time to time.
     LocalSgd,
-    /// Workers make updates of their own, and an outer optimizer steps along the mean of what these have changed.
+    /// Workers make updates of their own, and an outer optimizer steps along the mean of their changes.
     Diloco,
-    /// Workers push gradients to servers, which alone update the parameters, and wait for each other no longer than a bound says.
+    /// Workers push gradients to servers, which alone update the parameters; how far workers may drift apart is bounded.
     AsyncServer,
 }
 
@@ -35,11 +35,11 @@ pub struct StrategySettings {
     /// `sync`, `local-sgd`, `diloco` or `async-server`: whether all ranks make every update together, workers make updates of their own and meet
     /// from time to time (to average their parameters, or for a step of an outer optimizer), or workers push gradients to servers.
     pub name: StrategyName,
-    /// Workers of `local-sgd` and `diloco`, each of which is a mesh of `pp` x `dp` ranks and has an equal part of each global batch; 0: as many as
-    /// there are ranks for, of one data-parallel rank each unless `mesh.dp` says more.
+    /// Workers of `local-sgd` and `diloco`, each a mesh of `pp` x `dp` ranks with an equal part of each global batch; 0: as many as the ranks
+    /// allow, with one data-parallel rank each unless `mesh.dp` says more.
     pub workers: usize,
-    /// Updates of a worker from one outer step, in which workers meet, to the next; with `async-server` and a staleness above 0, steps from one
-    /// time when all ranks wait for each other to the next. Metrics, validation, checkpoints and preemption wait for it.
+    /// Updates of a worker between outer steps, in which workers meet; with `async-server` and a staleness above 0, steps between the points at
+    /// which all ranks wait for each other. Metrics, validation, checkpoints and preemption wait for these.
     pub inner_steps: u64,
     /// DiLoCo: learning rate of the outer optimizer, which is SGD.
     pub outer_learning_rate: f64,
@@ -47,15 +47,16 @@ pub struct StrategySettings {
     pub outer_momentum: f64,
     /// DiLoCo: whether the momentum is Nesterov's.
     pub outer_nesterov: bool,
-    /// DiLoCo: `f32` or `bf16`: number type in which outer gradients are summed over the workers.
+    /// DiLoCo: `f32` or `bf16`: the number type in which outer gradients are summed over the workers.
     pub outer_dtype: Float,
-    /// `async-server`: ranks that are servers, the last ones; the others are workers. 0: 1, or as many as `TF_CONFIG` has `ps` tasks for.
+    /// `async-server`: how many ranks are servers, the last ones; the others are workers. 0: 1, or the number of `ps` tasks in
+    /// `TF_CONFIG`.
     pub servers: usize,
-    /// `async-server`: how many steps a worker may be ahead of the slowest one. With 0 all workers' gradients make one update, with the bits of
-    /// `sync`; else each worker's gradient is an update as soon as it comes.
+    /// `async-server`: how many steps a worker may be ahead of the slowest one. With 0, the gradients of all workers make one update, with the
+    /// same bits as `sync`; otherwise each worker's gradient is applied as soon as it arrives.
     pub staleness: u64,
-    /// `async-server`: λ of delay compensation, which corrects late gradients by `λ g² (w - b)`, for parameters that were `b` and now
-    /// are `w`; 0 turns it off.
+    /// `async-server`: λ of delay compensation, which corrects late gradients by `λ g² (w - b)`, for parameters that were `b` and are
+    /// now `w`; 0 turns it off.
     pub delay_compensation: f64,
 }
 
@@ -82,7 +83,7 @@ impl StrategySettings {
         matches!(self.name, StrategyName::LocalSgd | StrategyName::Diloco)
     }
 
-    /// The number of workers of so many ranks, with stages and data-parallel ranks as they are set.
+    /// The number of workers of this many ranks, with stages and data-parallel ranks as set.
     fn resolved_workers(&self, world: usize, pp: usize, dp: usize) -> Result<usize, SettingError> {
         let refuse = |allowed| Err(SettingError::new("strategy.workers (--workers)", self.workers, allowed));
         if !self.has_workers() {
@@ -106,19 +107,19 @@ impl StrategySettings {
         };
         match (workers, self.name) {
             (1, StrategyName::LocalSgd) => refuse(format!(
-                "of {world} ranks that makes one worker, which has none to average with; it must be at least 2, or --strategy sync"
+                "{world} ranks make only one worker, which has no other to average with; it must be at least 2, or --strategy sync"
             )),
             _ => Ok(workers),
         }
     }
 
-    /// A line on how so many workers train together, if they do.
+    /// A line about how this many workers train together, if they do.
     pub(crate) fn describe(&self, workers: usize) -> Option<String> {
         let how = match self.name {
             StrategyName::Sync | StrategyName::AsyncServer => return None,
             StrategyName::LocalSgd => "average their parameters".to_owned(),
             StrategyName::Diloco => format!(
-                "an outer SGD steps along the mean of what they changed (learning rate {}, {}momentum {}, summed in {})",
+                "an outer SGD steps along the mean of their changes (learning rate {}, {}momentum {}, summed in {})",
                 self.outer_learning_rate,
                 if self.outer_nesterov { "Nesterov " } else { "" },
                 self.outer_momentum,
@@ -127,8 +128,7 @@ impl StrategySettings {
         };
         let s = if workers == 1 { "" } else { "s" };
         Some(format!(
-            "{workers} worker{s}, whose updates are their own; after every {} steps {how}; with another number of workers the weights are \
-             others",
+            "{workers} worker{s}, each with its own updates; after every {} steps {how}; the weights depend on the number of workers",
             self.inner_steps
         ))
     }
@@ -156,7 +156,8 @@ impl StrategySettings {
 }
 
 impl Settings {
-    /// Steps from one after which all ranks have the same weights, and something can be said of all of them, to the next.
+    /// Steps between the points at which all ranks have the same weights, so that metrics and checkpoints cover all of
+    /// them.
     pub(crate) fn steps_together(&self) -> (u64, &'static str) {
         match self.strategy.has_workers() || self.strategy.rounds().is_some() {
             true => (self.strategy.inner_steps, "strategy.inner_steps"),
@@ -164,7 +165,7 @@ impl Settings {
         }
     }
 
-    /// The mesh of so many ranks; without replicas yet.
+    /// The mesh of this many ranks, still without replicas.
     pub(super) fn mesh(&self, world: usize) -> Result<Mesh, SettingError> {
         if self.strategy.resolved_servers() > 0 {
             return self.mesh_with_servers(world);
@@ -182,7 +183,7 @@ impl Settings {
         })
     }
 
-    /// How so many workers meet, if they do.
+    /// How this many workers meet, if they do.
     pub(super) fn outer_steps(&self, workers: usize) -> Option<OuterSteps> {
         let strategy = &self.strategy;
         let inner_steps = usize::try_from(strategy.inner_steps).unwrap_or(usize::MAX);
@@ -195,7 +196,7 @@ impl Settings {
         Some(OuterSteps { workers, inner_steps, bytes, state_bytes })
     }
 
-    /// How ranks that run other micro-batches train together.
+    /// How ranks with different micro-batches train together.
     pub(super) fn strategy(&self) -> Result<Arc<dyn Strategy>, SettingError> {
         let (strategy, train) = (&self.strategy, &self.train);
         strategy.check()?;
@@ -212,18 +213,18 @@ impl Settings {
         }
         let method = self.comm.compression().method;
         if method != Method::None {
-            let allowed = "inside of workers gradients travel as they are, and what workers tell each other as \
-                           strategy.outer_dtype says; it must be none, or --strategy sync";
+            let allowed = "gradients are not compressed within a worker, and workers exchange \
+            strategy.outer_dtype; it must be none, or --strategy sync";
             return Err(SettingError::new("comm.compress (--compress)", self.comm.compress, allowed));
         }
         if train.sync_every > 1 {
-            let allowed = "workers make an update in each step and meet after every strategy.inner_steps (--inner-steps); set 1, or \
-                           --strategy sync";
+            let allowed = "workers make an update in every step, and meet after every strategy.inner_steps (--inner-steps); set 1, \
+            or --strategy sync";
             return Err(SettingError::new("train.sync_every (--sync-every)", train.sync_every, allowed));
         }
         if train.on_nonfinite == OnNonFinite::Rollback {
-            let allowed = "a worker that finds something not finite decides alone, and cannot take the others back; it must be stop or \
-                           skip, or --strategy sync";
+            let allowed = "a worker that finds a value that is not finite decides alone, and cannot roll back the others; it must be \
+            stop or skip, or --strategy sync";
             return Err(SettingError::new("train.on_nonfinite", "rollback", allowed));
         }
         let momentum = (strategy.outer_momentum > 0.0).then_some(strategy.outer_momentum as f32);

@@ -71,7 +71,8 @@ impl Rows {
         }
         let layout = found.rows.options().layout;
         if layout != SequenceLayout::Documents {
-            let allowed = "a text with a label has a row of its own: \"documents\" or \"auto\"".into();
+            let allowed =
+                "a text with a label has a row of its own; it must be \"documents\" or \"auto\"".into();
             return Err(Error::InvalidSetting { option: "data.layout", given: layout.to_string(), allowed });
         }
         match found.rows.tokens().label_kind() {

@@ -37,7 +37,7 @@ impl Session {
         }
         group.broadcast_in_place(&mut known, 0)?;
         if known.iter().any(|seconds| seconds.is_nan()) {
-            self.heartbeat.send("measuring how long the blocks take");
+            self.heartbeat.send("measuring the blocks' times");
             let batch = samples(self.settings.train.micro_batch_size).context(
                 "pipeline.balance = measured runs each block on a micro-batch before the first step",
             )?;

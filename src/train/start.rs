@@ -213,7 +213,7 @@ impl Session {
         }
         summary.iter().chain(about_devices.iter().flatten()).for_each(|line| reporter.note(line));
         if let Some(Restored { progress, damaged }) = restored {
-            damaged.iter().for_each(|what| reporter.note(&format!("passed over {what}")));
+            damaged.iter().for_each(|what| reporter.note(&format!("skipped {what}")));
             reporter.note(&format!("resuming from the checkpoint of step {}", progress.step));
         }
         Ok(reporter)

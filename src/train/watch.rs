@@ -107,7 +107,7 @@ impl EarlyStopping {
             let Watch { metric, min_delta, .. } = &self.watch;
             let by = if *min_delta > 0.0 { format!(" by more than {min_delta}") } else { String::new() };
             format!(
-                "the validation's {metric} did not improve{by} in {} (train.early_stopping_patience = {})",
+                "the validation {metric} did not improve{by} in {} (train.early_stopping_patience = {})",
                 counted(count as usize, "validation"),
                 self.patience
             )
@@ -168,8 +168,8 @@ pub(super) fn check_validations(settings: &Settings) -> Result<(), SettingError>
 pub(super) fn check_load_best(settings: &Settings, has_hooks: bool) -> Result<(), SettingError> {
     let checkpoint = &settings.checkpoint;
     if checkpoint.load_best_at_end && !checkpoint.keep_best && !has_hooks {
-        let missing = "nothing says which checkpoint is the best; set checkpoint.keep_best = true, or add a hook that answers \
-                       `Control::SaveBest`";
+        let missing = "nothing decides which checkpoint is the best; set checkpoint.keep_best = true, or add a hook that \
+                       answers `Control::SaveBest`";
         return Err(SettingError::new("checkpoint.load_best_at_end", true, missing));
     }
     Ok(())
@@ -263,8 +263,7 @@ mod tests {
         let mut unknown = Settings::default();
         unknown.checkpoint.load_best_at_end = true;
         let message = check_load_best(&unknown, false).unwrap_err().to_string();
-        let said =
-            "checkpoint.load_best_at_end = true is not possible: nothing says which checkpoint is the best";
+        let said = "checkpoint.load_best_at_end = true is not possible: nothing decides which checkpoint is the best";
         assert!(message.starts_with(said) && message.contains("checkpoint.keep_best"), "{message}");
         check_load_best(&unknown, true).unwrap();
         unknown.checkpoint.keep_best = true;

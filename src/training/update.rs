@@ -119,7 +119,7 @@ impl OwnUpdate {
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.optimizer.is_some() {
-            lines.push("the optimizer is the program's own, whatever optimizer.name says".to_owned());
+            lines.push("the optimizer is the program's own; optimizer.name is ignored".to_owned());
         }
         if self.learning_rate.is_some() {
             lines.push("the learning rate follows the program's own function, not [schedule]".to_owned());

@@ -95,7 +95,7 @@ impl StandardFlags {
         let open = without(&args, &["--micro-batch-size"], &[]);
         if !ranks.is_launcher {
             bail!(
-                "--micro-batch-size auto tries sizes before the ranks start, and so needs Brigade's own launcher; give the size that it finds on one node"
+                "--micro-batch-size auto tries sizes before the ranks start, which needs Brigade's own launcher; give the size that it finds on one node"
             );
         }
         let sizes = Sizes::new(settings, ranks)?;
@@ -136,7 +136,7 @@ impl StandardFlags {
         }
         let size = record.micro_batch_size.with_context(|| {
             let why = record.tried.last().map(ToString::to_string).unwrap_or_default();
-            format!("--micro-batch-size auto found no size that can be trained with; the last, {why}")
+            format!("--micro-batch-size auto found no size that works; the last one, {why}")
         })?;
         say(&format!("--micro-batch-size auto: {}", record.micro_batch_reason));
         let mut args = open;

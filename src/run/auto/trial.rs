@@ -193,6 +193,6 @@ fn last_line(log: &Path) -> String {
         .or_else(|| text.lines().rfind(|line| line.starts_with("brigade: ") || line.starts_with("error: ")));
     let said = said
         .or_else(|| text.lines().rfind(|line| !line.trim().is_empty()))
-        .unwrap_or("it ended without a word");
+        .unwrap_or("it ended without printing anything");
     said.trim_start_matches("brigade: ").to_owned()
 }

@@ -175,7 +175,7 @@ impl Profile {
             (Ok(()), 0) => format!("timeline: {}", path.display()),
             (Ok(()), some) => {
                 format!(
-                    "timeline: {}; {some} operations of rank 0 are not in it, as there were so many",
+                    "timeline: {}; {some} operations of rank 0 were left out, because there were too many",
                     path.display()
                 )
             }

@@ -196,7 +196,7 @@ fn a_further_model_that_cannot_be_written_is_refused_before_it_trains() {
         trainer.add_model("critic", layers(WIDTH, &["a", "b"]), own).map(drop)
     });
     let text = error.unwrap_err().to_string();
-    assert!(text.contains("model-critic.safetensors: tensor `kernel` gets the same values"), "{text}");
+    assert!(text.contains("model-critic.safetensors: tensor `kernel` would be filled by both"), "{text}");
 }
 
 #[test]

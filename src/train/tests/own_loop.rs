@@ -193,14 +193,14 @@ fn what_a_loop_cannot_do_is_said() {
     on_mesh(folder.path(), &settings(1), (1, 1, 0), StartFrom::Scratch, |session, _| {
         let mut trainer = session.prepare(model(), Training::without_data())?;
         let again = session.prepare(model(), training()).err().unwrap().to_string();
-        assert!(again.contains("has a run already"), "{again}");
+        assert!(again.contains("already has a run"), "{again}");
         let no_data = trainer.next_batches().err().unwrap().to_string();
         assert!(no_data.contains("Training::without_data"), "{no_data}");
         let no_validation = trainer.evaluate().unwrap_err().to_string();
         assert!(no_validation.contains("Training::validate"), "{no_validation}");
         trainer.step(own_batches(session, (1, 1, 0), 0))?;
         let over = trainer.step(own_batches(session, (1, 1, 0), 1)).unwrap_err().to_string();
-        assert!(over.contains("over after step 1"), "{over}");
+        assert!(over.contains("ended with step 1"), "{over}");
         trainer.finish()
     })
     .unwrap();
@@ -267,7 +267,8 @@ fn ranks_that_are_given_different_numbers_of_batches_say_so() {
             trainer.finish().map(drop)
         });
         let said = format!(
-            "step 3: ranks were given different numbers of micro-batches: {numbers}; every rank must give as many"
+            "step 3: ranks were given different numbers of micro-batches: {numbers}; every rank must give the \
+            same number"
         );
         assert_eq!(end.unwrap_err().to_string(), said, "{mesh:?}");
     }

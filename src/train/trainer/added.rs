@@ -137,14 +137,15 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
             || self.added.iter().any(|there| there.name() == name)
         {
             bail!(
-                "a further model cannot be named `{name}`: it needs a name of its own, of letters, digits, `-` and `_`"
+                "an additional model cannot be named `{name}`: it needs a name of its own, of letters, digits, `-` \
+                and `_`"
             );
         }
         let split = session.plan.split(&model.chain().costs())?;
         let model = training.add_metrics_to(model);
         let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
         let settings = EngineSettings { split, ..plan.engine };
-        session.heartbeat.send("making a further model");
+        session.heartbeat.send("making an additional model");
         let mut engine = Engine::new(model, session.seed(), &plan.optimizer, session.groups(), settings)?;
         training.update.add_hooks_to(&mut engine);
         let path = added_weights_file(&session.out.join(WEIGHTS_FILE), name);

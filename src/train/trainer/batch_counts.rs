@@ -36,7 +36,8 @@ fn check(step: &str, all: &[i64]) -> Result<(), AgreedError> {
     };
     let numbers: Vec<String> = by_count.iter().map(named).collect();
     Err(AgreedError(format!(
-        "{step}: ranks were given different numbers of micro-batches: {}; every rank must give as many",
+        "{step}: ranks were given different numbers of micro-batches: {}; every rank must give the same \
+        number",
         numbers.join("; ")
     )))
 }
@@ -50,7 +51,8 @@ mod tests {
         let message = |all: &[i64]| check("step 3", all).err().map(|error| error.to_string());
         assert_eq!(message(&[4]), None);
         assert_eq!(message(&[2, 2, 2]), None);
-        let said = "step 3: ranks were given different numbers of micro-batches: 0 on rank 1; 2 on ranks 0, 2; every rank must give as many";
+        let said = "step 3: ranks were given different numbers of micro-batches: 0 on rank 1; 2 on ranks 0, 2; every rank must give the \
+        same number";
         assert_eq!(message(&[2, 0, 2]).as_deref(), Some(said));
         let many: Vec<i64> = (0..12).map(|rank| i64::from(rank == 11)).collect();
         let said = message(&many).unwrap();

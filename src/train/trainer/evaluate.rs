@@ -81,8 +81,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             || self.training.hooks.answers_validations();
         if self.is_between_updates() && !self.added.is_empty() && has_effect {
             bail!(
-                "step {} makes no update, so no checkpoint can be saved after it if its validation is the best or the last one: further models \
-                 may have gone on since step {}; validate after a multiple of train.sync_every = {} steps",
+                "step {} makes no update, so no checkpoint can be saved after it if its validation is the best or the last one: additional \
+                models may have changed since step {}; validate after a multiple of train.sync_every = {} steps",
                 self.progress.step,
                 self.update_step(),
                 self.session.settings.train.sync_every

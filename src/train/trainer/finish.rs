@@ -78,7 +78,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// If a rank failed, or a part was loaded and the last checkpoint cannot be loaded either.
     fn load_best(&mut self) -> anyhow::Result<bool> {
         let Some(best) = self.progress.best_step else {
-            self.note("no step was the best; the weights are those of the last step");
+            self.note("no step counts as the best; the weights are those of the last step");
             return Ok(false);
         };
         let last = self.update_step();
@@ -91,8 +91,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             self.note(&format!("the weights are those of step {best}, the best"));
             return Ok(true);
         };
-        let text =
-            format!("the weights of the best checkpoint, that of step {best}, cannot be loaded: {why}");
+        let text = format!("the weights of the best checkpoint, of step {best}, cannot be loaded: {why}");
         if is_changed && let (Err(why), _) = self.load_step(last)? {
             return Err(AgreedError(format!(
                 "{text}; those of the last step are in {}, but its checkpoint cannot be loaded either: {why}",

@@ -43,7 +43,7 @@ impl Session {
         self.stop_if_dry_run_of(&plan, &model, &first_samples)?;
         if self.has_run.replace(true) {
             return Err(UsageError(anyhow::anyhow!(
-                "this session has a run already; further models join it with `Trainer::add_model`"
+                "this session already has a run; additional models join it with `Trainer::add_model`"
             ))
             .into());
         }

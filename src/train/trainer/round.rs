@@ -14,8 +14,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     pub(super) fn round(&mut self, batches: Vec<Batch<I, T>>, steps: u64) -> anyhow::Result<StepReport> {
         if !batches.is_empty() {
             bail!(
-                "with strategy.staleness (--staleness) above 0 workers take the shares of the data as they come to them, so a loop can give no \
-                 batches of its own; hand on those of `Trainer::next_batches`, or set --staleness 0"
+                "with strategy.staleness (--staleness) above 0 workers take shares of the data as they become free, so a loop cannot give \
+                batches of its own; pass on those of `Trainer::next_batches`, or set --staleness 0"
             );
         }
         let (session, done) = (self.session, self.progress.step);

@@ -35,8 +35,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let step = self.update_step();
         if self.is_between_updates() && !self.added.is_empty() {
             bail!(
-                "step {} makes no update, so no checkpoint can be saved after it: further models may have gone on since step {step}; \
-                 save after a multiple of train.sync_every = {} steps",
+                "step {} makes no update, so no checkpoint can be saved after it: additional models may have changed since step \
+                {step}; save after a multiple of train.sync_every = {} steps",
                 self.progress.step,
                 self.session.settings.train.sync_every
             );
@@ -172,13 +172,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(())
     }
 
-    /// Rolls back to a checkpoint, and goes on with the data after the bad batch.
+    /// Rolls back to a checkpoint, and continues with the data after the bad batch.
     pub(super) fn roll_back(&mut self, report: &StepReport) -> anyhow::Result<()> {
         let why = reason(report);
         self.wait_for_save()?;
         self.send_heartbeat("rolling back to a checkpoint");
         let session = self.session;
-        // A checkpoint that was saved because of an interruption is passed over, so that the run does what it would have done
+        // A checkpoint that was saved because of an interruption is skipped, so that the run does what it would have done
         // without the interruption.
         let best = self.progress.best_step;
         let regular = |step: u64| session.settings.checkpoint.is_regular(step) || Some(step) == best;
@@ -207,7 +207,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         (self.saver.newest, self.saved_step) = (Some(step), Some(step));
         self.is_unvalidated = false;
         for what in &restored.damaged {
-            self.note(&format!("passed over {what}"));
+            self.note(&format!("skipped {what}"));
         }
         self.note(&format!(
             "step {}: {why}; rolled back to the checkpoint of step {step}, continuing with the data after the bad batch",

@@ -24,7 +24,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
         self.proceed()?;
         if self.is_over() {
-            bail!("the run is over after step {}; there is no further one", self.progress.step);
+            bail!("the run ended with step {}; there is no next one", self.progress.step);
         }
         self.has_begun = true;
         // Those that were read are as many on every rank.
