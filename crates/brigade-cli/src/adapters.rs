@@ -93,7 +93,7 @@ impl Origin {
         let of = || format!("{}: the model that its adapters belong to", folder.display());
         let base = model_folder(Path::new(&name)).with_context(of)?;
         if !base.join("config.json").is_file() {
-            bail!("{}, {name}, is not there: it has no config.json", of());
+            bail!("{}, {name}, is missing: it has no config.json", of());
         }
         Ok(Self { base, adapters: Some(adapters) })
     }
@@ -128,7 +128,7 @@ impl SavedAdapters {
                 let names = names.iter().map(|name| name.as_str().map(str::to_owned));
                 names.collect::<Option<_>>().with_context(|| format!("{}: `target_modules`", given()))?
             }
-            other => bail!("{}: `target_modules` = {other} is not supported: give a list of names", given()),
+            other => bail!("{}: `target_modules` = {other} is not supported; give a list of names", given()),
         };
         let Fields { base, r: rank, lora_alpha: alpha, lora_dropout: dropout, use_rslora: rslora, .. } =
             fields;

@@ -90,7 +90,10 @@ impl RecordEncoder for Chats {
         };
         let name = String::new();
         let parsed = chat::Record::from_json(&name, record).map_err(|error| match error {
-            HfError::Chat { problem, .. } => place.error(format!("{problem}; a text has the column `text`")),
+            HfError::Chat { problem, .. } => place.error(format!(
+                "{problem}; for plain text, use the column \
+            `text`"
+            )),
             other => wrong(other),
         })?;
         let template = match &parsed {
@@ -234,16 +237,17 @@ mod tests {
     fn records_that_cannot_be_learned_from_are_named() {
         let chat = |role: &str| format!("{{\"messages\": [{{\"role\": \"{role}\", \"content\": \"A\"}}]}}");
         for (line, tokenizer, said) in [
-            (chat("user"), "", "the assistant says nothing in this chat that is to be learned"),
+            (chat("user"), "", "the assistant says nothing in this chat that could be learned"),
             (
                 chat("assistant"),
                 "bytes",
-                "it is a chat, and the chat template of bytes: there is no template of chats",
+                "it is a chat, and the chat template of bytes: there is no chat template",
             ),
             (
                 "{\"note\": \"A\"}".into(),
                 "",
-                "it has neither `messages` nor `prompt` and `completion`, but `note`; a text has the column `text`",
+                "it has neither `messages` nor `prompt` and `completion`, but `note`; for plain text, use the \
+                column `text`",
             ),
             ("{\"prompt\": \"A\", \"completion\": \"\"}".into(), "", "`completion` is empty"),
         ] {

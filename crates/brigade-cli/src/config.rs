@@ -37,12 +37,13 @@ pub struct Config {
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelSection {
-    /// A folder of a model as Hugging Face's libraries write it: `config.json`, weights as safetensors, `tokenizer.json`; what `--model` gives. Of the settings below
-    /// only `sequence_length` counts then. Empty: a new model of the settings below.
+    /// A model's folder as Hugging Face's libraries write it: `config.json`, weights as safetensors, `tokenizer.json` (`--model`). Of the settings below, only
+    /// `sequence_length` then counts. Empty: a new model with the settings below.
     pub path: PathBuf,
-    /// Whether training begins from the weights in `path`, or else from new ones for its `config.json`.
+    /// Whether training starts from the weights in `path`, or else from new ones for its `config.json`.
     pub pretrained: bool,
-    /// Whether a model of `path` whose tokenizer has more ids than embeddings gets those that it lacks: each is the mean of its own. Otherwise it is refused.
+    /// Whether a model in `path` whose tokenizer has more ids than embeddings gets the missing embeddings, each the mean of the existing ones. Otherwise it
+    /// is refused.
     pub resize_embeddings: bool,
     /// The kind of model: `gpt2`.
     pub name: ModelName,
@@ -58,12 +59,12 @@ pub enum ModelName {
     Gpt2,
 }
 
-/// A model, and what the folder that it comes from says.
+/// A model, and what its folder says about it.
 pub struct Described {
     pub model: TaskModel,
     /// What `config.json` is written from.
     pub file: ConfigFile,
-    /// Where its weights are, if training begins from any.
+    /// Where its weights are, if training starts from any.
     pub origin: Option<Origin>,
 }
 
@@ -73,7 +74,7 @@ impl ModelSection {
         Origin::read(&self.path).with_context(|| self.given())
     }
 
-    /// What the folder says of the model.
+    /// What the folder says about the model.
     fn config_file(&self) -> anyhow::Result<ConfigFile> {
         self.origin()?.config_file().with_context(|| self.given())
     }
@@ -111,7 +112,7 @@ impl ModelSection {
 }
 
 impl Described {
-    /// The files of weights that training begins from, if it begins from any.
+    /// The files of weights that training starts from, if any.
     pub fn weights(&self) -> anyhow::Result<Weights> {
         let Some(origin) = &self.origin else { return Ok(Weights::default()) };
         let task = self.file.task.unwrap_or(Task::CausalLanguageModel);
@@ -157,13 +158,13 @@ impl Config {
             self.describe()?;
             if !matches!(self.data.tokenizer, TokenizerSpec::File(_)) {
                 bail!(
-                    "data.tokenizer = {} has other ids than the model of {given}; leave it out for the folder's {TOKENIZER_FILE}, or give \
-                     the path of a tokenizer.json",
+                    "data.tokenizer = {} does not match the model of {given}; leave it out to use the folder's {TOKENIZER_FILE}, or give \
+                    the path of a tokenizer.json",
                     self.data.tokenizer
                 );
             }
         } else if !matches!(self.task.name, TaskName::Auto | TaskName::CausalLm) {
-            bail!("task.name (--task) is for the model of a folder; give one with --model");
+            bail!("task.name (--task) is for existing models; give one with --model");
         }
         if self.lora.targets.is_empty() {
             self.lora.targets = LoraConfig::usual_targets(None);
@@ -196,7 +197,7 @@ impl Config {
         let Self { model: section, lora, .. } = self;
         let is_new = section.path == PathBuf::new();
         if lora.rank > 0 && (is_new || !section.pretrained) {
-            let allowed = "adapters are for trained weights; give their model with --model";
+            let allowed = "adapters need a trained model; give one with --model";
             return Err(LoraError::new("rank (--lora-rank)", lora.rank, allowed).into());
         }
         if is_new {
@@ -214,7 +215,7 @@ impl Config {
         Ok(Described { model, file, origin: section.pretrained.then_some(origin) })
     }
 
-    /// Goes on with the adapters in the model's folder, if it has any.
+    /// Continues training the adapters in the model's folder, if it has any.
     fn take_adapters(&mut self) -> anyhow::Result<()> {
         let Some(saved) = self.model.origin()?.adapters else { return Ok(()) };
         if self.lora.rank == 0 {
@@ -226,7 +227,8 @@ impl Config {
             return Ok(());
         }
         bail!(
-            "[lora] with {} is not possible: the adapters in {} have {}; leave it out to go on with them",
+            "[lora] with {} is not possible: the adapters in {} have {}; leave it out to continue training \
+            them",
             in_words(given),
             self.model.path.display(),
             in_words(&saved)
@@ -365,7 +367,7 @@ mod tests {
             ("data.source=[{path='a', weight=-1.5}]", "weight = -1.5 is not possible"),
             ("data.source=[{weight=1}]", "missing field `path`"),
             ("data.source=[{path='a', share=1}]", "unknown field `share`"),
-            ("data.validation=['a']", "data.sources (--data) none to train on"),
+            ("data.validation=['a']", "data.sources (--data) has none to train on"),
             ("data.columns=['a']", "`data.columns` is a section"),
             ("output.overwrite=true", "there is no setting `output.overwrite`"),
         ] {

@@ -32,9 +32,9 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     }
     if prepared.sources.iter().any(|source| source.train.is_empty()) {
         let length = model.shape.sequence_length;
-        let long = "longer rows, or data.long = \"split\", may reach what is learned";
+        let long = "longer rows, or data.long = \"split\", may reach the tokens to learn";
         return Err(UsageError(anyhow!(
-            "in no document of a source is anything learned within the {length} tokens of a row (model.sequence_length): {long}"
+            "no document of a source has tokens to learn within the {length} tokens of a row (model.sequence_length): {long}"
         ))
         .into());
     }
@@ -78,7 +78,7 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
         let weights: f64 = prepared.sources.iter().map(|source| source.weight).sum();
         for PreparedSource { name, weight, train, .. } in &prepared.sources {
             brigade::print_stderr(format_args!(
-                "  {:.1}% of the samples from {name}, which has {:.1}% of them",
+                "  {:.1}% of the samples drawn from {name}, which has {:.1}% of all samples",
                 100.0 * weight / weights,
                 100.0 * train.len() as f64 / summary.train_sequences as f64
             ));
@@ -101,14 +101,14 @@ fn row_notes(PreparedSource { train: rows, .. }: &PreparedSource) -> Vec<String>
     let mut notes = Vec::new();
     if layout == SequenceLayout::Bfd {
         notes.push(format!(
-            "{documents} documents are in {} rows of {length} tokens, filled to {percent:.1}% (data.layout = \"bfd\")",
+            "{documents} documents fill {percent:.1}% of {} rows of {length} tokens (data.layout = \"bfd\")",
             HumanCount(rows.len() as u64)
         ));
     }
     if met.long > 0 {
         let done = match rows.options().long {
             LongExamples::Split => "are split into several".to_owned(),
-            _ => format!("are cut, by {} tokens in all", HumanCount(met.cut_tokens)),
+            _ => format!("are cut, by {} tokens in total", HumanCount(met.cut_tokens)),
         };
         notes.push(format!(
             "{} of {documents} documents are longer than model.sequence_length = {length} and {done} (data.long)",

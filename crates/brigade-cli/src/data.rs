@@ -19,38 +19,40 @@ use crate::chats::Learn;
 pub struct DataSection {
     /// Files, folders, globs and URLs (`gs://`, `s3://`, `https://`); if empty, the Rust sources of Brigade's locked dependencies.
     pub sources: Vec<String>,
-    /// Files, folders, globs and URLs to validate on; if empty, a part of the documents of `sources` is set aside for it.
+    /// Files, folders, globs and URLs to validate on; if empty, a part of the documents in `sources` is set aside.
     pub validation: Vec<String>,
-    /// What columns of lines and rows are called in the files where they have other names, as in `{ text = "content" }`.
+    /// The names of columns in the files, where they differ, as in `{ text = "content" }`.
     pub columns: BTreeMap<String, String>,
-    /// In place of `sources`: tables `[[data.source]]`, each with a `path`, and if wanted a `weight` (1: its share of the samples, as a part
-    /// of the sum of all weights), `columns` in place of `data.columns`, and a path `validation` with files of its own to validate on.
+    /// Instead of `sources`: tables `[[data.source]]`, each with a `path` and optionally a `weight` (its share of the samples, relative to
+    /// the sum of all weights; default 1), `columns` instead of `data.columns`, and a path `validation` with its own files to validate on.
     pub source: Vec<SourceSection>,
     /// `bytes`, `bpe:<vocabulary>` (trained on the text itself), or the path of a `tokenizer.json`.
     pub tokenizer: TokenizerSpec,
     /// The share of documents set aside for validation, from 0 to below 1.
     pub validation_fraction: f64,
-    /// `packed` (all documents joined and cut into rows), `bfd` (whole documents, as many as fit into a row, by best-fit decreasing; none sees another), `documents` (each
-    /// has a row, padded), or `auto`: `packed` for texts, `bfd` for chats and completions.
+    /// `packed` (all documents joined and cut into rows), `bfd` (whole documents packed into rows by best-fit decreasing; none sees another), `documents` (one per row,
+    /// padded), or `auto`: `packed` for texts, `bfd` for chats and completions.
     pub layout: SequenceLayout,
-    /// Whether with `packed`, too, no token sees another document, and positions restart at each (Megatron's `--reset-attention-mask` and `--reset-position-ids`).
+    /// Whether, also with `packed`, no token sees another document and positions restart at each document (Megatron's `--reset-attention-mask` and
+    /// `--reset-position-ids`).
     pub reset_attention_mask: bool,
-    /// Rows with `bfd` and `documents` are padded to the longest of their micro-batch, in multiples of this many tokens; 0 pads all to `model.sequence_length`.
+    /// With `bfd` and `documents`, rows are padded to the longest of their micro-batch, in multiples of this many tokens; 0 pads all to
+    /// `model.sequence_length`.
     pub pad_to_multiple: usize,
-    /// What becomes of documents longer than a row with `bfd` and `documents`: `cut`, `split` into several, or `refuse`.
+    /// What to do with documents longer than a row with `bfd` and `documents`: `cut`, `split` into several, or `refuse`.
     pub long: LongExamples,
-    /// Which tokens of chats and completions are learned: those of the `assistant` (or of the completion), or `all`.
+    /// The tokens of chats and completions that are learned: the `assistant`'s (or the completion's), or `all`.
     pub learn: Learn,
-    /// At most this many bytes of the locked dependencies' sources are read; other sources are read whole.
+    /// The most bytes read from the sources of the locked dependencies; other sources are read completely.
     pub max_bytes: u64,
-    /// The folder of the token cache; empty stands for the user's cache folder.
+    /// The folder of the token cache; empty means the user's cache folder.
     pub cache_dir: PathBuf,
-    /// How long an object store may give no byte, in seconds, while requests are made again; then the run ends.
+    /// How long an object store may send nothing, in seconds, while requests are retried; then the run ends.
     pub timeout_seconds: f64,
 }
 
 impl DataSection {
-    /// How documents become rows of so many tokens.
+    /// How documents become rows of this many tokens.
     pub fn rows(&self, sequence_length: usize) -> RowOptions {
         RowOptions {
             sequence_length,
@@ -66,12 +68,10 @@ impl DataSection {
     pub fn check(&self) -> anyhow::Result<()> {
         let has_files = !self.sources.is_empty() || !self.validation.is_empty();
         if has_files && !self.source.is_empty() {
-            bail!(
-                "[[data.source]] stands in place of data.sources and data.validation; give one or the other"
-            );
+            bail!("[[data.source]] replaces data.sources and data.validation; give one or the other");
         }
         if self.sources.is_empty() && !self.validation.is_empty() {
-            bail!("data.validation has files to validate on, and data.sources (--data) none to train on");
+            bail!("data.validation has files to validate on, but data.sources (--data) has none to train on");
         }
         if !(self.timeout_seconds.is_finite()
             && self.timeout_seconds > 0.0
@@ -87,8 +87,8 @@ impl DataSection {
             }
             if !(weight.is_finite() && *weight > 0.0) {
                 bail!(
-                    "[[data.source]] {path}: weight = {weight} is not possible: it must be a number above 0; leave the source out if it is \
-                     not to be read"
+                    "[[data.source]] {path}: weight = {weight} is not possible: it must be a number above 0; leave the source out to skip \
+                    it"
                 );
             }
         }
@@ -115,7 +115,7 @@ impl DataSection {
 /// The longest `data.timeout_seconds`: a day.
 const MOST_SECONDS: f64 = 86400.0;
 
-/// Refuses a URL that cannot be used, before any word of it is written anywhere.
+/// Refuses a URL that cannot be used, before any part of it is written anywhere.
 fn check(option: &str, source: &str) -> anyhow::Result<()> {
     match check_url(source) {
         Err(Error::InvalidUrl { url, message }) => bail!("{option} {url} is not possible: {message}"),
@@ -129,10 +129,10 @@ fn check(option: &str, source: &str) -> anyhow::Result<()> {
 pub struct SourceSection {
     /// A file, a folder, a glob or a URL.
     pub path: String,
-    /// Its share of the samples, as a part of the sum of all weights.
+    /// Its share of the samples, relative to the sum of all weights.
     #[serde(default = "one")]
     pub weight: f64,
-    /// In place of `data.columns`.
+    /// Instead of `data.columns`.
     #[serde(default)]
     pub columns: BTreeMap<String, String>,
     /// Files to validate on; if empty, a part of the documents is set aside for it.

@@ -36,7 +36,7 @@ use commands::{
     submit, train, watch,
 };
 
-/// So that memory is measured exactly, also that of small models that stand for large ones.
+/// Measures memory exactly, also for small models that stand in for large ones.
 #[global_allocator]
 static HEAP: brigade::CountedHeap = brigade::CountedHeap;
 
@@ -65,33 +65,33 @@ enum Command {
     /// List, verify and consolidate the checkpoints of a run.
     #[command(after_help = checkpoint::EXAMPLES)]
     Checkpoint(checkpoint::CheckpointArgs),
-    /// Check this machine: what it has for training, and what is missing.
+    /// Check what this machine has for training, and what is missing.
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
     /// Find out why a run failed.
     Inspect(inspect::InspectArgs),
-    /// Make a page of a run: what happened, and where the time went.
+    /// Make an HTML page about a run: what happened, and where the time went.
     #[command(after_help = report::EXAMPLES)]
     Report(report::ReportArgs),
     /// Follow runs in a browser.
     #[command(after_help = watch::EXAMPLES)]
     Watch(watch::WatchArgs),
-    /// Say why runs on more ranks are not as much faster, and what to change first.
+    /// Show why more ranks do not make a run proportionally faster, and what to change first.
     #[command(after_help = scaling::EXAMPLES)]
     Scaling(scaling::ScalingArgs),
-    /// List runs: what became of them, and their last figures.
+    /// List runs with their status and latest figures.
     #[command(after_help = runs::EXAMPLES)]
     Runs(runs::RunsArgs),
-    /// Say what a run does, from any host that sees its folder.
+    /// Show what a run is doing, from any host that sees its folder.
     #[command(after_help = status::EXAMPLES)]
     Status(status::StatusArgs),
-    /// Write the model of a finished run into a folder for other programs.
+    /// Export the model of a finished run to a folder that other programs can load.
     #[command(after_help = export::EXAMPLES)]
     Export(export::ExportArgs),
     /// Generate text with a trained model.
     #[command(after_help = generate::EXAMPLES)]
     Generate(generate::GenerateArgs),
-    /// Loss, perplexity and accuracy of a model over text.
+    /// Measure the loss, perplexity and accuracy of a model on text.
     #[command(after_help = evaluate::EXAMPLES)]
     Evaluate(evaluate::EvaluateArgs),
 }

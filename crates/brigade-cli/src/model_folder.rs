@@ -30,5 +30,5 @@ pub fn model_folder(given: &Path) -> anyhow::Result<PathBuf> {
     if let Some((_, _, bar)) = file {
         bar.finish();
     }
-    found.with_context(|| format!("--model {name}: there is no such folder, nor is it a model at hand"))
+    found.with_context(|| format!("--model {name}: it is neither a folder nor a known model"))
 }

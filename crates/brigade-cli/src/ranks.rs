@@ -12,14 +12,14 @@ use brigade::{
 use clap::Args;
 use tempfile::TempDir;
 
-/// How ranks are started, and the pipeline that they are.
+/// How ranks are started, and their pipeline.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Ranks")]
 pub struct RankFlags {
-    /// What ranks compute on [default: what the program was built for].
+    /// What ranks compute on [default: the best backend that the program was built for].
     #[arg(long, value_enum)]
     backend: Option<Backend>,
-    /// How tensors travel between ranks [default: NCCL on CUDA, else host].
+    /// What runs the collectives [default: NCCL on CUDA, else host].
     #[arg(long, value_enum)]
     collectives: Option<CollectivesBackend>,
     /// Pipeline stages.
@@ -33,7 +33,7 @@ pub struct RankFlags {
     world: LaunchArgs,
 }
 
-/// What is run on the ranks.
+/// What runs on the ranks.
 pub struct RankProgram<'a> {
     pub name: &'a str,
     pub flags: &'a RankFlags,
@@ -46,7 +46,7 @@ pub struct RankProgram<'a> {
 }
 
 impl RankFlags {
-    /// Whether ranks are to be started or joined.
+    /// Whether to start or join ranks.
     pub fn are_given(&self) -> bool {
         let Self { backend, collectives, pp, transport, world } = self;
         let of_ranks = pp.is_some() || *world != LaunchArgs::default();
@@ -64,7 +64,7 @@ impl RankFlags {
         }
     }
 
-    /// The number of ranks: as flags or the environment say, or else so many; none: one per core or GPU.
+    /// The number of ranks: from flags or the environment, or else this many; none: one per core or GPU.
     pub fn world_size(&self, wanted: Option<usize>, backend: Backend) -> anyhow::Result<usize> {
         match self.detected()? {
             Detected::Rank(info) => Ok(info.world_size),
@@ -85,7 +85,7 @@ impl RankFlags {
 }
 
 impl RankProgram<'_> {
-    /// Starts the ranks, or is one of them: see [`Program::run`]. Logs are in a temporary folder, which stays where a rank failed.
+    /// Starts the ranks, or is one of them: see [`Program::run`]. Logs are in a temporary folder, which is kept if a rank fails.
     pub fn run<P>(
         mut self,
         prepare: impl FnOnce(Role) -> anyhow::Result<P>,
@@ -113,7 +113,7 @@ impl RankProgram<'_> {
         Ok(code)
     }
 
-    /// The folder of logs; none for a rank that Brigade's launcher has started, which has one from it.
+    /// The folder of logs; none for a rank started by Brigade's launcher, which gives it one.
     fn logs(&self) -> anyhow::Result<Option<TempDir>> {
         if matches!(self.flags.detected()?, Detected::Rank(info) if info.source == Source::Brigade) {
             return Ok(None);

@@ -23,18 +23,19 @@ impl Config {
             self.model.given()
         );
         if !self.model.resize_embeddings {
-            bail!("{more}; model.resize_embeddings = true adds those that it lacks");
+            bail!("{more}; model.resize_embeddings = true adds the missing ones");
         }
         let (ModelConfig::Decoder(config), TaskModel::CausalLm(model)) =
             (&mut described.file.config, &described.model)
         else {
             bail!(
-                "{more}, and model.resize_embeddings = true adds them for the task causal-lm alone (task.name, --task)"
+                "{more}, and model.resize_embeddings = true only adds them for the task causal-lm (task.name, --task)"
             );
         };
         if !model.adapters().is_empty() {
             bail!(
-                "{more}, and model.resize_embeddings = true adds none beside adapters, which are saved without embeddings"
+                "{more}, and model.resize_embeddings = true cannot add them with adapters, which are saved without \
+                embeddings"
             );
         }
         config.vocab_size = ids;

@@ -30,7 +30,7 @@ impl Weights {
     pub fn find(origin: &Origin, task: Task, adapters: &Adapters) -> anyhow::Result<Self> {
         let ConfigFile { config, task: trained_for, .. } = ConfigFile::read(&origin.base)?;
         let file = weights_file(&origin.base, &config, Some(task))
-            .context("model.pretrained = false begins without weights")?;
+            .context("model.pretrained = false starts without them")?;
         let found = stored_tensors(&[&file])?;
         // A head of the language model is no new one that only fine-tuning makes good.
         let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };
@@ -93,5 +93,5 @@ fn check_types<'n>(
         more => format!(", and {more} more"),
     };
     let shown = other[..other.len().min(MOST_NAMES)].join(", ");
-    bail!("{}: {shown}{more}; weights are read from F32, F16 and BF16", file.display())
+    bail!("{}: {shown}{more}; weights must be F32, F16 or BF16", file.display())
 }

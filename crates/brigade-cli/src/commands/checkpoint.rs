@@ -35,7 +35,7 @@ Examples:
 A location is a run's folder, the folder of its checkpoints, or its URL (gs://, s3://, in a build with object stores).
 Exit codes: 0 whole, 1 damaged or unreadable, 2 wrong usage.";
 
-/// How often checkpoints are listed again if the run removes some meanwhile.
+/// How often checkpoints are listed again if the run removes some in the meantime.
 const MAX_LISTINGS: usize = 20;
 
 #[derive(Debug, Args)]
@@ -53,8 +53,8 @@ enum CheckpointCommand {
     Show(OneStep),
     /// Read every byte of a run's checkpoints and compare checksums.
     Verify(OneStep),
-    /// Write the weights of a checkpoint into a file, and those of each further model into one beside it, reading one
-    /// parameter at a time.
+    /// Write the weights of a checkpoint into a file, and those of each additional model into a file beside it,
+    /// reading one parameter at a time.
     Consolidate(ConsolidateArgs),
 }
 
@@ -78,7 +78,7 @@ struct OneStep {
 struct ConsolidateArgs {
     #[command(flatten)]
     of: OneStep,
-    /// The file to write [default: model.safetensors in the run's folder, or adapter_model.safetensors where adapters are trained]. A further model's file has its name at the end:
+    /// The file to write [default: model.safetensors in the run's folder, or adapter_model.safetensors where adapters are trained]. An additional model's file ends with its name:
     /// model-NAME.safetensors.
     #[arg(long, value_name = "FILE")]
     to: Option<PathBuf>,
@@ -143,10 +143,7 @@ impl OneStep {
                 match tried {
                     Err(error) if is_gone(&error) => are_all_there = false,
                     Err(error) if is_corruption(&error) => {
-                        brigade::print_stderr(format_args!(
-                            "passed over step {step}: {}",
-                            format_error(&error)
-                        ));
+                        brigade::print_stderr(format_args!("skipped step {step}: {}", format_error(&error)));
                     }
                     done => return done,
                 }
@@ -156,7 +153,8 @@ impl OneStep {
             }
         }
         bail!(
-            "the run in {} removes its checkpoints faster than they are read; choose one that stays with --step, or try again",
+            "the run in {} removes its checkpoints faster than they can be read; choose one that is kept with --step, or try \
+            again",
             storage.location()
         )
     }
@@ -260,7 +258,7 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
     for step in &steps {
         let problems = match verify(&*storage, *step) {
             Err(CheckpointError::StepNotFound { .. }) if of.step.is_none() => {
-                writeln!(text, "step {step:<8}  removed meanwhile")?;
+                writeln!(text, "step {step:<8}  removed in the meantime")?;
                 continue;
             }
             verified => verified?,
@@ -282,7 +280,7 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     let name = if run.join(ADAPTERS_CONFIG_FILE).is_file() { ADAPTERS_FILE } else { WEIGHTS_FILE };
     let to = args.to.clone().unwrap_or_else(|| run.join(name));
     let is_there = |file: &Path| {
-        let why = "is there already; give another file with --to, or --overwrite";
+        let why = "already exists; give another file with --to, or --overwrite";
         anyhow::Error::from(UsageError(anyhow::anyhow!("{} {why}", file.display())))
     };
     if to.exists() && !args.overwrite {

@@ -25,8 +25,8 @@ pub struct DoctorArgs {
     /// Ranks of the world that this machine will be part of [default: one per core of this machine].
     #[arg(long, value_name = "N", value_parser = world_size)]
     world_size: Option<usize>,
-    /// Measure the collectives between ranks, each in every way, and print how fast they are [ranks: as the flags below or a cluster's
-    /// environment say, else one per core or GPU].
+    /// Measure the collectives between ranks with every algorithm, and print how fast they are [ranks: from the flags below or a
+    /// cluster's environment, else one per core or GPU].
     #[arg(long, conflicts_with = "world_size")]
     network: bool,
     #[command(flatten)]
@@ -43,9 +43,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         return network::run(&args.ranks);
     }
     if args.ranks.are_given() {
-        return Err(
-            UsageError(anyhow::anyhow!("flags of ranks are for --network, which is not given")).into()
-        );
+        return Err(UsageError(anyhow::anyhow!("flags about ranks need --network")).into());
     }
     let findings = examine(args.world_size);
     print(&table(&findings))?;

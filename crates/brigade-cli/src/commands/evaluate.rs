@@ -29,9 +29,9 @@ Examples:
   brigade evaluate --model Llama-3.2-1B --data corpus/ --sequence-length 2048 --json
   brigade evaluate --model runs/tuned --data held-out.jsonl --nproc-per-node 4 --pp 2 --dp 2 --zero 3
 
-Every token of the data but the first is predicted once; a model with labels, a number or masked tokens does its task. The numbers are the same on every mesh, for the same --micro-batch-size.";
+Every token of the data but the first is predicted once; a model for labels, a number or masked tokens does its own task. The numbers are the same on every mesh, for the same --micro-batch-size.";
 
-/// Rows are at most so long where nothing is said: models of today have more positions than memory.
+/// The longest rows by default: today's models have more positions than fit in memory.
 const LONGEST_ROW: usize = 1024;
 
 #[derive(Debug, Args)]
@@ -45,7 +45,7 @@ pub struct EvaluateArgs {
     /// Tokens in a row [default: the model's positions, at most 1024].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     sequence_length: Option<usize>,
-    /// Rows that go through the model at once on a rank.
+    /// Rows that a rank puts through the model at once.
     #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     micro_batch_size: usize,
     /// Print one JSON object, with all digits.
@@ -166,7 +166,7 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The positions of the model in a folder, or of that to which its adapters belong.
+/// The positions of the model in a folder, or of the model that its adapters belong to.
 fn positions(folder: &Path) -> anyhow::Result<usize> {
     let given = || format!("--model {}", folder.display());
     let origin = Origin::read(folder).with_context(given)?;

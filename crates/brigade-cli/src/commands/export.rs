@@ -31,10 +31,10 @@ pub struct ExportArgs {
     /// Folder of a finished run.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Folder to write, which must be new or empty.
+    /// Folder to write to; it must be new or empty.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Add adapters to the weights of their model, so that the folder is a model like any other.
+    /// Merge adapters into the weights of their model, so that the folder is a model like any other.
     #[arg(long)]
     merge_lora: bool,
     #[command(flatten)]
@@ -47,7 +47,8 @@ pub struct FormArgs {
     /// Type of the numbers: fp32, bf16 or fp16 [default: fp32].
     #[arg(long, value_name = "TYPE")]
     dtype: Option<WeightsNumber>,
-    /// Most bytes of tensors in a file, as in 5GB, 500MB or 2GiB; larger weights are several files with an index [default: 5GB].
+    /// The most bytes of tensors per file, as in 5GB, 500MB or 2GiB; larger weights become several files with an index [default:
+    /// 5GB].
     #[arg(long, value_name = "SIZE")]
     max_shard_size: Option<ShardSize>,
 }
@@ -60,7 +61,7 @@ impl FormArgs {
         }
     }
 
-    /// Whether any form is asked for.
+    /// Whether any form is requested.
     fn is_given(&self) -> bool {
         self.dtype.is_some() || self.max_shard_size.is_some()
     }
@@ -152,7 +153,7 @@ fn write_config(mut file: ConfigFile, out: &Path, format: WeightsFormat) -> anyh
     std::fs::write(&path, text).with_context(|| path.display().to_string())
 }
 
-/// Refuses what is no finished run, adapters that are not there, and a folder that has something in it.
+/// Refuses a run that is not finished, missing adapters, and a folder that is not empty.
 fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
     let (run, out) = (args.run.display(), args.out.display());
     let is_there = |name: &str| args.run.join(name).is_file();
@@ -164,7 +165,7 @@ fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
         }
         Some(_) => [ADAPTERS_CONFIG_FILE, ADAPTERS_FILE],
         None if args.merge_lora => {
-            bail!("--merge-lora: {run} has no {ADAPTERS_CONFIG_FILE}, so no adapters to merge")
+            bail!("--merge-lora: {run} has no {ADAPTERS_CONFIG_FILE}, so there are no adapters to merge")
         }
         None if is_there(WEIGHTS_INDEX_FILE) => ["config.json", WEIGHTS_INDEX_FILE],
         None => ["config.json", WEIGHTS_FILE],
@@ -182,7 +183,7 @@ fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies those of these files that are there.
+/// Copies those of these files that exist.
 fn copy<'n>(from: &Path, to: &Path, names: impl IntoIterator<Item = &'n str>) -> anyhow::Result<()> {
     for name in names.into_iter().filter(|name| from.join(name).exists()) {
         std::fs::copy(from.join(name), to.join(name)).with_context(|| to.join(name).display().to_string())?;

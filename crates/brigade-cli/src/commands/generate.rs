@@ -24,8 +24,8 @@ Examples:
   brigade generate --model runs/tuned --prompts questions.jsonl --dp 4    four prompts at a time, on four processes
   brigade generate --model Llama-3.1-70B --prompt \"Once\" --pp 4        on four processes, each with a quarter of the layers
 
-Keys and values of earlier tokens are kept, so that a token costs the same whether it is the first or the last. A text that grows beyond the
-model's positions goes on with the last half of them.";
+Keys and values of earlier tokens are cached, so every token costs the same, from the first to the last. A text that grows beyond the
+model's positions continues with the last half of them.";
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
@@ -41,13 +41,14 @@ pub struct GenerateArgs {
         allow_hyphen_values = true
     )]
     prompt: String,
-    /// File of prompts, one on a line; in a file *.jsonl each an object with a text `prompt`, or with `messages` as OpenAI's format has them.
+    /// File of prompts, one per line; in a *.jsonl file each line is an object with a text `prompt`, or with `messages` in OpenAI's format.
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
-    /// Answer lines of standard input as an assistant, by the model's template of chats, until that ends (Ctrl-D) or Ctrl-C.
+    /// Answer each line of standard input as an assistant, with the model's chat template, until the input ends (Ctrl-D) or
+    /// Ctrl-C.
     #[arg(long, conflicts_with_all = ["prompt", "prompts", "format"])]
     chat: bool,
-    /// What the assistant is told first.
+    /// The system message, which the assistant gets first.
     #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
     system: Option<String>,
     /// How results are printed.
@@ -55,7 +56,8 @@ pub struct GenerateArgs {
     format: Format,
     #[command(flatten)]
     sampling: SamplingFlags,
-    /// Data-parallel ranks, which have all of the model's layers each, or a pipeline: as many of the prompts of a file are continued at a time [default: 1].
+    /// Data-parallel ranks, each with all of the model's layers or a pipeline of its own; this is how many prompts of a file are continued at a time
+    /// [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     dp: Option<usize>,
     #[command(flatten)]
@@ -64,9 +66,9 @@ pub struct GenerateArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Prompt and what follows, token by token; several have an empty line between them.
+    /// Prompt and continuation, token by token, with an empty line between results.
     Text,
-    /// The fields of each prompt with `completion`, `finish_reason` (`stop` or `length`) and `completion_tokens`, one object on a line.
+    /// The fields of each prompt with `completion`, `finish_reason` (`stop` or `length`) and `completion_tokens`, one object per line.
     Jsonl,
 }
 
@@ -145,7 +147,7 @@ fn answer(
     }
 }
 
-/// What all ranks must have in common.
+/// What must be the same on all ranks.
 #[derive(Serialize)]
 struct Shared<'a> {
     model: String,
@@ -205,7 +207,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
 fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(Described, Settings)> {
     if args.chat {
         bail!(
-            "--chat reads standard input, which ranks do not have; leave out --pp and other flags of ranks"
+            "--chat reads standard input, which ranks do not have; leave out --pp and other flags about ranks"
         );
     }
     let mut settings = Settings::default();

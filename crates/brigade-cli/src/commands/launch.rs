@@ -18,7 +18,7 @@ Examples:
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and BRIGADE_TOKEN
 in its environment. Rank 0's output is shown; the output of every rank is saved in --log-dir (by default a temporary
 folder that is kept only if a rank fails). Several nodes need the same BRIGADE_TOKEN.
-If a rank fails, all ranks are ended, and restarted with --max-restarts. SIGTERM and SIGUSR1 reach the ranks as SIGTERM; a rank
+If a rank fails, all ranks are stopped, and restarted with --max-restarts. SIGTERM and SIGUSR1 reach the ranks as SIGTERM; a rank
 that exits with 75 has saved its state.
 Exit codes: 0 all ranks are done, 1 a rank failed, 2 wrong usage, 75 preempted, 130 interrupted.";
 
@@ -46,9 +46,7 @@ fn launch_ranks(args: CommandArgs) -> anyhow::Result<Outcome> {
     let environment = |name: &str| std::env::var(name).ok();
     let detected = launcher::detect(&args.world, &environment)?;
     let Detected::Node(node) = &detected else {
-        bail!(
-            "this process is itself a rank already ({detected}); run the program directly, or give --standalone"
-        );
+        bail!("this process is already a rank ({detected}); run the program directly, or give --standalone");
     };
     let token = detected.token(&environment)?;
     let mut words = args.program.into_iter();
@@ -88,7 +86,8 @@ impl Logs {
     }
 }
 
-/// Reports a killed rank at once, before the other ranks report what they miss, restarts, and nodes that leave and join.
+/// Reports a killed rank at once, before the other ranks report that it is missing; also restarts, and nodes that leave
+/// and join.
 fn print_event(event: Event) {
     if let Some(text) = event.about_nodes() {
         brigade::print_stderr(format_args!("brigade: {text}"));

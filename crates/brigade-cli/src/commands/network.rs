@@ -18,7 +18,7 @@ const OPERATIONS: [OpType; 4] =
 /// Bytes of the buffers.
 const SIZES: [usize; 5] = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20];
 
-/// How long a measurement should take, in seconds, and how many calls it has at least and at most.
+/// How long a measurement should take, in seconds, and the least and the most calls it makes.
 const SECONDS: f64 = 0.2;
 const CALLS: (f64, f64) = (3.0, 200.0);
 
@@ -61,7 +61,7 @@ fn measure(session: &Session) -> anyhow::Result<()> {
 }
 
 const EXPLANATION: &str = "\
-GB/s that each rank sends; * is the fastest. --collectives flat|halving|hierarchical chooses one; the bits are the same, unless
+GB/s sent by each rank; * is the fastest. --collectives flat|halving|hierarchical chooses one; the bits are the same, unless
 hierarchical warns that they are not.
 ";
 
@@ -97,7 +97,7 @@ fn places(group: &Group) -> String {
     hosts.iter().enumerate().map(host).collect()
 }
 
-/// What each rank sends in a second, in GB.
+/// What each rank sends per second, in GB.
 fn gigabytes_per_second(group: &Group, operation: OpType, bytes: usize) -> brigade::comm::Result<f64> {
     let ranks = group.size();
     let count = (bytes / 4).next_multiple_of(ranks);

@@ -17,20 +17,20 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade report runs/gpt-tiny-1 --open                        what happened, and where the time went
   brigade report runs/gpt-tiny-2 --compare runs/gpt-tiny-1     beside another run, with what differs
-  brigade report runs/gpt-tiny-1 --out page.html               into a file of your choice";
+  brigade report runs/gpt-tiny-1 --out page.html               to a file of your choice";
 
 /// The page's name in the run's folder.
 const REPORT_FILE: &str = "report.html";
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folder of a run, which may still be at work.
+    /// Folder of a run, which may still be running.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// File to write: one HTML file that needs no network [default: report.html in the run's folder].
+    /// File to write: a single HTML file that needs no network [default: report.html in the run's folder].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Folder of another run of the same model, to draw beside this one.
+    /// Folder of another run of the same model, to compare with this one.
     #[arg(long, value_name = "RUN")]
     compare: Option<PathBuf>,
     /// Also open the page in a browser.
@@ -54,12 +54,12 @@ fn html(args: &ReportArgs, out: &Path) -> anyhow::Result<String> {
     let run = Run::read(&args.run)?;
     let other = args.compare.as_deref().map(Run::read).transpose().context("--compare")?;
     if is_something_else(out) {
-        bail!("--out {} is there and is not a page of HTML; give another file", out.display());
+        bail!("--out {} exists and is not an HTML page; give another file", out.display());
     }
     Ok(page(&run, other.as_ref())?)
 }
 
-/// Whether a file is there that no earlier report wrote.
+/// Whether the file exists and was not written by an earlier report.
 fn is_something_else(path: &Path) -> bool {
     const BEGIN: &[u8] = b"<!doctype html>";
     let mut begin = Vec::new();
@@ -67,7 +67,7 @@ fn is_something_else(path: &Path) -> bool {
     read.is_ok_and(|length| length > 0) && begin != BEGIN
 }
 
-/// Hands the page to the system's browser.
+/// Opens the page in the system's browser.
 fn open(page: &Path) -> anyhow::Result<()> {
     let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let mut command = Command::new(program);

@@ -14,7 +14,7 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade runs                  the runs in runs/: what became of them, and their last figures
+  brigade runs                  the runs in runs/, with their status and latest figures
   brigade runs experiments/     those in another folder";
 
 #[derive(Debug, Args)]

@@ -16,7 +16,7 @@ use crate::output::print;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade scaling runs/2 runs/4 runs/8     runs of one model on 2, 4 and 8 ranks: speed-up, the gap to linear, what to change first
-  brigade scaling --measure 1,2 -- train --data corpus/ --steps 30     trains on 1 and on 2 ranks of this machine first";
+  brigade scaling --measure 1,2 -- train --data corpus/ --steps 30     first trains on 1 and on 2 ranks of this machine";
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
@@ -24,19 +24,20 @@ pub struct ScalingArgs {
     /// Folders of runs of one model, on at least two different numbers of ranks.
     #[arg(value_name = "RUN", num_args = 1.., required_unless_present = "measure", conflicts_with = "measure")]
     runs: Vec<PathBuf>,
-    /// Train on so many ranks of this machine, one run after the other, and compare these runs.
+    /// Train on each of these numbers of ranks on this machine, one run after the other, and compare the
+    /// runs.
     #[arg(long, value_name = "RANKS", value_delimiter = ',', value_parser = ranks, requires = "command")]
     measure: Vec<usize>,
-    /// With --measure: the folder for these runs, each in a folder with its number of ranks.
+    /// With --measure: the folder for these runs, each in a subfolder named by its number of ranks.
     #[arg(long, value_name = "DIR", default_value = "runs/scaling", requires = "measure")]
     out: PathBuf,
-    /// With --measure: train, with its flags but for --nproc-per-node and --out.
+    /// With --measure: train and its flags, except --nproc-per-node and --out.
     #[arg(last = true, value_name = "train …", requires = "measure")]
     command: Vec<OsString>,
 }
 
 fn ranks(text: &str) -> Result<usize, String> {
-    let wrong = "it must be numbers of ranks from 1, separated by commas, as in 1,2,4";
+    let wrong = "it must be numbers of ranks, at least 1, separated by commas, as in 1,2,4";
     text.parse().ok().filter(|ranks| *ranks > 0).ok_or_else(|| wrong.to_owned())
 }
 
@@ -49,7 +50,7 @@ pub fn run(args: &ScalingArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// Trains on each number of ranks; gives the folders of the runs.
+/// Trains on each number of ranks; returns the folders of the runs.
 fn measure(args: &ScalingArgs) -> anyhow::Result<Vec<PathBuf>> {
     let mut sizes = args.measure.clone();
     sizes.sort_unstable();
@@ -67,7 +68,7 @@ fn measure(args: &ScalingArgs) -> anyhow::Result<Vec<PathBuf>> {
 fn check(args: &ScalingArgs, sizes: &[usize], folders: &[PathBuf]) -> anyhow::Result<()> {
     if sizes.len() < 2 {
         bail!(
-            "--measure {sizes:?} is not possible: runs are compared on at least two numbers of ranks, as in 1,2"
+            "--measure {sizes:?} is not possible: a comparison needs at least two numbers of ranks, as in 1,2"
         );
     }
     if args.command.first().is_none_or(|word| word != "train") {
@@ -76,7 +77,7 @@ fn check(args: &ScalingArgs, sizes: &[usize], folders: &[PathBuf]) -> anyhow::Re
     for option in ["--nproc-per-node", "--out", "--resume"] {
         if has_option(&args.command, option) {
             bail!(
-                "{option} cannot be given behind --measure, which sets the number of ranks and the folder of each run"
+                "{option} cannot be given with --measure, which sets the number of ranks and the folder of each run"
             );
         }
     }

@@ -15,20 +15,20 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade status runs/a          what a run does, from any host that sees its folder
-  brigade status gs://bucket/run the same by its checkpoint.dir, from anywhere
+  brigade status runs/a          what a run is doing, from any host that sees its folder
+  brigade status gs://bucket/run the same from its checkpoint.dir, from anywhere
   brigade status runs/a --json
 
-Exit codes: 0 it runs or is finished, 1 it failed or was killed, 2 wrong usage, 75 preempted, to be started again, 130 interrupted.";
+Exit codes: 0 running or finished, 1 failed or killed, 2 wrong usage, 75 preempted and to be started again, 130 interrupted.";
 
-/// A run on another host whose lock is not seen here does not go on when it has written no step for so long, and for some steps more: one may
-/// have a validation or a checkpoint after it.
+/// A run on another host whose lock is not visible here counts as stopped when it has written no step for this long plus a few steps: a step
+/// may be followed by a validation or a checkpoint.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// The last nodes that left or joined, as many as are shown.
+/// How many of the last nodes that left or joined are shown.
 const SHOWN_NODES: usize = 4;
 
-/// How many steps more.
+/// How many more steps.
 const SILENT_STEPS: f64 = 20.0;
 
 #[derive(Debug, Args)]
@@ -41,20 +41,20 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// What is known of a run.
+/// What is known about a run.
 struct Seen {
     name: String,
     state: RunState,
     last: Option<StepRecord>,
     total_steps: Option<u64>,
-    /// What targets are called, if that is known.
+    /// What targets are called, if known.
     unit: Option<String>,
     ranks: Option<usize>,
     /// The axes of the mesh with their sizes.
     mesh: Vec<(String, usize)>,
-    /// Nodes of an elastic run that left or joined, and when.
+    /// Nodes that left or joined an elastic run, and when.
     nodes: Vec<(f64, String)>,
-    /// Who is at work, and when it gave a sign of life.
+    /// The process that runs it, and when it last gave a sign of life.
     holder: Option<String>,
 }
 
@@ -94,7 +94,7 @@ fn in_folder(folder: &Path) -> anyhow::Result<Seen> {
     })
 }
 
-/// The lock of a process on another host is not seen on every file system, but that it writes is.
+/// Not every file system shows the lock of a process on another host, but all show that it writes.
 fn state(overview: &Overview) -> RunState {
     let dir = &overview.run.dir;
     let writes = || {
@@ -109,7 +109,7 @@ fn state(overview: &Overview) -> RunState {
     }
 }
 
-/// What the lease in a bucket says of its run.
+/// What the lease in a bucket says about its run.
 fn in_store(url: &str) -> anyhow::Result<Seen> {
     let place = lease_place(url).map_err(|error| UsageError(error.into()))?;
     let Some(found) = look_at_lease(&*place)? else {

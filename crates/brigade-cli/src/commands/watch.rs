@@ -14,19 +14,19 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade watch runs/gpt-tiny-1                            the page of a run, which follows it
-  brigade watch runs                                       all runs: a table, and their curves over each other
+  brigade watch runs/gpt-tiny-1                            the page of a run, updated as it runs
+  brigade watch runs                                       all runs: a table, and their curves in one chart
   brigade watch runs --host 0.0.0.0 --token SECRET         from other machines, at http://MACHINE:6060/?token=SECRET";
 
-/// Characters of a token that stand for themselves in an address.
+/// Characters of a token that need no escaping in a URL.
 const OF_TOKENS: &str = "letters, digits, `-`, `.` and `_`";
 
 #[derive(Debug, Args)]
 pub struct WatchArgs {
-    /// Folder of a run, or of several.
+    /// Folder of a run, or of several runs.
     #[arg(value_name = "RUN_OR_FOLDER", default_value = "runs")]
     folder: PathBuf,
-    /// Port to listen on; 0 takes one that is free.
+    /// Port to listen on; 0 takes any free one.
     #[arg(long, value_name = "PORT", default_value_t = 6060)]
     port: u16,
     /// Address to listen on. Any but one of the loopback device needs --token.
@@ -42,7 +42,7 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<ExitCode> {
     let server = Server::new(&args.folder, access).map_err(|error| UsageError(error.into()))?;
     let listener = TcpListener::bind((args.host, args.port)).map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => anyhow::anyhow!(
-            "--port {} is in use on {}; give another one, or --port 0 for one that is free",
+            "--port {} is in use on {}; give another one, or --port 0 for any free one",
             args.port,
             args.host
         ),
@@ -59,11 +59,12 @@ fn access(args: &WatchArgs) -> anyhow::Result<Access> {
     let is_plain =
         |token: &str| token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     match &args.token {
-        Some(token) if token.is_empty() || !is_plain(token) => bail!("--token must be of {OF_TOKENS}"),
+        Some(token) if token.is_empty() || !is_plain(token) => bail!("--token must consist of {OF_TOKENS}"),
         Some(token) => Ok(Access::Token(token.clone())),
         None if args.host.is_loopback() => Ok(Access::Loopback),
         None => bail!(
-            "--host {} lets other machines see the runs; give --token, which they must give too, or --host 127.0.0.1",
+            "--host {} lets other machines see the runs; give --token, which they must then give too, or --host \
+            127.0.0.1",
             args.host
         ),
     }

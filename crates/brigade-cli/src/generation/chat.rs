@@ -62,7 +62,7 @@ impl ChatSession {
             if model.fits(&tokens) {
                 if left_out > 0 {
                     brigade::print_stderr(format_args!(
-                        "note: the chat has more tokens than the model has positions ({}); its first {left_out} messages are left out",
+                        "note: the chat has more tokens than the model has positions ({}); its first {left_out} messages are dropped",
                         model.model.sequence_length()
                     ));
                 }
@@ -70,7 +70,7 @@ impl ChatSession {
             }
             if self.messages.len() < 3 {
                 brigade::print_stderr(format_args!(
-                    "note: the message has {} tokens, but the model has {} positions; it is left out",
+                    "note: the message has {} tokens, but the model has {} positions; it is dropped",
                     tokens.len(),
                     model.model.sequence_length()
                 ));

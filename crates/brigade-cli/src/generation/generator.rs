@@ -44,7 +44,7 @@ impl Described {
             Weights::find(&origin, Task::CausalLanguageModel, model.adapters()).with_context(given)?;
         let path = beside(folder, base, TOKENIZER_FILE);
         if !path.is_file() {
-            bail!("{}: it has no {TOKENIZER_FILE}, which makes tokens of text", given());
+            bail!("{}: it has no {TOKENIZER_FILE}", given());
         }
         let tokenizer = Tokenizer::from_file(&path).with_context(given)?;
         let (ids, vocabulary) = (tokenizer.vocabulary_size(), model.vocabulary());
@@ -112,7 +112,7 @@ impl Described {
             let tokens = match (&prompt.given, &template) {
                 (Given::Chat(chat), Some(template)) => self.tokens_of_chat(template, chat),
                 (Given::Text(text), _) => self.tokens_of_text(text),
-                (Given::Chat(_), None) => bail!("there is no template of chats"),
+                (Given::Chat(_), None) => bail!("there is no chat template"),
             };
             let tokens = tokens.with_context(|| prompt.name.clone())?;
             match self.fits(&tokens) {
@@ -147,7 +147,7 @@ impl Described {
     pub fn tokens_of_chat(&self, template: &ChatTemplate, chat: &Chat) -> anyhow::Result<Vec<u32>> {
         let tokens = self.tokenizer.encode_special(&template.render(chat, true)?)?;
         if tokens.is_empty() {
-            bail!("the template of chats makes no text of the chat");
+            bail!("the chat template gives no text for this chat");
         }
         Ok(tokens)
     }

@@ -39,18 +39,18 @@ impl Prompt {
         });
         let prompts: Vec<_> = prompts.collect::<anyhow::Result<_>>()?;
         if prompts.is_empty() {
-            bail!("--prompts {}: there are no prompts in it", path.display());
+            bail!("--prompts {}: it has no prompts", path.display());
         }
         Ok(prompts)
     }
 
     fn of_json(name: String, line: &str) -> anyhow::Result<Self> {
-        let value: Value = serde_json::from_str(line).with_context(|| format!("{name}: it is no JSON"))?;
-        let Value::Object(fields) = value else { bail!("{name}: it is no JSON object") };
+        let value: Value = serde_json::from_str(line).with_context(|| format!("{name}: it is not JSON"))?;
+        let Value::Object(fields) = value else { bail!("{name}: it is not a JSON object") };
         let given = match (fields.get("prompt"), fields.get("messages")) {
             (Some(Value::String(text)), None) => Given::Text(text.clone()),
             (None, Some(_)) => Given::Chat(Box::new(Chat::from_json(&name, line)?)),
-            (Some(_), None) => bail!("{name}: `prompt` is no text"),
+            (Some(_), None) => bail!("{name}: `prompt` is not a string"),
             (Some(_), Some(_)) => bail!("{name}: it has both `prompt` and `messages`; give one of them"),
             (None, None) => {
                 let names: Vec<_> = fields.keys().map(|name| format!("`{name}`")).collect();
@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn a_bad_line_is_named() {
         for (text, said) in [
-            ("{\"prompt\": \"a\"}\nno", "a.jsonl, line 2: it is no JSON"),
-            ("[1]", "line 1: it is no JSON object"),
-            ("{\"prompt\": 1}", "`prompt` is no text"),
+            ("{\"prompt\": \"a\"}\nno", "a.jsonl, line 2: it is not JSON"),
+            ("[1]", "line 1: it is not a JSON object"),
+            ("{\"prompt\": 1}", "`prompt` is not a string"),
             ("{\"text\": \"a\"}", "neither `prompt` nor `messages`, but `text`"),
             ("{\"prompt\": \"a\", \"messages\": []}", "both `prompt` and `messages`"),
             ("{\"messages\": []}", "line 1: `messages` is empty"),
-            ("\n \n", "there are no prompts"),
+            ("\n \n", "it has no prompts"),
         ] {
             let error = read("a.jsonl", text).err().map(|error| brigade::format_error(&error));
             assert!(error.as_ref().is_some_and(|error| error.contains(said)), "{text}: {error:?}");

@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::SamplingConfig;
 use brigade::parse_whole_number;
 
-/// Tokens that are generated at most.
+/// The most tokens to generate.
 const TOKENS: usize = 200;
-/// Where no file says how tokens are drawn.
+/// The defaults of sampling, where no file has others.
 const TEMPERATURE: f64 = 0.8;
 const TOP_K: usize = 50;
 
@@ -31,13 +31,13 @@ pub struct SamplingFlags {
     /// Sample from the most likely tokens that together have this probability; 1 samples from all [default*: 1].
     #[arg(long, value_name = "P", value_parser = top_p, allow_negative_numbers = true)]
     top_p: Option<f64>,
-    /// Make tokens less likely that are in the text already: their logits are divided by this, or multiplied if below 0; 1 changes nothing [default*: 1].
+    /// Make tokens that are already in the text less likely: their logits are divided by this, or multiplied if below 0; 1 changes nothing [default*: 1].
     #[arg(long, value_name = "X", value_parser = repetition_penalty, allow_negative_numbers = true)]
     repetition_penalty: Option<f64>,
     /// End the text before this string; can be given several times.
     #[arg(long, value_name = "TEXT", value_parser = stop, allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// The same seed gives the same text, whatever other prompts there are.
+    /// Random seed; the same seed gives the same text, whatever the other prompts are.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     seed: u64,
 }
@@ -52,7 +52,7 @@ pub struct GenerationSettings {
 }
 
 impl SamplingFlags {
-    /// With what a model's file says where there is no flag.
+    /// Fills in what a model's file says where there is no flag.
     pub fn settings(&self, file: Option<&GenerationConfig>) -> GenerationSettings {
         let default = GenerationConfig::default();
         let file = file.unwrap_or(&default);
@@ -79,19 +79,21 @@ fn number(text: &str, allowed: &str, is_allowed: impl Fn(f64) -> bool) -> Result
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
-    number(text, "it is a number of at least 0, as in 0.8", |number| number >= 0.0)
+    number(text, "it must be a number of at least 0, as in 0.8", |number| number >= 0.0)
 }
 
 fn top_p(text: &str) -> Result<f64, String> {
-    number(text, "it is a number above 0 and at most 1, as in 0.9", |number| number > 0.0 && number <= 1.0)
+    number(text, "it must be a number above 0 and at most 1, as in 0.9", |number| {
+        number > 0.0 && number <= 1.0
+    })
 }
 
 fn repetition_penalty(text: &str) -> Result<f64, String> {
-    number(text, "it is a number above 0, as in 1.1; 1 changes nothing", |number| number > 0.0)
+    number(text, "it must be a number above 0, as in 1.1; 1 changes nothing", |number| number > 0.0)
 }
 
 fn stop(text: &str) -> Result<String, String> {
-    if text.is_empty() { Err("an empty text would end every text at once".into()) } else { Ok(text.into()) }
+    if text.is_empty() { Err("an empty string would end every text at once".into()) } else { Ok(text.into()) }
 }
 
 #[cfg(test)]

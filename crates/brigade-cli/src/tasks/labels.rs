@@ -30,7 +30,7 @@ pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
             }
             if names.len().max(highest.unwrap_or(0)) > MOST {
                 bail!(
-                    "the data have more than {MOST} labels; are they numbers to predict (--task regression)?"
+                    "the data has more than {MOST} labels; are they numbers to predict (--task regression)?"
                 );
             }
         }
@@ -39,16 +39,16 @@ pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
         None => names.into_iter().collect(),
         Some(highest) if names.is_empty() => (0..=highest).map(|label| format!("LABEL_{label}")).collect(),
         Some(_) => bail!(
-            "some labels of the data are names and some are numbers; name them in task.labels, in the order of their numbers"
+            "some labels in the data are names and some are numbers; list them in task.labels, in the order of their numbers"
         ),
     };
     if labels.len() < 2 {
-        bail!("the data have no two labels, which a classification needs: {labels:?}");
+        bail!("classification needs at least two labels, but the data has only {labels:?}");
     }
     Ok(labels)
 }
 
 /// What is wrong with a value.
 pub fn not_a_label(value: &Value) -> String {
-    format!("the label is {value}, and must be a name or a whole number from 0")
+    format!("the label is {value}, but must be a name or a whole number, at least 0")
 }

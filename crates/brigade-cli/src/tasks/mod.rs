@@ -22,19 +22,19 @@ use crate::data::{DataSection, sources};
 use labels::labels_in;
 use records::{LabelMap, LabelledTexts};
 
-/// Labels of which a text may have any number, at most.
+/// The most labels when a text may have any number of them.
 const MOST_SEVERAL: usize = 64;
 
 /// `[task]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSection {
-    /// What the model is trained for (`--task`): `causal-lm`, the next token; `masked-lm`, tokens that are masked; `classification`, the column `label` of each `text`, or of
-    /// `text` and `text_pair`; `multi-label-classification`, the list of labels in it; `regression`, the number in it; or `auto`: what `config.json` says.
+    /// What the model is trained to predict (`--task`): `causal-lm`, the next token; `masked-lm`, masked tokens; `classification`, the column `label` of each `text`, or of
+    /// `text` and `text_pair`; `multi-label-classification`, the list of labels in that column; `regression`, the number in it; or `auto`: what `config.json` says.
     pub name: TaskName,
-    /// The labels of a classification in the order of their numbers. Empty: those of the model's `config.json`, if it is a classifier, or else those in the data, sorted.
+    /// The labels of a classification, in the order of their numbers. Empty: those of the model's `config.json` if it is a classifier, else those in the data, sorted.
     pub labels: Vec<String>,
-    /// How likely a token is masked.
+    /// The probability that a token is masked.
     pub mask_probability: f64,
 }
 
@@ -101,7 +101,7 @@ impl TaskModel {
     }
 }
 
-/// Gives a decoder that has none the token that fills rows, by which its head finds a text's last token: that of the tokenizer, or the one that ends a text.
+/// Gives a decoder without a padding token one, by which its head finds the last token of a text: the tokenizer's, or the end-of-text token.
 fn fill_rows(file: &mut ConfigFile, tokenizer: &TokenizerSpec) -> anyhow::Result<()> {
     let family = file.config.family();
     let Config::Decoder(config) = &mut file.config else { return Ok(()) };
@@ -115,13 +115,13 @@ fn fill_rows(file: &mut ConfigFile, tokenizer: &TokenizerSpec) -> anyhow::Result
     match config.tokens.pad {
         Some(_) => Ok(()),
         None => bail!(
-            "a `{family}` that classifies finds the last token of a text by `pad_token_id`, and neither config.json (which has no `eos_token_id` either) nor the tokenizer has one; \
-             add it to config.json"
+            "a `{family}` classifier finds the last token of a text by `pad_token_id`, but neither config.json (which has no `eos_token_id` either) nor the tokenizer has one; add \
+            it to config.json"
         ),
     }
 }
 
-/// The token that fills rows, as the files of a tokenizer say.
+/// The padding token in the files of a tokenizer.
 fn padding_of(tokenizer: &Path) -> anyhow::Result<Option<u32>> {
     let config = TokenizerConfig::read(tokenizer.parent().unwrap_or(Path::new("")))?;
     let Some(text) = config.special_tokens.get("pad_token") else { return Ok(None) };
@@ -144,7 +144,7 @@ impl TaskSection {
                 (_, Some(Task::SequenceClassification)) => TaskName::Classification,
                 (Config::Decoder(_), _) => TaskName::CausalLm,
                 _ => bail!(
-                    "{given} is a `{}` without a head; say with --task (task.name) what it is to be trained for: classification, multi-label-classification, regression or masked-lm",
+                    "{given} is a `{}` without a head; say with --task (task.name) what to train it for: classification, multi-label-classification, regression or masked-lm",
                     file.config.family()
                 ),
             };
@@ -180,7 +180,7 @@ impl TaskSection {
         Ok(self)
     }
 
-    /// The model for this task; what `config.json` is to say of it is noted in `file`.
+    /// The model for this task; records in `file` what `config.json` will say about it.
     pub fn model(
         &self,
         file: &mut ConfigFile,
@@ -223,11 +223,11 @@ impl TaskSection {
 
     fn masking(&self, encoder: &Encoder, tokenizer: &TokenizerSpec) -> anyhow::Result<Masking> {
         let TokenizerSpec::File(path) = tokenizer else {
-            bail!("--task masked-lm takes a tokenizer with a mask token, and data.tokenizer is {tokenizer}");
+            bail!("--task masked-lm needs a tokenizer with a mask token, but data.tokenizer is {tokenizer}");
         };
         let tokenizer = Tokenizer::from_file(path)?;
         let mask = tokenizer.mask_token().with_context(|| {
-            format!("--task masked-lm takes a tokenizer with a mask token, and {} has none", path.display())
+            format!("--task masked-lm needs a tokenizer with a mask token, but {} has none", path.display())
         })?;
         let vocabulary = encoder.vocabulary().min(tokenizer.vocabulary_size()) as u32;
         let special = tokenizer.special_tokens();

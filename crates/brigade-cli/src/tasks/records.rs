@@ -43,7 +43,7 @@ impl RecordEncoder for LabelledTexts {
             serde_json::from_str(record).map_err(|error| place.error(error.to_string()))?;
         let column = |name: &str| fields.get(name).unwrap_or(&Value::Null);
         let Value::String(text) = column("text") else {
-            return Err(place.error(format!("the text is {}, and must be a string", column("text"))));
+            return Err(place.error(format!("the text is {}, but must be a string", column("text"))));
         };
         let label = self.labels.label(column("label")).map_err(|problem| place.error(problem))?;
         let example = match column("text_pair") {
@@ -52,7 +52,7 @@ impl RecordEncoder for LabelledTexts {
                 let (ids, of_second) = tokenizer.encode_pair([text, pair], self.most)?;
                 Example { learned: of_second.into_iter().map(|second| !second).collect(), ..Example::of(ids) }
             }
-            other => return Err(place.error(format!("the text_pair is {other}, and must be a string"))),
+            other => return Err(place.error(format!("the text_pair is {other}, but must be a string"))),
         };
         Ok(example.with_label(label))
     }
@@ -63,14 +63,14 @@ impl LabelMap {
         match self {
             Self::Numbers => {
                 let number = value.as_f64().filter(|number| number.is_finite());
-                let wrong = || format!("the label is {value}, and must be a number (--task regression)");
+                let wrong = || format!("the label is {value}, but must be a number (--task regression)");
                 number.map(Label::Number).ok_or_else(wrong)
             }
             Self::One(labels) => index(labels, value).map(Label::Class),
             Self::Several(labels) => {
                 let Value::Array(values) = value else {
                     return Err(format!(
-                        "the label is {value}, and must be a list of names or whole numbers"
+                        "the label is {value}, but must be a list of names or whole numbers"
                     ));
                 };
                 let bits = values.iter().map(|value| Ok(1 << index(labels, value)?));
@@ -89,7 +89,7 @@ fn index(labels: &[String], value: &Value) -> std::result::Result<u32, String> {
         _ => return Err(not_a_label(value)),
     };
     let class = class.and_then(|class| u32::try_from(class).ok());
-    class.ok_or_else(|| format!("the label {value} is none of the model's: {}", listed(labels)))
+    class.ok_or_else(|| format!("the model has no label {value}; its labels are {}", listed(labels)))
 }
 
 fn listed(labels: &[String]) -> String {
@@ -119,12 +119,12 @@ mod tests {
         assert_eq!(several.label(&json!([])), Ok(Label::Classes(0)));
         assert_eq!(numbers.label(&json!(-0.5)), Ok(Label::Number(-0.5)));
         for (labels, value, said) in [
-            (&classes, json!("odd"), r#"the label "odd" is none of the model's: "bad", "good""#),
-            (&classes, json!(2), "the label 2 is none of the model's"),
+            (&classes, json!("odd"), r#"the model has no label "odd"; its labels are "bad", "good""#),
+            (&classes, json!(2), "the model has no label 2"),
             (&classes, json!(0.5), "must be a name or a whole number"),
             (&numbers, json!("good"), "must be a number (--task regression)"),
             (&several, json!("good"), "must be a list of names or whole numbers"),
-            (&several, json!(["odd"]), r#"the label "odd" is none of the model's: "bad", "good""#),
+            (&several, json!(["odd"]), r#"the model has no label "odd"; its labels are "bad", "good""#),
         ] {
             let error = labels.label(&value).unwrap_err();
             assert!(error.contains(said), "{error}");

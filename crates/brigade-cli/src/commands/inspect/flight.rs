@@ -13,7 +13,7 @@ use crate::output::print;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade inspect flight runs/a               which rank missed which operation, in one line
-  brigade inspect flight runs/a --verbose     also the last operations of each rank";
+  brigade inspect flight runs/a --verbose     adds the last operations of each rank";
 
 /// Operations per rank in the table.
 const LINES: usize = 12;
@@ -64,13 +64,13 @@ fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
         match flight::read(file) {
             Ok(record) => records.push(record),
             Err(error) => {
-                brigade::print_stderr(format_args!("passed over {error}"));
+                brigade::print_stderr(format_args!("skipped {error}"));
                 first.get_or_insert(error);
             }
         }
     }
     match first.filter(|_| records.is_empty()) {
-        Some(error) => Err(error).context("no flight record can be read"),
+        Some(error) => Err(error).context("no flight record could be read"),
         None => Ok(records),
     }
 }

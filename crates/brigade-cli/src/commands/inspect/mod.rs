@@ -19,7 +19,7 @@ enum InspectCommand {
     /// Compare the ranks' flight records: which rank missed which operation.
     #[command(after_help = flight::EXAMPLES)]
     Flight(flight::FlightArgs),
-    /// Say who stands idle in a timeline of steps, and why.
+    /// Show which ranks are idle in a timeline of steps, and why.
     #[command(after_help = timeline::EXAMPLES)]
     Timeline(timeline::TimelineArgs),
 }

@@ -13,18 +13,19 @@ use crate::output::print;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade train --profile-steps 10..12 --out runs/a     writes runs/a/profile/steps-10-12.json, which Perfetto opens
-  brigade inspect timeline runs/a                       who stands idle in it, and why
-  brigade inspect timeline runs/a --with-plan           beside it what the schedule would do: steps-10-12-with-plan.json";
+  brigade inspect timeline runs/a                       which ranks are idle in it, and why
+  brigade inspect timeline runs/a --with-plan           adds what the schedule would do: steps-10-12-with-plan.json";
 
 #[derive(Debug, Args)]
 pub struct TimelineArgs {
-    /// The folder of a run with a timeline, or a file with one.
+    /// The folder of a run with a timeline, or a timeline's file.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// The steps of the timeline, as in 10..12 [default: the newest one].
     #[arg(long, value_name = "STEPS")]
     steps: Option<String>,
-    /// Also write the timeline with the schedule beside it, as it would run with the times that blocks took.
+    /// Also write the timeline with the schedule beside it, as it would run with the measured times of the
+    /// blocks.
     #[arg(long)]
     with_plan: bool,
 }

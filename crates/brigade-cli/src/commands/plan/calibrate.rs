@@ -15,7 +15,7 @@ use half::bf16;
 
 use crate::output::print;
 
-/// How long each of the measurements takes.
+/// How long each measurement takes.
 const TAKES: Duration = Duration::from_secs(1);
 
 /// Rows and columns of the matrices that are multiplied: of a small model's micro-batch, and so small that what products cost besides shows.
@@ -57,7 +57,7 @@ pub struct Measured {
     pub latency: f64,
 }
 
-/// Measures for some ten seconds.
+/// Measures for about ten seconds.
 pub fn measure() -> Measured {
     let cores = cores();
     let [large, small] = SIZES;
@@ -101,7 +101,7 @@ fn half_dimension(large: f64, small: f64) -> f64 {
     }
 }
 
-/// How often a core does this in a second while so many do the same: the slowest of them.
+/// How often per second a core does this while this many cores do the same, for the slowest of them.
 fn on_all<W: FnMut()>(cores: usize, make: impl Fn() -> W + Copy + Send + 'static) -> f64 {
     let begin = Arc::new(Barrier::new(cores));
     let core = |_| {
@@ -150,7 +150,7 @@ fn activations() -> impl FnMut() {
     }
 }
 
-/// As most kernels do, which read what they write: a copy's stores would pass by the caches.
+/// Like most kernels, it reads what it writes: a copy's stores would bypass the caches.
 fn adding() -> impl FnMut() {
     let (from, mut to) = (vec![1.0_f32; BUFFER / 4], vec![0.0_f32; BUFFER / 4]);
     move || {
@@ -231,7 +231,7 @@ impl Measured {
     }
 }
 
-/// This machine, where it was not measured: so many cores of the usual kind.
+/// This machine if it was not measured: this many cores of the usual kind.
 pub fn this_machine() -> anyhow::Result<Cluster> {
     Ok(Cluster::read(&format!("1x{}xCPU", cores()))?)
 }
@@ -247,16 +247,17 @@ pub fn machine_memory() -> anyhow::Result<u64> {
     Ok(kib << 10)
 }
 
-/// Where the description of this machine is kept: `brigade/cluster.toml` in `XDG_CONFIG_HOME` or `~/.config`.
+/// The file with the description of this machine: `brigade/cluster.toml` in `XDG_CONFIG_HOME` or `~/.config`.
 pub fn cluster_file() -> anyhow::Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
-    let config = config
-        .context("neither XDG_CONFIG_HOME nor HOME is set, so there is no place for brigade/cluster.toml")?;
+    let config = config.context(
+        "neither XDG_CONFIG_HOME nor HOME is set, so there is nowhere to put brigade/cluster.toml",
+    )?;
     Ok(config.join("brigade/cluster.toml"))
 }
 
-/// Keeps the description of a machine or cluster, and says where.
+/// Saves the description of a machine or cluster, and says where.
 pub fn keep(text: &str) -> anyhow::Result<PathBuf> {
     let file = cluster_file()?;
     let written = file
@@ -267,12 +268,12 @@ pub fn keep(text: &str) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-/// Measures this machine, and keeps the result.
+/// Measures this machine, and saves the result.
 pub fn run() -> anyhow::Result<()> {
     let measured = measure();
     let text = measured.to_toml(machine_memory()?);
     let file = keep(&text)?;
-    print(&format!("{text}# {}: brigade plan takes it where --cluster is not given\n", file.display()))
+    print(&format!("{text}# {}: brigade plan uses it without --cluster\n", file.display()))
 }
 
 #[cfg(test)]

@@ -19,28 +19,28 @@ use super::parse;
 use crate::config::Config;
 use crate::output::print;
 
-/// The fewest steps after the first ones that say what is usual.
+/// The fewest steps after the first ones that show what is usual.
 const STEPS: usize = 5;
 
-/// Reads a run, and keeps what it shows. `given`: the cluster that it ran on; else this machine.
+/// Reads a run, and saves what it shows. `given`: the cluster that it ran on; else this machine.
 pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let run = Run::read(dir)?;
     let file = dir.join("metrics.jsonl");
     ensure!(
         run.unreadable == 0,
-        "{} has {} that cannot be read: the file was damaged or cut; give another run",
+        "{} has {} that cannot be read: the file is damaged or truncated; give another run",
         file.display(),
         if run.unreadable == 1 { "a line".to_owned() } else { format!("{} lines", run.unreadable) }
     );
     let profile = Profile::of(&run);
     ensure!(
         profile.steps >= STEPS,
-        "{} has {} steps after its first ones; a calibration needs {STEPS}",
+        "{} has {} steps after its first ones; calibration needs {STEPS}",
         file.display(),
         profile.steps
     );
     let config = dir.join(CONFIG_FILE);
-    ensure!(config.is_file(), "{} is not there, which says what the run computed", config.display());
+    ensure!(config.is_file(), "{} is missing; it says what the run computed", config.display());
     let config = Config::read(&[config.as_path()], &[])?;
     let cluster = cluster(&run, profile.ranks, given)?;
     let workload = workload(dir, &config, cluster)?;
@@ -48,7 +48,7 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let found = calibrate(&workload, &candidate, &measured(&profile))
         .with_context(|| format!("--calibrate-from {}", dir.display()))?;
     let text = format!(
-        "# As the run {} shows it: {}, {} steps of {:.4} s.\n{}",
+        "# Measured from the run {}: {}, {} steps of {:.4} s.\n{}",
         dir.display(),
         candidate.label(),
         profile.steps,
@@ -56,7 +56,7 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
         found.cluster.to_toml()
     );
     let kept = keep(&text)?;
-    print(&format!("{text}# {}: brigade plan takes it where --cluster is not given\n", kept.display()))?;
+    print(&format!("{text}# {}: brigade plan uses it without --cluster\n", kept.display()))?;
     print(&summary(&found, &profile))
 }
 
@@ -68,7 +68,8 @@ fn summary(found: &Calibrated, profile: &Profile) -> String {
         None => "messages as before".to_owned(),
     };
     format!(
-        "# computes {:.2} times as fast as was known, {links}; a step was predicted to take {before:.4} s, is now {after:.4} s, and took {:.4} s without waiting for data\n",
+        "# computes {:.2} times as fast as known before, {links}; the prediction for a step was {before:.4} s, is now {after:.4} s, and a step took {:.4} s without \
+        waiting for data\n",
         found.compute,
         profile.step - middle(&profile.data_wait_of)
     )
@@ -81,14 +82,14 @@ fn middle(numbers: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The parts of the usual step of the rank in the middle.
+/// The parts of a usual step on the median rank.
 fn measured(profile: &Profile) -> MeasuredStep {
     let rest = middle(&profile.rest_of);
     let step = profile.step - middle(&profile.data_wait_of);
     MeasuredStep { compute: profile.compute, waiting: (step - profile.compute - rest).max(0.0), rest }
 }
 
-/// What the run computed on: as given, or this machine, as it was measured where it was.
+/// What the run computed on: as given, or this machine, as measured if it was.
 fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Cluster> {
     let devices = match run.started() {
         Some(RunEvent::Started { devices, .. }) => devices.as_deref(),
@@ -101,13 +102,13 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
             let cluster = Cluster::read(given)?;
             ensure!(
                 cluster.devices() == ranks,
-                "--cluster {given} has {} devices, and the run {dir} had {ranks} ranks",
+                "--cluster {given} has {} devices, but the run {dir} had {ranks} ranks",
                 cluster.devices()
             );
             cluster
         }
         None if !on_host => bail!(
-            "the run {dir} computed on {}, not on this machine's processors; say on which cluster, as --cluster 1x{ranks}xH100-80GB",
+            "the run {dir} computed on {}, not on this machine's processors; name its cluster, as in --cluster 1x{ranks}xH100-80GB",
             devices.unwrap_or(backend)
         ),
         None => {
@@ -115,7 +116,7 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
             let mut machine = if file.is_file() { Cluster::read_file(&file)? } else { this_machine()? };
             ensure!(
                 machine.is_cpu(),
-                "{} is of another machine; say on which cluster the run {dir} was, with --cluster",
+                "{} describes another machine; give --cluster, the cluster that {dir} ran on",
                 file.display()
             );
             (machine.nodes, machine.devices_per_node) = (1, ranks);
@@ -126,7 +127,7 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
     };
     ensure!(
         cluster.is_cpu() == on_host,
-        "the run {dir} computed on {}, and --cluster {} is of {}",
+        "the run {dir} computed on {}, but --cluster {} is {}",
         if on_host { "processors" } else { devices.unwrap_or(backend) },
         cluster.name,
         cluster.device.name

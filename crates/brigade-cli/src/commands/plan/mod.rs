@@ -19,10 +19,10 @@ Examples:
   brigade plan --model config.json --cluster cluster.toml --slow-rank 3=1.3 --what-if
   brigade plan --model configs/gpt-13m.toml --cluster 1x4xCPU --json
   brigade plan --calibrate                            measure this machine, for plans without --cluster
-  brigade plan --calibrate-from runs/a                learn it from a run on this machine; with --cluster, on that cluster
+  brigade plan --calibrate-from runs/a                learn from a run on this machine, or on that of --cluster
   brigade plan schedule --pp 4 --micro-batches 8
 
-A cluster is NODESxDEVICESxKIND, or a TOML file with kind, nodes, devices_per_node and what differs from the kind.";
+A cluster is NODESxDEVICESxKIND, or a TOML file with kind, nodes, devices_per_node and whatever differs from the kind.";
 
 #[derive(Debug, Args)]
 #[command(
@@ -39,7 +39,7 @@ pub struct PlanArgs {
 
 #[derive(Debug, Subcommand)]
 enum PlanCommand {
-    /// Show what each rank of a pipeline does when, the bubble, and the micro-batches in flight.
+    /// Show what each rank of a pipeline does and when, the bubble, and the micro-batches in flight.
     #[command(after_help = schedule::EXAMPLES)]
     Schedule(schedule::ScheduleArgs),
 }

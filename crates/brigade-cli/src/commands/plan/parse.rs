@@ -5,8 +5,9 @@ use brigade::plan::time::Algorithm;
 
 /// A number of tokens, with K, M or G for 1024, 1024² or 1024³.
 pub fn tokens(text: &str) -> Result<usize, String> {
-    let wrong =
-        || "it must be a whole number of tokens, as 1048576 or 1M (K, M and G are powers of 1024)".to_owned();
+    let wrong = || {
+        "it must be a whole number of tokens, as in 1048576 or 1M (K, M and G are powers of 1024)".to_owned()
+    };
     let (number, unit) = match text.chars().last().map(|letter| letter.to_ascii_uppercase()) {
         Some('K') => (&text[..text.len() - 1], 1 << 10),
         Some('M') => (&text[..text.len() - 1], 1 << 20),
@@ -19,7 +20,7 @@ pub fn tokens(text: &str) -> Result<usize, String> {
 
 /// `3=1.3`: a rank, and how many times longer it takes.
 pub fn slow_rank(text: &str) -> Result<(usize, f64), String> {
-    let wrong = || "it must be RANK=TIMES, as 3=1.3 for a rank that takes 1.3 times as long".to_owned();
+    let wrong = || "it must be RANK=TIMES, as in 3=1.3 for a rank that takes 1.3 times as long".to_owned();
     let (rank, times) = text.split_once('=').ok_or_else(wrong)?;
     Ok((rank.parse().map_err(|_| wrong())?, times.parse().map_err(|_| wrong())?))
 }
@@ -30,21 +31,21 @@ pub fn dtype(text: &str) -> Result<Dtype, String> {
     all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| "it must be bf16, fp16 or f32".into())
 }
 
-/// How ranks talk in collectives.
+/// The algorithm of collectives.
 pub fn algorithm(text: &str) -> Result<Algorithm, String> {
     let all = Algorithm::ALL.into_iter().chain([Algorithm::Auto]);
     let found = all.into_iter().find(|algorithm| algorithm.name() == text);
     found.ok_or_else(|| "it must be auto, ring, tree, hierarchical, flat or halving".into())
 }
 
-/// Which blocks are recomputed.
+/// The blocks that are recomputed.
 pub fn recompute(text: &str) -> Result<usize, String> {
     match text {
         "none" => Ok(0),
         "all" => Ok(1),
         _ => {
             let every = text.strip_prefix("every-").and_then(|k| k.parse().ok()).filter(|k| *k > 0);
-            every.ok_or_else(|| "it must be none, all, or every-K for every K-th block, as every-2".into())
+            every.ok_or_else(|| "it must be none, all, or every-K for every K-th block, as in every-2".into())
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct ScheduleArgs {
     /// Pipeline stages.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pp: usize,
-    /// Micro-batches of a step: global batch / (data-parallel ranks x micro-batch size).
+    /// Micro-batches per step: global batch / (data-parallel ranks x micro-batch size).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     micro_batches: usize,
     /// gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 or zbv.
@@ -42,7 +42,7 @@ pub struct ScheduleArgs {
     /// Also list every action, with sends, receives and reductions.
     #[arg(long)]
     actions: bool,
-    /// Draw the timeline into this file.
+    /// Draw the timeline to this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ pub fn run(args: &ScheduleArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// The text, and the SVG if it is asked for.
+/// The text, and the SVG if requested.
 fn schedule(args: &ScheduleArgs) -> anyhow::Result<(String, Option<String>)> {
     let pipeline = Pipeline::new(args.schedule, args.pp, args.chunks, args.micro_batches)?;
     let (summary, table) = (pipeline.summary(args.backward_ratio)?, pipeline.table(WIDTH)?);

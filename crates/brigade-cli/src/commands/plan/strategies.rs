@@ -19,7 +19,7 @@ use super::{calibrate, calibrate_from, parse};
 use crate::model_folder::model_folder;
 use crate::output::print;
 
-/// Tokens of a sequence where neither the flag nor the model says fewer.
+/// Tokens per sequence unless the flag or the model says fewer.
 const SEQUENCE_LENGTH: usize = 4096;
 
 #[derive(Debug, Args)]
@@ -27,46 +27,47 @@ pub struct StrategyArgs {
     /// Model: a folder or a config.json as Hugging Face's libraries write it, organization/name on the hub, or a TOML file with a section [model].
     #[arg(long, value_name = "MODEL", required_unless_present_any = ["calibrate", "calibrate_from"])]
     model: Option<PathBuf>,
-    /// Cluster: NODESxDEVICESxKIND, as 2x8xH100-80GB, or a TOML file [default: this machine, as --calibrate measured it].
+    /// Cluster: NODESxDEVICESxKIND, as in 2x8xH100-80GB, or a TOML file [default: this machine, as --calibrate measured
+    /// it].
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Tokens of a step over all ranks; K, M and G are powers of 1024 [default: 1M].
+    /// Tokens per step, over all ranks; K, M and G are powers of 1024 [default: 1M].
     #[arg(long, value_name = "N", value_parser = parse::tokens, conflicts_with = "global_batch_size")]
     global_batch_tokens: Option<usize>,
-    /// Sequences of a step over all ranks, instead of tokens.
+    /// Sequences per step, over all ranks, instead of tokens.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     global_batch_size: Option<usize>,
-    /// Tokens of a sequence [default: 4096, or as many as the model takes].
+    /// Tokens per sequence [default: 4096, or the model's limit if lower].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     sequence_length: Option<usize>,
     /// Number type of forward and backward: bf16, fp16 or f32 [default: bf16 where the device has it].
     #[arg(long, value_name = "TYPE", value_parser = parse::dtype)]
     dtype: Option<Dtype>,
-    /// Number type of gradients while they are summed over ranks: f32 or bf16.
+    /// Number type in which gradients are summed over ranks: f32 or bf16.
     #[arg(long, value_name = "TYPE", value_parser = parse::dtype, default_value = "f32")]
     reduce_dtype: Dtype,
-    /// Bytes of the optimizer's state for a parameter; AdamW has 8.
+    /// Bytes of optimizer state per parameter; AdamW has 8.
     #[arg(long, value_name = "N", default_value_t = 8, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     optimizer_bytes: u64,
-    /// What is held of a parameter: as brigade does, or as mixed-adam (2 + 2 + 12 bytes), megatron (2 + 4 + 12) or separate-sums (2 + 2 + 4 + 12) count it.
+    /// What is held per parameter: brigade, or the counts of mixed-adam (2 + 2 + 12 bytes), megatron (2 + 4 + 12) or separate-sums (2 + 2 + 4 + 12).
     #[arg(long, value_name = "NAME", default_value = "brigade")]
     accounting: String,
-    /// How ranks talk in collectives: auto, ring, tree, hierarchical, flat (every rank with every other) or halving.
+    /// Algorithm of collectives: auto, ring, tree, hierarchical, flat (every rank with every other) or halving.
     #[arg(long, value_name = "NAME", value_parser = parse::algorithm, default_value = "auto")]
     algorithm: Algorithm,
-    /// Attention keeps its scores for the backward.
+    /// Attention saves its scores for the backward.
     #[arg(long)]
     unfused_attention: bool,
-    /// Gathers and reductions wait for the computation.
+    /// Gathers and reductions are not overlapped with computation.
     #[arg(long)]
     no_overlap: bool,
-    /// A rank that takes longer than others, as 3=1.3; several may be given.
+    /// A rank that is slower than others, as in 3=1.3; can be given several times.
     #[arg(long, value_name = "RANK=TIMES", value_parser = parse::slow_rank)]
     slow_rank: Vec<(usize, f64)>,
-    /// Hours from one failure of a node to the next; 0 for none [default: of the cluster].
+    /// Hours between failures of a node; 0 for none [default: the cluster's].
     #[arg(long, value_name = "HOURS", allow_negative_numbers = true)]
     node_mtbf_hours: Option<f64>,
-    /// Also say what failures cost with a checkpoint every so many steps, beside the best interval.
+    /// Also show what failures cost with a checkpoint every this many steps, beside the best interval.
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     checkpoint_every: Option<u64>,
     #[command(flatten)]
@@ -74,16 +75,16 @@ pub struct StrategyArgs {
     /// How many configurations to print.
     #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     top: usize,
-    /// Also show the formulas behind the first, with its numbers.
+    /// Also show the formulas behind the first one, with its numbers.
     #[arg(long)]
     explain: bool,
-    /// Also lay ways of collectives, fewer bytes, other shards and larger batches side by side, for the first.
+    /// Also compare other collectives, fewer bytes, other shards and larger batches for the first one.
     #[arg(long)]
     what_if: bool,
-    /// Measure how fast this machine's cores multiply, copy and pass messages, and keep it for plans without --cluster.
+    /// Measure how fast this machine's cores multiply, copy and pass messages, and save it for plans without --cluster.
     #[arg(long, conflicts_with_all = ["cluster", "json"])]
     calibrate: bool,
-    /// Learn from the metrics of a run how fast its devices and links are, and keep it for plans without --cluster; --cluster says what it ran on, if that is not this machine.
+    /// Learn from the metrics of a run how fast its devices and links are, and save it for plans without --cluster; --cluster says what it ran on, if not this machine.
     #[arg(long, value_name = "RUN", conflicts_with_all = ["calibrate", "json"])]
     calibrate_from: Option<PathBuf>,
     /// Print JSON.
@@ -94,7 +95,7 @@ pub struct StrategyArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Axes: only these values, separated by commas [default: all]")]
 struct AxisArgs {
-    /// Tensor-parallel ranks, which are not built yet: what they would bring is shown beside the rest.
+    /// Tensor-parallel ranks, which are not built yet: shows what they would bring.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
     tp: Vec<usize>,
     /// Pipeline stages.
@@ -103,7 +104,8 @@ struct AxisArgs {
     /// Stages of ZeRO.
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = parse::zero)]
     zero: Vec<u8>,
-    /// Replicas of what ZeRO shards [default: 1, and as many as let shards lie on 1, 2, 4 or 8 whole nodes].
+    /// Replicas of what ZeRO shards [default: 1, and the numbers that keep shards on 1, 2, 4 or 8 whole
+    /// nodes].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
     replicate: Vec<usize>,
     /// Pipeline schedules.
@@ -112,13 +114,13 @@ struct AxisArgs {
     /// Chunks of interleaved schedules: 2, 3, 4, 6 or 8.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
     chunks: Vec<usize>,
-    /// Sequences of a micro-batch.
+    /// Sequences per micro-batch.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
     micro_batch_size: Vec<usize>,
-    /// Blocks that are recomputed: none, every-2 or all.
+    /// Blocks to recompute: none, every-2 or all.
     #[arg(long, value_name = "WHICH", value_delimiter = ',', value_parser = parse::recompute)]
     recompute: Vec<usize>,
-    /// The optimizer's state stays on the device.
+    /// Keep the optimizer's state on the device.
     #[arg(long)]
     no_offload: bool,
 }
@@ -163,7 +165,7 @@ pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if fits { exit::DONE } else { exit::FAILED }))
 }
 
-/// What is to be planned, and how the command names its model.
+/// What to plan, and how the command names its model.
 fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
     let given = args.model.as_deref().context("--model is needed")?;
     let path = if given.exists() { given.to_owned() } else { model_folder(given)? };
@@ -172,12 +174,8 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
         Some(given) => Cluster::read(given)?,
         None => {
             let file = calibrate::cluster_file()?;
-            let hint = "give --cluster, as 2x8xH100-80GB, or let --calibrate measure this machine";
-            anyhow::ensure!(
-                file.is_file(),
-                "--cluster is not given, and there is no {}: {hint}",
-                file.display()
-            );
+            let hint = "give --cluster, as in 2x8xH100-80GB, or run --calibrate to measure this machine";
+            anyhow::ensure!(file.is_file(), "there is no --cluster and no {}: {hint}", file.display());
             Cluster::read_file(&file)?
         }
     };
@@ -200,7 +198,7 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
     workload.algorithm = args.algorithm;
     workload.slow_ranks = args.slow_rank.clone();
     if let Some(hours) = args.node_mtbf_hours {
-        let allowed = "it must be a number of hours from 0";
+        let allowed = "it must be a number of hours, at least 0";
         anyhow::ensure!(
             hours.is_finite() && hours >= 0.0,
             "--node-mtbf-hours = {hours} is not possible: {allowed}"
@@ -208,7 +206,7 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
         workload.cluster.node_mtbf_hours = hours;
     }
     if args.checkpoint_every == Some(0) {
-        anyhow::bail!("--checkpoint-every = 0 is not possible: it must be a number of steps from 1");
+        anyhow::bail!("--checkpoint-every = 0 is not possible: it must be at least 1 step");
     }
     Ok((workload, given.display().to_string()))
 }
@@ -229,7 +227,7 @@ fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> a
     Ok(text)
 }
 
-/// What failures cost with the interval that was asked for.
+/// What failures cost with the requested interval.
 fn with_checkpoints(args: &StrategyArgs, workload: &Workload, best: &Evaluation) -> Option<FailureReport> {
     let interval = args.checkpoint_every? as f64 * best.seconds;
     failures(workload, best, Some(interval))

@@ -10,10 +10,10 @@ use brigade_submit::{GpuKind, Job};
 use crate::commands::train::TrainArgs;
 use crate::config::Config;
 
-/// Configurations that are shown.
+/// How many configurations are shown.
 const SHOWN: usize = 3;
 
-/// What the planner says of the command on these GPUs; and whether any configuration fits, as far as that is known here.
+/// What the planner says about the command on these GPUs, and whether any configuration fits, as far as is known here.
 pub fn fit(args: &TrainArgs, job: &Job, kind: &GpuKind) -> (String, bool) {
     planned(args, job, kind).unwrap_or_else(|error| (format!("no plan: {error:#}\n"), true))
 }
@@ -30,7 +30,7 @@ fn planned(args: &TrainArgs, job: &Job, kind: &GpuKind) -> anyhow::Result<(Strin
     if let Some(best) = plan.best.first().filter(|_| train.steps > 0) {
         let hours = best.seconds * train.steps as f64 / 3600.0;
         text.push_str(&format!(
-            "{} steps take {hours:.1} hours by the first, {:.0} hours of a GPU\n",
+            "{} steps take {hours:.1} hours with the first plan, {:.0} GPU hours\n",
             train.steps,
             hours * (job.nodes * job.gpus) as f64
         ));

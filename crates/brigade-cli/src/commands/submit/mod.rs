@@ -31,7 +31,7 @@ Examples:
   brigade submit --to ssh --nodes 2 --gpus 0 --hosts one,two -- train --config my.toml --out /shared/runs/a
   brigade submit … --dry-run        show what would be submitted, whether the model fits, and what is missing
 
-What comes after -- is the command of each node; --resume auto and the number of ranks are added. Several nodes share a secret: see
+The words after -- are the command of each node; --resume auto and the number of ranks are added. Several nodes share a secret: see
 --token-file and --token-secret.
 Ctrl-C asks whether to cancel the job. Exit codes: 0 done or left to run, 1 failed, 2 wrong usage, 130 cancelled.";
 
@@ -43,25 +43,26 @@ pub struct SubmitArgs {
     /// Nodes.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     nodes: usize,
-    /// GPUs of each node, with a rank each; 0 for ranks on the CPU.
+    /// GPUs per node, one rank each; 0 for ranks on the CPU.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     gpus: usize,
-    /// What GPUs these are, as `brigade plan` calls them: a100-80gb, h100-80gb, …
+    /// The kind of GPU, as `brigade plan` calls it: a100-80gb, h100-80gb, …
     #[arg(long, value_name = "KIND", value_parser = gpu_kind)]
     gpu_kind: Option<&'static GpuKind>,
     /// The job's name [default: the last part of --out].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// The program that the nodes start: brigade, or one that is built on it.
+    /// The program that the nodes start: brigade, or one built on it.
     #[arg(long, value_name = "PROGRAM", default_value = "brigade")]
     program: String,
-    /// A variable of the nodes' environment; several may be given.
+    /// An environment variable for the nodes; can be given several times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
-    /// Seconds that the ranks have to save a checkpoint when they are to end.
+    /// Seconds that the ranks have to save a checkpoint when they are told to stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     grace: u64,
-    /// How often the system starts the job again after a failure, if it counts; preemptions that saved do not count.
+    /// How often the system restarts the job after a failure, if it counts restarts; preemptions that saved do not
+    /// count.
     #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
     restarts: u32,
     #[command(flatten)]
@@ -72,7 +73,7 @@ pub struct SubmitArgs {
     /// Print the manifests, whether the model fits, and what is missing; submit nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Submit, and do not wait for the job.
+    /// Submit without waiting for the job.
     #[arg(long)]
     detach: bool,
     /// The command of each node.
@@ -137,7 +138,7 @@ fn usage(error: Error) -> anyhow::Error {
     if error.is_usage() { UsageError(error.into()).into() } else { error.into() }
 }
 
-/// The job and its place, where nothing is wrong with them.
+/// The job and its target, after checking them.
 fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Place)> {
     let mut job = Job {
         name: String::new(),
@@ -158,7 +159,7 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Place)> {
     Ok((job, place))
 }
 
-/// The flags of `brigade train`, if that is what the nodes run: what it refuses is refused here.
+/// The flags of `brigade train`, if that is what the nodes run: whatever it refuses is refused here.
 fn train_args(job: &Job) -> anyhow::Result<Option<TrainArgs>> {
     if !job.is_training() || job.args.first().is_none_or(|first| first != "train") {
         return Ok(None);
@@ -192,14 +193,14 @@ fn dry_run(args: &SubmitArgs, job: &Job, place: &Place) -> anyhow::Result<ExitCo
     Ok(ExitCode::from(if fits && missing.is_none() { exit::DONE } else { exit::FAILED }))
 }
 
-/// Asks what to do after Ctrl-C. Where nobody can answer, the job runs on.
+/// Asks what to do after Ctrl-C. If nobody can answer, the job keeps running.
 fn ask() -> Answer {
     if !std::io::stdin().is_terminal() {
         brigade::print_stderr("the job runs on");
         return Answer::Leave;
     }
     brigade::print_stderr(
-        "\nCancel the job [c], leave it running and end here [l], or go on following [f, or Enter]?",
+        "\nCancel the job [c], leave it running and quit [l], or keep following it [f, or Enter]?",
     );
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {

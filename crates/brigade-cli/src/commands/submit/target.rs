@@ -42,10 +42,10 @@ pub struct TargetArgs {
     /// Google Cloud's project [default: that of gcloud].
     #[arg(long, value_name = "PROJECT")]
     project: Option<String>,
-    /// Vertex AI's machine type [default: what it sells the GPUs in].
+    /// Vertex AI's machine type [default: the one that it sells the GPUs in].
     #[arg(long, value_name = "TYPE")]
     machine_type: Option<String>,
-    /// Take Vertex AI's machines that may be taken away again.
+    /// Use Vertex AI's spot machines, which may be taken away again.
     #[arg(long)]
     spot: bool,
     /// The account that the job runs as (Vertex AI, Kubernetes).
@@ -54,13 +54,13 @@ pub struct TargetArgs {
     /// Kubernetes' namespace [default: that of kubectl's context].
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// A claim of a volume that all pods share, and its path there; several may be given.
+    /// A volume claim that all pods share, and the path to mount it at; can be given several times.
     #[arg(long, value_name = "CLAIM:PATH", value_parser = claim)]
     volume: Vec<Claim>,
-    /// A label that Kubernetes' nodes must have; several may be given.
+    /// A label that Kubernetes' nodes must have; can be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::variable)]
     node_selector: Vec<(String, String)>,
-    /// Where nodes should be near each other: the label of Kubernetes' nodes whose value they share, or Slurm's greatest number of switches.
+    /// Keep nodes near each other: a label whose value Kubernetes' nodes must share, or Slurm's maximum number of switches.
     #[arg(long, value_name = "LABEL|N")]
     topology: Option<String>,
     /// Kueue's queue.
@@ -72,16 +72,16 @@ pub struct TargetArgs {
     /// Slurm's account.
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
-    /// Slurm's limit of time, as 1-12:00:00.
+    /// Slurm's time limit, as in 1-12:00:00.
     #[arg(long, value_name = "TIME")]
     time: Option<String>,
-    /// Another option of sbatch, as --option=--constraint=h100; several may be given.
+    /// Another option for sbatch, as in --option=--constraint=h100; can be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     option: Vec<String>,
     /// Hosts for ssh, as user@host, the first with rank 0.
     #[arg(long, value_name = "HOSTS", value_delimiter = ',')]
     hosts: Vec<String>,
-    /// The first host's address for the others [default: the name that ssh has for it].
+    /// The address at which the other hosts reach the first one [default: the name that ssh uses for it].
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
     /// Folder on the hosts to start in [default: where ssh starts].
@@ -106,7 +106,7 @@ impl TargetArgs {
     /// The system, with its flags.
     ///
     /// # Errors
-    /// If a flag of another one is given.
+    /// If a flag of another system is given.
     pub fn place(&self, to: SystemName) -> Result<Place, Error> {
         use SystemName::{
             Jobset, Pytorchjob, Slurm as SlurmName, Ssh as SshName, Trainjob, Vertex as VertexName,
@@ -187,7 +187,7 @@ impl TargetArgs {
         let switches = self.topology.as_ref().map(|text| {
             let number = text.parse().ok().filter(|number| *number > 0);
             let (option, given) = ("--topology".to_owned(), text.clone());
-            let allowed = "with Slurm it is the greatest number of switches, from 1".to_owned();
+            let allowed = "with Slurm it is the maximum number of switches, at least 1".to_owned();
             number.ok_or(Error::Value { option, given, allowed })
         });
         Ok(Slurm {
@@ -236,11 +236,11 @@ impl Place {
         }
     }
 
-    /// How to submit the manifests by hand, read the output and cancel.
+    /// How to submit the manifests by hand, read the output and cancel the job.
     pub fn how(&self, job: &Job) -> String {
         match self {
             Self::Hosts(ssh) => format!(
-                "each of {} runs its script, whose first line of input is the common token; when the input ends, its ranks save and exit\n",
+                "each of {} runs its script, whose first line of input is the shared token; when the input ends, its ranks save and exit\n",
                 ssh.hosts.join(", ")
             ),
             Self::System(system) => {

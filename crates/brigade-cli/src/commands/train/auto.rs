@@ -28,10 +28,10 @@ pub enum Mesh {
     Auto,
 }
 
-/// The arguments with all decided, and what was chosen; nothing where nothing was left open.
+/// The arguments with everything decided, and what was chosen; none if nothing was left open.
 ///
 /// # Errors
-/// If nothing fits, or nothing can be chosen here.
+/// If nothing fits, or no choice can be made here.
 pub fn decide(args: &TrainArgs) -> anyhow::Result<Option<(TrainArgs, Chosen)>> {
     let tries_sizes = args.standard.micro_batch_size == Some(MicroBatchSize::Auto);
     if args.mesh.is_none() && !tries_sizes {
@@ -65,13 +65,13 @@ pub fn decide(args: &TrainArgs) -> anyhow::Result<Option<(TrainArgs, Chosen)>> {
     Ok(Some((parse(&chosen.args)?, chosen)))
 }
 
-/// The arguments of `brigade train`, `train` itself being the first.
+/// The arguments of `brigade train`, beginning with `train` itself.
 fn parse(line: &[OsString]) -> anyhow::Result<TrainArgs> {
     let matches = TrainArgs::augment_args(Command::new("train")).try_get_matches_from(line)?;
     Ok(TrainArgs::from_arg_matches(&matches)?)
 }
 
-/// The ranks that there will be. Where the size of micro-batches is open, their number does not depend on it.
+/// The ranks of the run. Their number does not depend on the micro-batch size, which may still be open.
 fn ranks(args: &TrainArgs, settings: &Settings, tries_sizes: bool) -> anyhow::Result<Ranks> {
     let mut settings = settings.clone();
     if tries_sizes {
@@ -89,7 +89,7 @@ fn ranks(args: &TrainArgs, settings: &Settings, tries_sizes: bool) -> anyhow::Re
     program.ranks()
 }
 
-/// How a mesh is chosen for other numbers of nodes, whose ranks have these arguments besides.
+/// How a mesh is chosen for other numbers of nodes, whose ranks get these additional arguments.
 fn for_nodes(args: &TrainArgs, config: &Config, ranks: &Ranks, line: &[OsString]) -> ForNodes {
     let (args, config, ranks) = (args.clone(), config.clone(), *ranks);
     let flags = move |nodes| {
@@ -123,7 +123,7 @@ fn choose_mesh(
         return Err(SettingError::Value {
             option: "--mesh",
             given: "auto".into(),
-            allowed: "it plans ranks that make every update together; give --pp, --dp and --workers, or --strategy sync".into(),
+            allowed: "it only plans ranks that make every update together; give --pp, --dp and --workers, or --strategy sync".into(),
         }
         .into());
     }
@@ -165,7 +165,7 @@ fn reason(workload: &Workload, plan: &Plan) -> String {
         format!("; next is {}, {slower:.0}% slower", next.candidate.label())
     });
     format!(
-        "{}, of {} that fit {} ranks ({}): {} tokens/s predicted, {} of {} a rank, limited by {}{}",
+        "{}, one of {} that fit {} ranks ({}): {} tokens/s predicted, {} of {} per rank, limited by {}{}",
         best.candidate.label(),
         plan.fitting,
         workload.cluster.devices(),
@@ -192,14 +192,14 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     Ok(workload)
 }
 
-/// What there is to compute on: as given, or this machine's cores, as they were measured where they were.
+/// The cluster to compute on: as given, or this machine's cores, as measured if they were.
 fn cluster(args: &TrainArgs, backend: Backend, ranks: &Ranks) -> anyhow::Result<Cluster> {
     let mut cluster = match &args.cluster {
         Some(given) => {
             let cluster = Cluster::read(given)?;
             ensure!(
                 cluster.devices() == ranks.world(),
-                "--cluster {given} has {} devices, and there are {} ranks",
+                "--cluster {given} has {} devices, but there are {} ranks",
                 cluster.devices(),
                 ranks.world()
             );
@@ -213,7 +213,7 @@ fn cluster(args: &TrainArgs, backend: Backend, ranks: &Ranks) -> anyhow::Result<
     let is_cpu = matches!(backend, Backend::Auto | Backend::Cpu);
     ensure!(
         is_cpu,
-        "--mesh auto knows the processors of this machine alone; say what the ranks compute on, as --cluster {}x{}xH100-80GB",
+        "--mesh auto only knows this machine's processors; say what the ranks compute on, as in --cluster {}x{}xH100-80GB",
         ranks.nodes,
         ranks.per_node
     );

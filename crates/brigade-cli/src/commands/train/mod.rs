@@ -26,9 +26,9 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade train                                       configs/gpt-tiny.toml on one rank per core
   brigade train --data corpus/ --out runs/a           your own text: .txt, .md, source code, .jsonl, .parquet
-  brigade train --model Llama-3.2-1B --data corpus/   go on from a model of Hugging Face's, with its tokenizer
-  brigade train --model Llama-3.2-1B --data corpus/ --lora-rank 16    adapters alone
-  brigade train --model bert --task classification --data reviews.jsonl     the label of each text
+  brigade train --model Llama-3.2-1B --data corpus/   continue from a Hugging Face model, with its tokenizer
+  brigade train --model Llama-3.2-1B --data corpus/ --lora-rank 16    train adapters only
+  brigade train --model bert --task classification --data reviews.jsonl     predict the label of each text
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
   brigade train --mesh auto --micro-batch-size auto   the planner's first choice, and the fastest size that fits
@@ -43,19 +43,19 @@ pub struct TrainArgs {
     /// Text to train on: files, folders, globs or URLs (gs://, s3://, https://) [default: the Rust sources of Brigade's dependencies].
     #[arg(long, value_name = "SOURCE", num_args = 1..)]
     data: Vec<String>,
-    /// Model to go on from: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub [default: a new model].
+    /// Model to start from: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub [default: a new model].
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
     /// What the model of --model is trained for [default: what its config.json says].
     #[arg(long, value_name = "TASK", value_enum)]
     task: Option<TaskName>,
-    /// Rank of adapters (LoRA), which are then all that is trained; see [lora] in the settings [default: 0, none].
+    /// Rank of adapters (LoRA); only these are then trained; see [lora] in the settings [default: 0, no adapters].
     #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     lora_rank: Option<usize>,
-    /// Stages, data-parallel ranks, ZeRO and schedule as the planner would choose them for the ranks there are: auto.
+    /// auto: let the planner choose stages, data-parallel ranks, ZeRO and schedule for the available ranks.
     #[arg(long, value_name = "auto", value_enum, conflicts_with_all = ["dp", "pp", "zero", "schedule", "chunks", "recompute"])]
     mesh: Option<auto::Mesh>,
-    /// What --mesh auto plans for, as 2x8xH100-80GB or a TOML file [default: this machine's processors].
+    /// What --mesh auto plans for, as in 2x8xH100-80GB or a TOML file [default: this machine's processors].
     #[arg(long, value_name = "CLUSTER", requires = "mesh")]
     cluster: Option<String>,
     #[command(flatten)]
@@ -69,7 +69,7 @@ impl TrainArgs {
         file.map_or("gpt-tiny".into(), |stem| stem.to_string_lossy().into_owned())
     }
 
-    /// What files and flags say, before anything that they name is looked at.
+    /// The settings from files and flags, before anything that they name is opened.
     pub fn configured(&self) -> anyhow::Result<Config> {
         let files = self.standard.config_files()?;
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
@@ -153,13 +153,13 @@ fn train<T: TextTask>(
             let missing: Vec<_> = report.missing.into_iter().filter(|name| !is_adapter(name)).collect();
             if session.rank() == 0 && !missing.is_empty() {
                 brigade::print_stderr(format_args!(
-                    "note: {} has no weights for {}, which begin with new ones",
+                    "note: {} has no weights for {}, which start from new ones",
                     config.model.path.display(),
                     missing.join(", ")
                 ));
             }
         }
-        let prepared = prepared.context("the data was not prepared")?;
+        let prepared = prepared.context("the data could not be prepared")?;
         // A hash of the text, which may differ from host to host.
         session.check_same("text (or tokenizer)", &prepared.summary.key)?;
         let (mut train, mut validation) = (Vec::new(), Vec::new());
@@ -204,12 +204,12 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Files that a folder of a model has besides weights and the tokenizer itself, copied from where the model came from.
+/// Files in a model's folder besides weights and the tokenizer itself, copied from where the model came from.
 pub const COPIED: [&str; 4] =
     ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "added_tokens.json"];
 
-/// What else is written into the run's folder, so that other programs load the model from it. `file`: none for adapters, beside which `transformers` takes a configuration
-/// for that of a whole model.
+/// Writes the remaining files into the run's folder, so that other programs can load the model from it. `file`: none for adapters, because `transformers` would take a
+/// configuration beside them for that of a whole model.
 fn folder_files(from: &Path, file: Option<&ConfigFile>) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
     let json = |fields| serde_json::to_vec_pretty(&fields).context("cannot write JSON");
     let mut files = Vec::new();

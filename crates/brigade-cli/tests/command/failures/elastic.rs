@@ -83,7 +83,7 @@ fn a_run_goes_on_without_a_node_and_takes_it_in_again_with_the_same_bits() {
     }
     others.insert(0, first);
     let said = end_well(others);
-    for part in ["3 nodes are there, of which 2 are used: ", "to take in node 1 ("] {
+    for part in ["3 nodes are there, of which 2 are used: ", "to add node 1 ("] {
         assert!(said[0].contains(part), "{part}: {}", said[0]);
     }
     let meshes: Vec<_> = nodes.history("started").iter().map(|start| start["mesh"].clone()).collect();
@@ -120,7 +120,11 @@ fn a_node_with_another_configuration_does_not_disturb_an_elastic_run() {
     nodes.until(&mut first, 2, 0);
     let other = nodes.start(2, "--seed 77").wait();
     assert_eq!(other.code, Some(2), "{}", other.err);
-    assert!(other.err.contains("another configuration than node 0: `seed = 77` there"), "{}", other.err);
+    assert!(
+        other.err.contains("its configuration differs from node 0's: `seed = 77` there"),
+        "{}",
+        other.err
+    );
     end_well([first, second]);
     assert_eq!(nodes.history("started").len(), 1);
 }

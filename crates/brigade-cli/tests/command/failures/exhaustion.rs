@@ -24,7 +24,7 @@ fn a_run_that_needs_too_much_memory_says_so_before_and_after() {
     assert_eq!(done.code, Some(1), "{}", done.err);
     let warning = done.err.lines().find(|line| line.starts_with("warning: ")).unwrap_or_default();
     for part in [
-        "warning: the run is planned to need about ",
+        "warning: the run will need about ",
         "on 2 ranks of up to ",
         "a process may have 546.88 MiB of addresses (ulimit -v), of which ",
         "it would need about ",
@@ -44,7 +44,7 @@ fn a_dry_run_leaves_nothing_unknown() {
     for line in ["", "--nproc-per-node 2 --pp 2", "--set compute.dtype=\"bf16\" --recompute all"] {
         let done = place.succeed(&mut place.train(&format!("{line} --dry-run")));
         assert!(done.out.contains("saved activations ") && !done.out.contains("unknown"), "{}", done.out);
-        assert!(done.out.contains("# the run is planned to need about "), "{}", done.out);
+        assert!(done.out.contains("# the run will need about "), "{}", done.out);
     }
 }
 

@@ -62,7 +62,7 @@ fn a_folder_has_one_run_at_a_time() {
     let refused = lines.map(|line| place.start(&mut place.brigade(line)));
     for done in refused.map(|refused| refused.wait()) {
         assert_eq!(done.code, Some(2), "{}", done.err);
-        assert!(done.err.contains("another run is at work in this folder"), "{}", done.err);
+        assert!(done.err.contains("another run is using this folder"), "{}", done.err);
     }
     // Its ranks may live a moment longer than a launcher that was killed.
     assert!(send(running.pid(), Signal::KILL));
@@ -143,7 +143,7 @@ fn two_that_go_on_by_themselves_are_one_run() {
             (0..3).map(|_| place.start(&mut place.train(&format!("{line} {run}")))).collect();
         let ends: Vec<_> = running.drain(..).map(|running| running.wait()).collect();
         for end in &ends {
-            let refused = end.err.contains("another run is at work in this folder");
+            let refused = end.err.contains("another run is using this folder");
             assert!(end.code == Some(0) || (end.code == Some(2) && refused), "{:?}: {}", end.code, end.err);
         }
         assert!(ends.iter().any(|end| end.code == Some(0)));
@@ -161,10 +161,6 @@ fn a_place_of_checkpoints_has_one_run_at_a_time() {
     running.until("a checkpoint", |_| place.path("ext/step-00000002").exists().then_some(()));
     let done = place.run(&mut place.train(&format!("{line} --out b --overwrite")));
     assert_eq!(done.code, Some(2), "{}", done.err);
-    assert!(
-        done.err.contains("checkpoint.dir") && done.err.contains("another run is at work"),
-        "{}",
-        done.err
-    );
+    assert!(done.err.contains("checkpoint.dir") && done.err.contains("another run is using"), "{}", done.err);
     assert!(!running.is_over());
 }

@@ -159,7 +159,7 @@ fn a_damaged_checkpoint_is_passed_over_and_named() {
         );
 
         let done = place.succeed(&mut place.brigade(&format!("train --resume {name}")));
-        let passed = done.err.lines().find(|line| line.contains("passed over")).unwrap_or_default();
+        let passed = done.err.lines().find(|line| line.contains("skipped")).unwrap_or_default();
         assert!(passed.contains("step 8") && passed.contains(file), "{what}: {}", done.err);
         assert!(done.err.contains("resuming from the checkpoint of step 4"), "{what}: {}", done.err);
         same_end(&place, &name, "whole");
@@ -187,7 +187,7 @@ fn nothing_but_damaged_checkpoints_is_an_error_that_names_them_all() {
     }
 }
 
-/// A run that passed over damaged checkpoints saves earlier steps than theirs: those must not count as newer.
+/// A run that skipped damaged checkpoints saves earlier steps than theirs: those must not count as newer.
 #[test]
 fn keeping_one_never_keeps_a_damaged_one() {
     let place = Place::new();
@@ -321,7 +321,7 @@ fn nothing_to_go_on_from() {
         "--resume = empty is not possible: it must be the folder of a run; it holds no config.toml",
     );
     refused("train --resume nowhere", "it holds no config.toml");
-    refused("train --resume auto", "--out, which must be given");
+    refused("train --resume auto", "--out; give --out");
     refused("train --resume a --out b", "leave out --out b");
     refused("train --resume a --overwrite", "cannot be used with");
     assert!(

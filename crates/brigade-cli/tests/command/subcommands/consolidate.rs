@@ -80,7 +80,7 @@ fn each_model_has_a_file_of_its_own() {
     let refused = place.run(&mut place.brigade(consolidate));
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     assert!(
-        refused.err.contains("w-critic.safetensors is there already; give another file"),
+        refused.err.contains("w-critic.safetensors already exists; give another file"),
         "{}",
         refused.err
     );

@@ -76,7 +76,7 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
     let answer = run(&format!("--prompts chat.txt {how}"));
     assert!(done.out.starts_with(answer.strip_prefix(prompt).unwrap()), "{:?} after {answer:?}", done.out);
     assert!(
-        done.out.len() > answer.len() - prompt.len() && done.err.contains("left out"),
+        done.out.len() > answer.len() - prompt.len() && done.err.contains("dropped"),
         "{:?}, {}",
         done.out,
         done.err
@@ -94,17 +94,17 @@ fn what_is_missing_is_named() {
     };
     refused("--model ./nowhere", "nowhere: it has no config.json; is it the folder");
     refused("--out text", "text: it has no config.json; is it the folder of a finished run or of a model?");
-    refused("--model a --temperature -1", "it is a number of at least 0");
-    refused("--model a --top-p 2", "it is a number above 0 and at most 1");
-    refused("--model a --repetition-penalty 0", "it is a number above 0, as in 1.1");
-    refused("--model a --stop=", "an empty text would end every text at once");
+    refused("--model a --temperature -1", "it must be a number of at least 0");
+    refused("--model a --top-p 2", "it must be a number above 0 and at most 1");
+    refused("--model a --repetition-penalty 0", "it must be a number above 0, as in 1.1");
+    refused("--model a --stop=", "an empty string would end every text at once");
     refused(
         "--model a --prompt 123456789012345678",
         "--prompt has 18 tokens, but the model has 16 positions",
     );
     refused(
         "--model a --chat",
-        "there is no template of chats, neither `chat_template` in tokenizer_config.json",
+        "there is no chat template, neither `chat_template` in tokenizer_config.json",
     );
     refused("--model a --chat --pp 2", "--chat reads standard input, which ranks do not have");
     refused("--model a --pp 5", "4 blocks");
@@ -116,14 +116,14 @@ fn what_is_missing_is_named() {
     );
     refused("--model a --prompts nowhere", "--prompts nowhere: No such file");
     std::fs::rename(place.path("a/tokenizer.json"), place.path("tokenizer.json")).unwrap();
-    refused("--model a", "it has no tokenizer.json, which makes tokens of text");
+    refused("--model a", "it has no tokenizer.json");
     std::fs::rename(place.path("tokenizer.json"), place.path("a/tokenizer.json")).unwrap();
     refused("--prompt x", "--model <MODEL>");
     let config = place.text("a/config.json");
     std::fs::write(place.path("a/config.json"), config.replace("\"n_embd\": 16", "\"n_embd\": 32")).unwrap();
     refused("--model a", "`wte.weight` is [257, 16], not [257, 32]");
     std::fs::write(place.path("a/model.safetensors"), "short").unwrap();
-    refused("--model a", "is not a whole safetensors file");
+    refused("--model a", "is not a complete safetensors file");
     std::fs::remove_file(place.path("a/model.safetensors")).unwrap();
     refused("--model a", "model.safetensors");
 }

@@ -79,5 +79,5 @@ fn wrong_usage() {
     let mut rank = place.brigade("launch -- true");
     let done = place.run(rank.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]));
     assert_eq!(done.code, Some(2), "{}", done.err);
-    assert!(done.err.contains("is itself a rank"), "{}", done.err);
+    assert!(done.err.contains("is already a rank"), "{}", done.err);
 }

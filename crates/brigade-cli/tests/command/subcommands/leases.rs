@@ -43,7 +43,7 @@ fn a_bucket_has_one_run_at_a_time_and_a_killed_one_is_followed_when_its_lease_is
     );
     let refused = place.run(&mut train(&place, &server, "--overwrite --out b"));
     assert_eq!(refused.code, Some(2), "{}", refused.err);
-    let who = format!("another run is at work there: process {} on host ", running.pid());
+    let who = format!("another run is using it: process {} on host ", running.pid());
     assert!(refused.err.contains(&who) && refused.err.contains(" since 2"), "{}", refused.err);
     assert_eq!(
         refused.err.lines().filter(|line| line.starts_with("brigade: ")).count(),
@@ -103,7 +103,7 @@ fn a_run_that_was_silent_for_too_long_ends_when_another_has_taken_its_place() {
     assert!(send(running.pid(), Signal::CONT));
     let done = running.wait();
     assert!(
-        done.code == Some(1) && done.err.contains("was taken by process"),
+        done.code == Some(1) && done.err.contains("was taken over by process"),
         "{:?} {}",
         done.code,
         done.err

@@ -76,7 +76,7 @@ fn plans_that_cannot_be() {
     };
     for (flags, code, said) in [
         ("--model configs/gpt-13m.toml --cluster 2x8xH10", 2, "did you mean H100-80GB?"),
-        ("--model configs/gpt-13m.toml", 2, "let --calibrate measure this machine"),
+        ("--model configs/gpt-13m.toml", 2, "run --calibrate to measure this machine"),
         ("--model configs/gpt-13m.toml --cluster 1x1xL4 --zero 4", 2, "it must be 0, 1, 2 or 3"),
         ("--model configs/gpt-13m.toml --cluster 1x1xL4 --slow-rank 1=2", 2, "ranks 0 to 0"),
         ("--model configs/gpt-13m.toml --cluster 1x1xL4 --accounting x", 2, "separate-sums"),
@@ -124,7 +124,7 @@ fn a_run_shows_how_fast_a_machine_is() {
     place.succeed(&mut place.train("--nproc-per-node 2 --zero 2 --steps 20 --out run"));
     let text = place.succeed(&mut brigade("plan --calibrate-from run")).out;
     for said in
-        ["As the run run shows it: pp 1 dp 2 zero 2", "times as fast", "settings/brigade/cluster.toml"]
+        ["Measured from the run run: pp 1 dp 2 zero 2", "times as fast", "settings/brigade/cluster.toml"]
     {
         assert!(text.contains(said), "{said}: {text}");
     }
@@ -140,10 +140,10 @@ fn a_run_shows_how_fast_a_machine_is() {
     let damaged = format!("{}{half}\n{}", cut(&lines[..3]), cut(&lines[4..]));
     for (metrics, flags, said) in [
         (None, "run", "run has no metrics.jsonl"),
-        (Some(cut(&lines[..2])), "run", "a calibration needs 5"),
+        (Some(cut(&lines[..2])), "run", "calibration needs 5"),
         (Some(damaged), "run", "has a line that cannot be read"),
         (Some(cut(&lines)), "run --cluster 1x2xH100", "computed on processors, and --cluster 1x2xH100"),
-        (Some(cut(&lines)), "run --cluster 1x4xCPU", "has 4 devices, and the run run had 2 ranks"),
+        (Some(cut(&lines)), "run --cluster 1x4xCPU", "has 4 devices, but the run run had 2 ranks"),
         (Some(cut(&lines)), "nowhere", "nowhere is not a folder"),
     ] {
         std::fs::remove_file(place.path("run/metrics.jsonl")).ok();

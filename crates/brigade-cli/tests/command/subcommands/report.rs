@@ -45,10 +45,10 @@ fn what_cannot_be_shown_is_said_in_one_line() {
         ("empty", "empty has no metrics.jsonl"),
         (
             "a --compare b",
-            "b does not compare with a: it trained another model, with model.width = 32, not 16",
+            "b cannot be compared with a: it trained a different model, with model.width = 32, not 16",
         ),
         ("a --compare empty", "--compare: empty has no metrics.jsonl"),
-        ("a --out a/metrics.jsonl", "--out a/metrics.jsonl is there and is not a page of HTML"),
+        ("a --out a/metrics.jsonl", "--out a/metrics.jsonl exists and is not an HTML page"),
         ("a --out nowhere/page.html", "--out nowhere/page.html: cannot write it"),
     ] {
         let done = place.run(&mut place.brigade(&format!("report {line}")));

@@ -42,7 +42,7 @@ fn sizes_are_measured_and_compared() {
             "measured/1 holds an earlier run; give another folder",
         ),
         (format!("scaling --measure 2,2 {train}"), "at least two numbers of ranks"),
-        (format!("scaling --measure 1,2 {train} --out b"), "--out cannot be given behind --measure"),
+        (format!("scaling --measure 1,2 {train} --out b"), "--out cannot be given with --measure"),
         ("scaling --measure 1,2 -- evaluate".into(), "--measure runs `train`"),
     ] {
         let done = place.run(&mut place.brigade(&line));

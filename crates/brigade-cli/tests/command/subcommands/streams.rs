@@ -75,7 +75,7 @@ fn urls_that_cannot_be_read_are_one_message() {
         ),
         (
             "--data ftp://host/a.txt",
-            "data.sources (--data) ftp://host/a.txt is not possible: the scheme \"ftp\" is not known",
+            "data.sources (--data) ftp://host/a.txt is not possible: the scheme \"ftp\" is unknown",
         ),
         ("--data s3://data/none", "data: s3://data/none does not exist"),
         ("--data s3://data/text/0[", "is not a valid glob"),

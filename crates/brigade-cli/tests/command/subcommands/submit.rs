@@ -121,7 +121,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     let done =
         dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a --model /nowhere"));
     let lacks = done.out.contains("no plan: --model /nowhere is not on this machine")
-        && done.out.contains("missing: kubectl is not on this machine");
+        && done.out.contains("missing: kubectl is not installed on this machine");
     assert!(done.code == Some(1) && lacks, "{}", done.out);
 }
 
@@ -142,13 +142,13 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
     case("--to slurm --gpus 8 --gpu-kind a100-81gb -- train --out a", "kinds are V100-16GB");
     case(
         "--to slurm --gpus 8 --image a -- train --out a",
-        "--image does not go with --to slurm: it is for vertex, jobset, trainjob, pytorchjob",
+        "--image cannot be used with --to slurm: it is for vertex, jobset, trainjob, pytorchjob",
     );
     case(
         "--to slurm --gpus 8 --topology near -- train --out a",
         "--topology near is not possible: with Slurm",
     );
-    case("--to slurm --gpus 8 --env HF_TOKEN=abc -- train --out a", "--env HF_TOKEN has a secret in it");
+    case("--to slurm --gpus 8 --env HF_TOKEN=abc -- train --out a", "--env HF_TOKEN contains a secret");
     case(
         "--to jobset --gpus 8 --image a:1 --name My_job -- train --out a",
         "--name My_job is not possible: Kubernetes wants",

@@ -122,7 +122,7 @@ fn a_timeline_that_is_not_there_is_said() {
     for (line, said) in [
         ("inspect timeline a --steps 4..5", "a has no timeline of steps 4..5 (there is 2..2)"),
         ("inspect timeline text", "text has no timeline: `brigade train --profile-steps 10..12` writes one"),
-        ("inspect timeline tiny.toml", "tiny.toml is no timeline that Brigade wrote: "),
+        ("inspect timeline tiny.toml", "tiny.toml is not a timeline written by Brigade: "),
         ("inspect timeline missing", "missing is not a folder"),
     ] {
         let done = place.run(&mut place.brigade(line));

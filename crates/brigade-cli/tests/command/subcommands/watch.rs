@@ -56,7 +56,7 @@ fn a_port_in_use_and_other_hosts_without_a_token_are_refused() {
     for (line, said) in [
         (format!("watch a --port {port}"), in_use.as_str()),
         ("watch a --host 0.0.0.0".into(), "--host 0.0.0.0 lets other machines see the runs; give --token"),
-        ("watch a --token a&b".into(), "--token must be of letters"),
+        ("watch a --token a&b".into(), "--token must consist of letters"),
         ("watch text --port 0".into(), "text has no runs in it"),
         ("runs nowhere".into(), "nowhere is not a folder"),
     ] {

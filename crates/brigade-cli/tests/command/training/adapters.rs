@@ -76,7 +76,7 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
     place.succeed(&mut place.brigade("export base --out whole"));
     assert!(place.read("whole/model.safetensors") == place.read("base/model.safetensors"));
     for (line, said) in [
-        ("base --out new --merge-lora", "base has no adapter_config.json, so no adapters to merge"),
+        ("base --out new --merge-lora", "base has no adapter_config.json, so there are no adapters to merge"),
         ("alone --out whole", "--out whole has files in it"),
         ("text --out new", "text: it has no config.json; is it the folder of a finished run?"),
     ] {
@@ -121,7 +121,7 @@ fn what_cannot_be_adapted_is_said() {
         assert!(said.iter().all(|part| done.err.contains(part)), "{line}: {}", done.err);
         assert!(!place.path("a").exists(), "{line}");
     };
-    let needs = "adapters are for trained weights; give their model with --model";
+    let needs = "adapters need a trained model; give one with --model";
     let without = |line: &str| line.replace(BYTES, "");
     let done = place.run(&mut place.train(&without("--lora-rank 4 --nproc-per-node 1 --out a")));
     assert!(done.code == Some(2) && done.err.contains(needs), "{}", done.err);
@@ -131,9 +131,8 @@ fn what_cannot_be_adapted_is_said() {
     );
     refused(
         "--model base --lora-rank 4 --set lora.targets=[\"q_poj\"]",
-        &[
-            "lora.targets = [\"q_poj\"] is not possible: it is no linear layer of the model; there is `q_proj`, ",
-        ],
+        &["lora.targets = [\"q_poj\"] is not possible: it is not a linear layer of the model; there is \
+            `q_proj`, "],
     );
     refused("--model base --lora-rank 4 --set lora.dropout=1", &["lora.dropout = 1 is not possible"]);
     refused("--model gpt --lora-rank 4 --set lora.targets=[\"q_proj\"]", &["there is `c_proj`, "]);
@@ -143,7 +142,7 @@ fn what_cannot_be_adapted_is_said() {
     );
     refused(
         "--model two --lora-rank 4",
-        &["[lora] with rank = 4", "two have rank = 2", "leave it out to go on"],
+        &["[lora] with rank = 4", "two have rank = 2", "leave it out to continue"],
     );
     let config = place.text("two/adapter_config.json");
     let change = |from: &str, to: &str| {
@@ -155,10 +154,10 @@ fn what_cannot_be_adapted_is_said() {
     refused(
         "--model two",
         &[
-            "two/adapter_model.safetensors: 8 have other shapes than the configuration says: `base_model.",
+            "two/adapter_model.safetensors: 8 have shapes that differ from the configuration: `base_model.",
             "lora_A.weight` is [2, 16], not [3, 16]",
         ],
     );
     change("\"v_proj\"", "\"k_proj\"");
-    refused("--model two", &["4 of the model's tensors are missing: ", "the model has no use for 4: "]);
+    refused("--model two", &["4 of the model's tensors are missing: ", "the model does not use 4: "]);
 }

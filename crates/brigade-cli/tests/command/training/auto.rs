@@ -52,7 +52,7 @@ fn what_cannot_be_chosen_is_said() {
         ("--cluster 1x1xCPU", "--mesh"),
         (
             "--mesh auto --cluster 1x3xCPU --nproc-per-node 2",
-            "--cluster 1x3xCPU has 3 devices, and there are 2 ranks",
+            "--cluster 1x3xCPU has 3 devices, but there are 2 ranks",
         ),
         ("--mesh auto --cluster 1x2xH1000 --nproc-per-node 2", "there is no kind H1000"),
         ("--mesh auto --nproc-per-node 64", "--global-batch-size = 8 is not possible"),

@@ -66,12 +66,12 @@ fn what_is_wrong_with_a_folder_is_said() {
     refused("--model nowhere", &["model.path (--model) ", "nowhere", "config.json"]);
     refused(
         "--model some/model@v1",
-        &["--model some/model@v1: there is no such folder", "HF_HUB_OFFLINE forbids"],
+        &["--model some/model@v1: it is neither a folder", "HF_HUB_OFFLINE forbids"],
     );
-    refused("--model llama", &["data.tokenizer = bytes has other ids", "tokenizer.json"]);
+    refused("--model llama", &["data.tokenizer = bytes does not match", "tokenizer.json"]);
     refused(
         &format!("--model llama {BYTES}"),
-        &["model.path (--model) ", "model.safetensors", "model.pretrained = false begins without weights"],
+        &["model.path (--model) ", "model.safetensors", "model.pretrained = false starts without them"],
     );
     let line = format!("--model llama {BYTES} --set model.pretrained=false");
     refused(

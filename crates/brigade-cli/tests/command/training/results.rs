@@ -236,7 +236,8 @@ fn a_dry_run_says_everything_and_touches_nothing() {
     let again = place.succeed(&mut place.brigade("train --config again.toml --nproc-per-node 2 --dry-run"));
     // What is measured, and what the machine has at the moment, differs a little.
     let computed = |text: &str| -> Vec<String> {
-        let measured = |line: &&str| line.contains("saved activations ") || line.contains("planned to need");
+        let measured =
+            |line: &&str| line.contains("saved activations ") || line.contains("the run will need");
         text.lines().filter(|line| !measured(line)).map(str::to_owned).collect()
     };
     assert_eq!(computed(&again.out), computed(&done.out));

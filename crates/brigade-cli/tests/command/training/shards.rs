@@ -81,7 +81,7 @@ fn large_weights_are_the_same_files_on_every_mesh() {
 
     for (line, said) in [
         ("export whole --out whole", "--out whole has files in it"),
-        ("export whole --out new --dtype int8", "it is fp32, bf16 or fp16"),
+        ("export whole --out new --dtype int8", "it must be fp32, bf16 or fp16"),
         ("export whole --out new --max-shard-size 5", ""),
         ("export whole --out other --max-shard-size 0GB", "give one like 5GB"),
     ] {

@@ -182,12 +182,12 @@ fn texts_are_told_apart_by_their_labels() {
     for (line, said) in [
         (
             "--model alone --data odd.jsonl",
-            r#"odd.jsonl:1: the label "odd" is none of the model's: "blame", "praise""#,
+            r#"odd.jsonl:1: the model has no label "odd"; its labels are "blame", "praise""#,
         ),
         ("--model bert --data reviews.jsonl", "is a `bert` without a head; say with --task"),
         ("--model bert --task causal-lm --data reviews.jsonl", "`bert` does not predict the next token"),
         ("--model bert --task classification --data text", "there is no column `label`"),
-        ("--task classification --data reviews.jsonl", "task.name (--task) is for the model of a folder"),
+        ("--task classification --data reviews.jsonl", "task.name (--task) is for existing models"),
         ("--model bert --task regression --data reviews.jsonl", "must be a number (--task regression)"),
     ] {
         let line = format!(

@@ -42,22 +42,22 @@ fn weights_that_are_not_the_models_are_found_before_there_is_a_folder() {
     });
     refused(&[
         "1 of the model's tensors are missing: `model.norm.weight`; ",
-        "the model has no use for 12: `model.layers.0.mlp.experts.00.weight`, ",
+        "the model does not use 12: `model.layers.0.mlp.experts.00.weight`, ",
         "experts.09.weight`, and 2 more; ",
         "`model.layers.1.mlp.up_proj.weight` is [39, 16], not [40, 16]",
     ]);
     with(&|tensors| tensors.get_mut("lm_head.weight").unwrap().dtype = "I32".into());
-    refused(&["`lm_head.weight` is I32; weights are read from F32, F16 and BF16"]);
+    refused(&["`lm_head.weight` is I32; weights must be F32, F16 or BF16"]);
     // Weights of another family.
     std::fs::copy(place.path("gpt/model.safetensors"), &file).unwrap();
     refused(&[
         "21 of the model's tensors are missing: `model.embed_tokens.weight`, ",
-        "and 11 more; the model has no use for 28: `h.0.attn.c_attn.bias`, ",
+        "and 11 more; the model does not use 28: `h.0.attn.c_attn.bias`, ",
     ]);
     with(&|_| {});
     let whole = place.read("base/model.safetensors");
     std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
-    refused(&["model.safetensors is not a whole safetensors file"]);
+    refused(&["model.safetensors is not a complete safetensors file"]);
 
     // Shards, of which one is damaged or missing.
     std::fs::remove_file(&file).unwrap();
@@ -80,7 +80,7 @@ fn weights_that_are_not_the_models_are_found_before_there_is_a_folder() {
     write(&shard(0), &first);
     refused(&["model-00002-of-00002.safetensors: No such file"]);
     std::fs::write(shard(1), "{}").unwrap();
-    refused(&["model-00002-of-00002.safetensors is not a whole safetensors file"]);
+    refused(&["model-00002-of-00002.safetensors is not a complete safetensors file"]);
 
     // What older versions wrote besides is no parameter.
     let mut second = second;
@@ -130,9 +130,9 @@ fn a_table_of_embeddings_grows_to_its_tokenizer() {
         assert!(!place.path("a").exists());
     };
     refused(&line, "more than the 200 embeddings of the model of model.path (--model)");
-    refused(&line, "model.resize_embeddings = true adds those that it lacks");
+    refused(&line, "model.resize_embeddings = true adds the missing ones");
     let line = format!("{line} --set model.resize_embeddings=true");
-    refused(&format!("{line} --lora-rank 2"), "adds none beside adapters");
+    refused(&format!("{line} --lora-rank 2"), "cannot add them with adapters");
 
     let train = |name: &str, flags: &str| {
         place.succeed(&mut place.train(&format!("{line} {flags} --out {name}")));

@@ -34,7 +34,7 @@ fn data() {
         ("empty.txt", ["no text in", "empty.txt"]),
         ("latin.txt", ["latin.txt is not UTF-8", "offset 3"]),
         ("broken.jsonl", ["broken.jsonl:3:", "a line is a JSON object like"]),
-        ("picture.png", ["picture.png", "extension that is not known"]),
+        ("picture.png", ["picture.png", "an unknown extension"]),
     ] {
         let mut command =
             place.brigade(&format!("train --config tiny.toml --data {source} --nproc-per-node 2 --out a"));
@@ -142,12 +142,16 @@ fn settings() {
         ),
         (
             "--strategy local-sgd --nproc-per-node 1 --inner-steps 2",
-            ["strategy.workers (--workers) = 0", "of 1 ranks that makes one worker"],
+            ["strategy.workers (--workers) = 0", "1 ranks make only one worker"],
         ),
         ("--workers 2", ["strategy.workers (--workers) = 2", "--strategy local-sgd or diloco"]),
         (
             "--strategy async-server --servers 2 --nproc-per-node 2",
-            ["strategy.servers (--servers) = 2", "at least one must be a worker; it must be at most 1"],
+            [
+                "strategy.servers (--servers) = 2",
+                "at least one of the 2 ranks must be a worker; it must be \
+            at most 1",
+            ],
         ),
         (
             "--strategy async-server --nproc-per-node 1",
