@@ -191,7 +191,7 @@ pub enum Error {
     },
     /// Not all ranks came to the rendezvous.
     #[error(
-        "ranks {missing:?} of {world_size} did not come to {endpoint} within {waited:?}{}",
+        "ranks {missing:?} of {world_size} did not connect to {endpoint} within {waited:?}{}",
         refusals(*refused)
     )]
     Missing {

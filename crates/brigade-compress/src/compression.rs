@@ -117,7 +117,7 @@ impl Default for Compression {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum CompressionError {
     /// Not a size of blocks.
-    #[error("it must be a multiple of 8 from 8 to 65536, or 0 for that of the method; the nearest is {0}")]
+    #[error("it must be a multiple of 8 from 8 to 65536, or 0 for the method's default; the nearest is {0}")]
     BlockSize(usize),
     /// Not a share.
     #[error("it must be above 0 and at most 1")]

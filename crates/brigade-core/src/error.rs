@@ -56,7 +56,8 @@ pub enum Error {
     },
     /// A target's weight is no weight.
     #[error(
-        "step {step}: a target of the global batch has a weight that is negative or not finite; weights are numbers of at least 0"
+        "step {step}: a target of the global batch has a weight that is negative or not finite; weights must be numbers of at \
+        least 0"
     )]
     TargetWeights {
         /// The step, counted from 1.
@@ -103,9 +104,9 @@ impl fmt::Display for NonFiniteLocation {
                 self.micro_batch, self.place, self.block
             ),
             None if self.one_step => {
-                write!(f, "every rank's own values are finite, their sum over the ranks overflows")
+                write!(f, "every rank's own values are finite, but their sum over the ranks overflows")
             }
-            None => write!(f, "not seen in this step, but in an earlier one of this update, or in their sum"),
+            None => write!(f, "not in this step, but in an earlier one of this update, or in their sum"),
         }
     }
 }

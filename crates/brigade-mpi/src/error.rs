@@ -17,12 +17,12 @@ pub enum Error {
         reason: String,
     },
     /// Something else in this process uses MPI.
-    #[error("this program has initialised MPI already; only one part of a program can")]
+    #[error("this program has already initialised MPI; only one part of a program can")]
     InUse,
     /// The library cannot be called from a thread of a program with several.
     #[error(
-        "{version} offers {level}, MPI_THREAD_FUNNELED is needed: use an MPI that was built with support for threads, or \
-         comm.collectives (--collectives) = host"
+        "{version} offers {level}, but MPI_THREAD_FUNNELED is needed: use an MPI built with thread support, or \
+        comm.collectives (--collectives) = host"
     )]
     Threads {
         /// The library.
@@ -32,8 +32,8 @@ pub enum Error {
     },
     /// MPI counts the processes in another way than the launch environment.
     #[error(
-        "this process is rank {rank} of {size}, but rank {mpi_rank} of {mpi_size} for {version}: start the ranks by the mpirun, mpiexec \
-         or srun of that MPI, as in `mpirun -n 8 brigade train …`, or set comm.collectives (--collectives) = host"
+        "this process is rank {rank} of {size}, but rank {mpi_rank} of {mpi_size} for {version}: start the ranks with that MPI's \
+        mpirun, mpiexec or srun, as in `mpirun -n 8 brigade train …`, or set comm.collectives (--collectives) = host"
     )]
     World {
         /// The rank by the environment.
@@ -49,7 +49,8 @@ pub enum Error {
     },
     /// A call that waits for all ranks did not return.
     #[error(
-        "{call} did not return within {waited:?}: not all ranks called it, or they cannot reach each other by MPI"
+        "{call} did not return within {waited:?}: not all ranks called it, or they cannot reach each other over \
+        MPI"
     )]
     Late {
         /// The call.
@@ -58,7 +59,7 @@ pub enum Error {
         waited: Duration,
     },
     /// The thread that calls MPI cannot start, or has ended.
-    #[error("the thread that calls MPI is not there: {reason}")]
+    #[error("the thread that calls MPI is gone: {reason}")]
     Thread {
         /// Why not.
         reason: String,

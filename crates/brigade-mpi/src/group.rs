@@ -185,7 +185,7 @@ impl ProcessGroup for MpiGroup {
         let chosen = chosen.map_err(refuse)?;
         let number = |value: u32, what: &str| {
             let most = i32::MAX;
-            let reason = || format!("{what} {value} is given for a split, MPI takes 0 to {most}");
+            let reason = || format!("{what} {value} is given for a split, but MPI takes 0 to {most}");
             i32::try_from(value).map_err(|_| refuse(reason()))
         };
         let (mpi_color, mpi_key) = (number(color, "color")?, number(key, "key")?);

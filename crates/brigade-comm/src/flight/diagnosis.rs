@@ -153,7 +153,7 @@ impl WorldRecords<'_> {
             None => String::new(),
         };
         if self.missing.contains(rank) {
-            let text = format!("rank {rank} left no record, it was killed or its host is gone{waiting}");
+            let text = format!("rank {rank} left no record: it was killed or its host is gone{waiting}");
             return Some(report(FailureKind::Gone, [*rank], text));
         }
         let text = text.lines().next().unwrap_or_default();
@@ -188,12 +188,12 @@ impl WorldRecords<'_> {
         let rank = cause.rank();
         let (waiters, what) = self.waiters(cause);
         let last = match self.statuses.get(&rank).and_then(|status| status.last.as_ref()) {
-            Some((last, ago)) => format!("its last was {last}, {} s before", seconds(*ago)),
+            Some((last, ago)) => format!("its last one was {last}, {} s earlier", seconds(*ago)),
             None => "it has completed none".into(),
         };
         let (kind, text) = match cause {
             Cause::Silent { .. } => {
-                let gone = "left no record, it was killed or its host is gone";
+                let gone = "left no record: it was killed or its host is gone";
                 (FailureKind::Gone, format!("rank {rank} {gone}; {waiters} waited for it in {what}"))
             }
             Cause::Missed { wait: Wait { queue: Queue::Receives(..), .. }, .. } => (
@@ -202,7 +202,7 @@ impl WorldRecords<'_> {
             ),
             Cause::Missed { wait: Wait { queue: Queue::Sends(..), .. }, .. } => (
                 FailureKind::Unmatched,
-                format!("rank {rank} never received what {waiters} gives it in {what}; {last}"),
+                format!("rank {rank} never received what {waiters} sends it in {what}; {last}"),
             ),
             Cause::Missed { .. } => (
                 FailureKind::Missed,

@@ -213,10 +213,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(format!("it is longer than {MAX_FILE_BYTES} bytes"));
     }
-    let nonsense = |error: serde_json::Error| format!("it is no flight record: {error}");
+    let nonsense = |error: serde_json::Error| format!("it is not a flight record: {error}");
     let Versioned { version } = serde_json::from_slice(bytes).map_err(nonsense)?;
     if version != VERSION {
-        return Err(format!("it has format version {version}, this program reads {VERSION}"));
+        return Err(format!("it has format version {version}, but this program reads {VERSION}"));
     }
     let record: Record = serde_json::from_slice(bytes).map_err(nonsense)?;
     let Record { rank, world_size, groups, entries, .. } = &record;

@@ -121,7 +121,7 @@ fn stalled_rank(cause: &Cause<'_>, statuses: &BTreeMap<usize, RankStatus>) -> St
             format!("never called its part of {}: it is in no operation, {idle}", wait.what)
         }
         Cause::Undelivered { waiter, wait, .. } => {
-            format!("did its part of {}, but nothing of it reaches rank {waiter}", wait.what)
+            format!("did its part of {}, but none of it reaches rank {waiter}", wait.what)
         }
     };
     StalledRank { rank, why }

@@ -13,7 +13,7 @@ use crate::join::wire::reach::reach;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
     /// The two sides know different tokens.
-    #[error("its token is another one")]
+    #[error("its token is different")]
     WrongToken,
     /// The other side is no Brigade of this version.
     #[error("{0}")]
@@ -73,7 +73,7 @@ impl Channel {
         match self.0.receive(Instant::now() + wait)? {
             Message::Text(text) => Ok(text),
             Message::Refused { reason, .. } => Err(ChannelError::UnexpectedPeer(reason)),
-            _ => Err(ChannelError::UnexpectedPeer("it wants to join another kind of world".into())),
+            _ => Err(ChannelError::UnexpectedPeer("it wants to join a different kind of world".into())),
         }
     }
 }

@@ -17,7 +17,8 @@ pub(crate) const PLAIN_BYTES: usize = (MAX_RECORD_BYTES - TAG_BYTES) / 64 * 64;
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
 /// Why a record does not open.
-pub(crate) const NOT_AUTHENTIC: &str = "what came from it is not what it sent: something on the network changed it, left something out or repeated something";
+pub(crate) const NOT_AUTHENTIC: &str =
+    "the bytes from it are not those it sent: something on the network changed, dropped or repeated some";
 
 /// Both directions of a connection after its handshake.
 pub(crate) struct Session {

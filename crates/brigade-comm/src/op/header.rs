@@ -39,7 +39,7 @@ pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<(u64, Call), String> {
     }
     if word(4) != PROTOCOL_VERSION {
         return Err(format!(
-            "a header has protocol version {}, this rank speaks {PROTOCOL_VERSION}",
+            "a header has protocol version {}, but this rank speaks {PROTOCOL_VERSION}",
             word(4)
         ));
     }

@@ -40,9 +40,7 @@ impl OpArgs {
         let unit = dtype.size() * if sliced { size } else { 1 };
         if !bytes.is_multiple_of(unit) {
             let shape = if sliced { format!(" in {size} equal slices") } else { String::new() };
-            return Err(format!(
-                "{bytes} bytes are given, a multiple of {unit} is needed for {dtype}{shape}"
-            ));
+            return Err(format!("{bytes} bytes are given, but {dtype}{shape} needs a multiple of {unit}"));
         }
         let is_reduced = matches!(op_type, OpType::AllReduce | OpType::ReduceScatter);
         let has_root = matches!(op_type, OpType::Broadcast | OpType::Gather);
@@ -53,17 +51,17 @@ impl OpArgs {
         ] {
             if given != needed {
                 return Err(match needed {
-                    true => format!("{what} is needed, none is given"),
-                    false => format!("{what} is given, none is allowed"),
+                    true => format!("{what} is needed, but none is given"),
+                    false => format!("{what} is given, but none is allowed"),
                 });
             }
         }
         match (root, peer) {
             (Some(root), _) if root >= size => {
-                Err(format!("root {root} is given, the group has {size} ranks"))
+                Err(format!("root {root} is given, but the group has {size} ranks"))
             }
             (_, Some(peer)) if peer >= size => {
-                Err(format!("peer {peer} is given, the group has {size} ranks"))
+                Err(format!("peer {peer} is given, but the group has {size} ranks"))
             }
             (_, Some(peer)) if peer == rank => {
                 Err(format!("peer {peer} is given, which is the caller itself"))

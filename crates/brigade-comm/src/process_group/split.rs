@@ -23,7 +23,7 @@ pub(crate) fn chosen(
     match chosen.iter().find(|member| rows[**member][2] != hash) {
         None => Ok(chosen),
         Some(other) => Err(format!(
-            "split by color {color}: this rank names the group \"{name}\", rank {} another",
+            "split by color {color}: this rank names the group \"{name}\", but rank {} gives another name",
             members[*other]
         )),
     }

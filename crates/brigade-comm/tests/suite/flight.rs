@@ -163,7 +163,7 @@ fn a_missed_collective_is_diagnosed(kind: Kind) {
         &records,
         FailureKind::Missed,
         &[2],
-        &[missed, "ranks 0, 1 wait in", "its last was barrier #0"],
+        &[missed, "ranks 0, 1 wait in", "its last one was barrier #0"],
     );
     // Missing records change little: those of the other ranks still show which rank it was.
     assert_diagnosis(&records[..2], FailureKind::Gone, &[2], &["rank 2 left no record", "all_reduce #1"]);
@@ -325,11 +325,14 @@ fn a_record_survives_its_file() {
         assert!(matches!(error, Error::FlightRecord { .. }) && error.to_string().contains(words), "{error}");
         assert!(error.to_string().contains("rank-0.json"), "{error}");
     };
-    refused(&text.replacen("\"version\":1", "\"version\":9", 1), "format version 9, this program reads 1");
+    refused(
+        &text.replacen("\"version\":1", "\"version\":9", 1),
+        "format version 9, but this program reads 1",
+    );
     refused(&text.replacen("\"world_size\":1", "\"world_size\":0", 1), "contradict");
     refused(&text.replacen("\"group\":0", "\"group\":7", 1), "contradict");
-    refused(&text[..text.len() / 2], "no flight record");
-    refused("", "no flight record");
+    refused(&text[..text.len() / 2], "not a flight record");
+    refused("", "not a flight record");
     refused(&" ".repeat(flight::MAX_FILE_BYTES as usize + 1), "longer than");
     let error = flight.write(&folder.join("nowhere/rank-0.json")).unwrap_err();
     assert!(matches!(error, Error::FlightRecord { .. }), "{error}");

@@ -114,7 +114,7 @@ fn ranks_with_different_algorithms_do_not_form_a_world() {
     let ranks = on_hosts(&[0, 0], &[Algorithm::Auto, Algorithm::Flat], |_| Ok(()));
     for rank in ranks {
         let said = rank.unwrap_err().to_string();
-        assert!(said.contains("rank 1 has flat collectives, rank 0 has auto ones"), "{said}");
+        assert!(said.contains("rank 1 uses flat collectives, but rank 0 uses auto"), "{said}");
     }
     for rank in on_hosts(&[0, 0], &[Algorithm::Auto], |group| {
         let algorithm = if group.rank() == 0 { Algorithm::Flat } else { Algorithm::Halving };

@@ -73,7 +73,7 @@ fn a_rank_that_is_cut_off_is_named(number: u8, cut: impl Fn(&Cable) -> bool) {
         assert!(others.iter().any(is_named), "rank {rank} says: {line}");
         said.push(line);
     }
-    assert!(said.iter().any(|line| line.contains("its host has been out of reach for 2 s")), "{said:?}");
+    assert!(said.iter().any(|line| line.contains("its host has been unreachable for 2 s")), "{said:?}");
     assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
 }
 

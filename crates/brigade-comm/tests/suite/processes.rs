@@ -341,7 +341,7 @@ fn a_death_inside_a_large_operation_ends_all_over_tcp() {
 
 #[test]
 fn garbage_on_the_control_connection_ends_all() {
-    garbage_ends_all("spoil-control", "rank 1 died: the rest of a message of it has not come for");
+    garbage_ends_all("spoil-control", "rank 1 died: the rest of a message from it has not arrived for");
 }
 
 #[test]

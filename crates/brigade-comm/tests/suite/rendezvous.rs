@@ -203,7 +203,7 @@ fn a_straggler_of_an_earlier_start_is_refused_and_does_not_disturb() {
             let number = straggler.rank;
             let error = join(straggler).err().unwrap();
             let words =
-                format!("rank {number} belongs to restart {restart} of the world, rank 0 to restart 2");
+                format!("rank {number} belongs to restart {restart} of the world, but rank 0 to restart 2");
             assert!(matches!(error, Error::Refused { .. }) && error.to_string().contains(&words), "{error}");
         }
         let others = [1, 2].map(|number| scope.spawn(move || join(rank(number, 2))));
@@ -224,7 +224,7 @@ fn a_rank_0_of_an_earlier_start_makes_way() {
         let straggler = scope.spawn(|| join(rank(0, 0)));
         let rank_1 = scope.spawn(|| join(rank(1, 1)));
         let error = straggler.join().unwrap().err().unwrap();
-        let words = "rank 1 belongs to restart 1 of the world, rank 0 to restart 0";
+        let words = "rank 1 belongs to restart 1 of the world, but rank 0 to restart 0";
         assert!(matches!(error, Error::Rendezvous { .. }) && error.to_string().contains(words), "{error}");
         let rank_0 = join(rank(0, 1)).unwrap();
         let rank_1 = rank_1.join().unwrap().unwrap();

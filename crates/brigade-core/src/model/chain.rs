@@ -279,8 +279,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// The device of the parameters, without autodiff.
     pub(crate) fn device(&self) -> Result<Device> {
         let device = self.blocks.iter().find_map(|named| named.block.device());
-        let none =
-            || Error::Model("the model has no parameters, so its device is unknown".into());
+        let none = || Error::Model("the model has no parameters, so its device is unknown".into());
         Ok(device.ok_or_else(none)?.inner())
     }
 

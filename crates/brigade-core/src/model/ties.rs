@@ -61,7 +61,8 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         let chained = self.ties.iter().find(|(_, owner)| self.ties.iter().any(|(other, _)| other == owner));
         if let Some((follower, owner)) = chained {
             return Err(Error::Model(format!(
-                "tie: `{follower}` cannot share the values of `{owner}`, which itself shares those of another parameter; name that one"
+                "tie: `{follower}` cannot share the values of `{owner}`, which itself shares those of another parameter; name that \
+                parameter"
             )));
         }
         self.ties
@@ -72,7 +73,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                 let shape = |place: &(usize, String)| &spec(place).shape;
                 if shape(&tie.follower) != shape(&tie.owner) || tie.follower == tie.owner {
                     return Err(Error::Model(format!(
-                        "tie: `{follower}` {:?} cannot share the values of `{owner}` {:?}: the shapes must be equal and the parameters two",
+                        "tie: `{follower}` {:?} cannot share the values of `{owner}` {:?}: they must be two parameters of the same shape",
                         shape(&tie.follower),
                         shape(&tie.owner)
                     )));

@@ -90,7 +90,7 @@ impl SyncBatchNorm {
         let [channels] = self.gamma.dims();
         assert!(
             D >= 2 && shape[1] == channels,
-            "a batch norm of {channels} channels takes no input of {shape:?}"
+            "a batch norm of {channels} channels cannot take an input of {shape:?}"
         );
         let x: Tensor<3> = input.reshape([shape[0] as i32, channels as i32, -1]);
         let inputs = [x.into_dispatch(), self.gamma.val().into_dispatch(), self.beta.val().into_dispatch()];

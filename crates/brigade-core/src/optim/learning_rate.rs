@@ -94,7 +94,7 @@ impl LearningRateScaling {
     pub fn resolve(self, rate: f64, global_batch: usize, base_batch: usize) -> (f64, String) {
         let ratio = global_batch as f64 / base_batch.max(1) as f64;
         match self {
-            Self::None => (rate, "as set, no scaling with the batch".into()),
+            Self::None => (rate, "as set, not scaled with the batch".into()),
             Self::Linear => (
                 rate * ratio,
                 format!(

@@ -200,7 +200,7 @@ impl OptimizerFactory {
                 option: "optimizer.groups.weight_decay",
                 given: decay.to_string(),
                 allowed: format!(
-                    "the optimizer of this program has a fixed weight decay, also for `{pattern}`; make it by `OptimizerFactory::with_weight_decay`"
+                    "this program's optimizer has a fixed weight decay, also for `{pattern}`; make it with `OptimizerFactory::with_weight_decay`"
                 ),
             });
         }

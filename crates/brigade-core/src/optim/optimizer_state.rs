@@ -68,9 +68,7 @@ impl SavedState {
         };
         match state {
             Some(state) if self.slots.keys().chain(self.scalars.keys()).all(is_known) => Ok(Some(state)),
-            _ => {
-                Err(Error::State(format!("what was saved of the optimizer ({}) is another kind's", names())))
-            }
+            _ => Err(Error::State(format!("the saved optimizer state ({}) is of another kind", names()))),
         }
     }
 }
@@ -107,7 +105,9 @@ impl<S: RecordState> FlatState for SegmentStates<S> {
                     Error::State(format!("`{name}` of the optimizer's state cannot be saved: {error:?}"))
                 })?;
                 let values = values.get(part.clone()).ok_or_else(|| {
-                    Error::State(format!("`{name}` of the optimizer's state is no array over the elements"))
+                    Error::State(format!(
+                        "`{name}` of the optimizer's state is not an array over the elements"
+                    ))
                 })?;
                 saved.slots.entry(name).or_default().extend_from_slice(values);
             }

@@ -122,7 +122,7 @@ impl Grouping {
                     groups[*earlier].pattern
                 ),
                 (None, Some((name, owner))) => {
-                    format!("`{name}` has the values of `{owner}`; give that name")
+                    format!("`{name}` shares the values of `{owner}`; use that name")
                 }
                 (None, None) => {
                     format!("it matches no parameter; there is {}", near(&groups[index].pattern, names))
@@ -250,7 +250,10 @@ mod tests {
         let message = refused(&["encoder.*", "*.bias"]);
         assert!(message.contains("*.bias is not possible: all parameters that it matches belong to earlier groups, such as `encoder.*`"), "{message}");
         let message = refused(&["head.*"]);
-        assert!(message.contains("`head.weight` has the values of `embedding.tokens.weight`"), "{message}");
+        assert!(
+            message.contains("`head.weight` shares the values of `embedding.tokens.weight`"),
+            "{message}"
+        );
         let message = refused(&["encoder.[0"]);
         assert!(message.contains("encoder.[0 is not possible"), "{message}");
     }

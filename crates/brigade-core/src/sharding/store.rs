@@ -176,7 +176,7 @@ impl ParameterStore {
         match (&stored.own_values, &stored.whole) {
             (Some(values), _) => Ok(values.clone()),
             (None, WholeBuffer::Whole(whole)) => Ok(whole.clone().slice(stored.own.clone())),
-            _ => Err(Error::Model(format!("the parameters of `{}` are not there", stored.unit.name))),
+            _ => Err(Error::Model(format!("the parameters of `{}` are missing", stored.unit.name))),
         }
     }
 
@@ -256,7 +256,7 @@ impl ParameterStore {
                 _ => {
                     let name = &stored.unit.name;
                     return Err(Error::Model(format!(
-                        "a stage sent something else than the values of `{name}`"
+                        "a stage sent something other than the values of `{name}`"
                     )));
                 }
             }

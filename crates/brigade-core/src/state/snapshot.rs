@@ -80,7 +80,7 @@ impl Snapshot {
             for (start, state) in reduction.pieces {
                 let SavedState { slots, scalars } = state.read()?;
                 if let Some(number) = scalars.keys().next() {
-                    let what = "a strategy's reduction keeps arrays over the elements alone";
+                    let what = "a strategy's reduction only keeps arrays over the elements";
                     return Err(Error::State(format!("`{number}` cannot be saved: {what}")));
                 }
                 put(start, slots.into_iter().map(|(name, values)| (reduction_slot(&name), values)).collect());
@@ -127,7 +127,8 @@ where
     pub fn snapshot(&self) -> Result<Snapshot> {
         if self.window.count > 0 {
             return Err(Error::State(format!(
-                "step {} made no update, and the gradients since the last one cannot be saved; save after an update",
+                "step {} made no update, and the gradients since the last update cannot be saved; save after an \
+                update",
                 self.step
             )));
         }
@@ -198,18 +199,20 @@ where
         {
             let steps = rounds.steps;
             return Err(Error::State(format!(
-                "step {step} ends no round: with rounds of {steps} steps, training goes on from a state after a multiple of {steps}"
+                "step {step} ends no round: with rounds of {steps} steps, training can only continue after a multiple of {steps}"
             )));
         }
         if step > 0 && !self.settings.strategy.synchronizes(step) {
             let period = self.settings.strategy.period();
             return Err(Error::State(format!(
-                "step {step} makes no update: with one in {period} steps, a state is that after a multiple of {period}"
+                "step {step} makes no update: with one every {period} steps, there is a state only after a multiple \
+                of {period}"
             )));
         }
         if let Some(every) = self.settings.strategy.inner_steps().filter(|_| !self.is_outer(step)) {
             return Err(Error::State(format!(
-                "step {step} is none after which workers meet: with {every} inner steps, training goes on from a state after a multiple of {every}"
+                "step {step} is none after which workers meet: with {every} inner steps, training can only continue after a multiple \
+                of {every}"
             )));
         }
         // As they are sorted in files: what is read goes through each file once.
@@ -323,7 +326,8 @@ where
             let (unit, block) = (&stored.unit, &self.chain.blocks[stored.unit.home].name);
             if saved.unit(block, &unit.layout, unit.trainable).is_none() {
                 return Err(Error::State(format!(
-                    "the parameters of `{}` are not those of the checkpoint: others of them are frozen, or they were saved with different states of the optimizer",
+                    "the parameters of `{}` are not those of the checkpoint: others of them are frozen, or they were saved with different \
+                    optimizer states",
                     unit.name
                 )));
             }

@@ -105,7 +105,7 @@ where
         check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Model(format!(
-                "tie: the owner `{}` must stand in the same block as its follower `{}` or an earlier one",
+                "tie: the owner `{}` must be in the same block as its follower `{}` or in an earlier one",
                 tie.owner.1, tie.follower.1
             )));
         }
@@ -169,7 +169,7 @@ where
         let reduction = settings.strategy.reduction(units.collect(), data);
         if let Some(stored) = store.units.iter().find(|stored| stored.unit.running && store.servers > 0) {
             return Err(Error::Model(format!(
-                "`{}` is running state, which all ranks that run micro-batches change together; with servers a model can have none",
+                "`{}` is running state, which all ranks with micro-batches change together; a model with servers cannot have any",
                 stored.unit.name
             )));
         }
@@ -369,7 +369,7 @@ where
         let next = self.step + 1;
         Err(Error::Model(match synchronizes {
             true if self.steps_alone() => {
-                format!("step {next} makes an update of this worker alone; call `Engine::inner_step` for it")
+                format!("step {next} is an update of this worker alone; call `Engine::inner_step` for it")
             }
             true => format!("step {next} makes no update; call `Engine::accumulate` for it"),
             false => format!("step {next} makes an update; call `Engine::step` for it"),

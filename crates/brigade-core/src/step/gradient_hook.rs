@@ -115,7 +115,8 @@ pub(crate) fn run(
         changed = hook(&about, changed);
         if changed.dims() != [range.len()] || changed.dtype() != DType::F32 {
             return Err(Error::Model(format!(
-                "a gradient hook must return {} values of fp32 for the unit `{}`, as many as it was given, and returned {:?} of {:?}",
+                "a gradient hook must return {} values of fp32 for the unit `{}`, as many as it was given, but returned {:?} \
+                of {:?}",
                 range.len(),
                 unit.name,
                 changed.dims(),

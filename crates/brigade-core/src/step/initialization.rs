@@ -160,14 +160,14 @@ pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -
 pub(crate) fn check_mesh(mesh: &Mesh, ranks: usize, strategy: &dyn Strategy) -> Result<()> {
     if mesh.world() != ranks {
         return Err(Error::Model(format!(
-            "the mesh has {} ranks, the group of all ranks {ranks}",
+            "the mesh has {} ranks, but the group of all ranks has {ranks}",
             mesh.world()
         )));
     }
     let known = [WORKERS, PP, REPLICATE, DP];
     if let Some(axis) = mesh.axes().iter().find(|axis| axis.size > 1 && !known.contains(&axis.name)) {
         return Err(Error::Model(format!(
-            "the engine has no use for the mesh's axis `{}` of {} ranks; those it knows are {}",
+            "the engine does not use the mesh's axis `{}` of {} ranks; it knows {}",
             axis.name,
             axis.size,
             known.join(", ")
@@ -176,17 +176,17 @@ pub(crate) fn check_mesh(mesh: &Mesh, ranks: usize, strategy: &dyn Strategy) -> 
     let place = |name: &str| mesh.axes().iter().position(|axis| axis.name == name && axis.size > 1);
     if mesh.size(WORKERS) > 1 && strategy.inner_steps().is_none() {
         return Err(Error::Model(format!(
-            "the mesh has {} workers, and the strategy {strategy:?} has no outer steps in which they meet",
+            "the mesh has {} workers, but the strategy {strategy:?} has no outer steps in which they meet",
             mesh.size(WORKERS)
         )));
     }
     let outermost = mesh.axes().iter().position(|axis| axis.size > 1);
     if place(WORKERS).is_some_and(|workers| Some(workers) != outermost) {
-        return Err(Error::Model(format!("the mesh's axis `{WORKERS}` must stand before all others")));
+        return Err(Error::Model(format!("the mesh's axis `{WORKERS}` must come before all others")));
     }
     match (place(REPLICATE), place(DP)) {
         (Some(replicate), Some(dp)) if replicate > dp => Err(Error::Model(format!(
-            "the mesh's axis `{REPLICATE}` stands behind `{DP}`; it must stand before it, so that the ranks of a shard are neighbours"
+            "the mesh's axis `{REPLICATE}` comes after `{DP}`; it must come before it, so that the ranks of a shard are neighbours"
         ))),
         _ => Ok(()),
     }

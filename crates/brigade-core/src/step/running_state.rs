@@ -98,7 +98,8 @@ impl RunningState {
         let (Some(_), count) = (units.first(), terms.len()) else { return Ok(()) };
         if let Some(unit) = units.iter().find(|unit| !self.updates.contains_key(unit)) {
             return Err(Error::Model(format!(
-                "`{}` cannot be updated: in no micro-batch of this rank was it finite, or small enough to be told from its factor",
+                "`{}` cannot be updated: in every micro-batch of this rank it was not finite, or too large to separate from its \
+                factor",
                 store.units[*unit].unit.name
             )));
         }

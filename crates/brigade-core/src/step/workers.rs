@@ -24,7 +24,7 @@ where
     pub fn inner_step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<()> {
         if !self.steps_alone() {
             return Err(Error::Model(format!(
-                "step {} is not one of a worker alone; call `Engine::step` for it",
+                "step {} is not a step of one worker alone; call `Engine::step` for it",
                 self.step + 1
             )));
         }

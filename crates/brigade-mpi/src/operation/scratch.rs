@@ -13,7 +13,7 @@ impl Scratch {
         let words = bytes.div_ceil(size_of::<u64>());
         if self.0.len() < words {
             let more = words - self.0.len();
-            let none = |error| format!("there is no memory for {bytes} bytes of other ranks: {error}");
+            let none = |error| format!("no memory for {bytes} bytes from other ranks: {error}");
             self.0.try_reserve_exact(more).map_err(none)?;
             self.0.resize(words, 0);
         }

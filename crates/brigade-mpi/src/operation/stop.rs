@@ -60,7 +60,7 @@ impl Stop {
                 Error::NoMemory { group: name, rank, peer: world(peer), ours, theirs, reason }
             }
             Self::TooLarge { given, most } => {
-                let reason = format!("{given} elements a rank are given, MPI counts at most {most}");
+                let reason = format!("{given} elements per rank are given, but MPI counts at most {most}");
                 Error::InvalidArgument { rank, group: name, operation: call.operation, reason }
             }
             Self::Failed(reason) => Error::Library { group: name, rank, library: "MPI", call: ours, reason },

@@ -89,7 +89,7 @@ impl Transfer {
         let peer = self.peer;
         let theirs = match decode_header(&self.header) {
             Ok((number, theirs)) if number == group.number => theirs,
-            Ok(_) => return Err(Stop::Header { peer, reason: "a header is of another group".into() }),
+            Ok(_) => return Err(Stop::Header { peer, reason: "a header belongs to another group".into() }),
             Err(reason) => return Err(Stop::Header { peer, reason }),
         };
         if !self.call.accepts(&theirs) {

@@ -159,6 +159,6 @@ fn processes_that_another_program_started_are_told_so() {
     let output = alone.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("this process is rank 3 of 8, but rank 0 of 1 for"), "{text}");
-    assert!(text.contains("again: this program has initialised MPI already"), "{text}");
+    assert!(text.contains("again: this program has already initialised MPI"), "{text}");
     assert!(text.contains("done") && output.status.success(), "{text}");
 }

@@ -305,13 +305,13 @@ impl ControlPlane {
                         return heard;
                     }
                     let reason =
-                        format!("the rest of a message of it has not come for {} s", waited.as_secs());
+                        format!("the rest of a message from it has not arrived for {} s", waited.as_secs());
                     return self.lost(connection, &reason);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if is_out_of_reach(&error) => {
                     let seconds = self.unreachable.as_secs_f64();
-                    return self.lost(connection, &format!("its host has been out of reach for {seconds} s"));
+                    return self.lost(connection, &format!("its host has been unreachable for {seconds} s"));
                 }
                 Err(error) => {
                     return self.lost(connection, &format!("its control connection broke: {error}"));

@@ -99,7 +99,7 @@ impl PendingLinks {
             return Err(HandshakeError::UnexpectedPeer("this rank has left the link's group".into()));
         }
         if groups.links.len() >= MAX_WAITING {
-            return Err(HandshakeError::UnexpectedPeer("too many links wait for their groups".into()));
+            return Err(HandshakeError::UnexpectedPeer("too many links are waiting for their groups".into()));
         }
         groups.links.insert(key, Some(outcome));
         event_fd.notify();

@@ -30,7 +30,7 @@ pub(in crate::join) fn join_rank_0(
     loop {
         let mut stream =
             reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
-                HandshakeError::WrongToken => refused("its token is another one".into()),
+                HandshakeError::WrongToken => refused("its token is different".into()),
                 HandshakeError::Io(error) if is_out_of_files(&error) => {
                     Error::system("connect to rank 0", error)
                 }
@@ -51,7 +51,7 @@ pub(in crate::join) fn join_rank_0(
             }
             Ok(Message::Refused { reason, .. }) => Err(refused(reason)),
             Ok(message) => Err(unreachable(format!("it answered with {message:?}"))),
-            Err(error) => Err(unreachable(format!("no word from it since it was reached: {error}"))),
+            Err(error) => Err(unreachable(format!("it has sent nothing since it was reached: {error}"))),
         };
     }
 }

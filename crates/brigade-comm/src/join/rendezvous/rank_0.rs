@@ -96,7 +96,7 @@ fn collect(
         }
         joined.push((rank, stream));
         let mismatch = mismatch(&own, &hello).or_else(|| {
-            let twice = || format!("rank {rank} came twice (the second time from {address})");
+            let twice = || format!("rank {rank} connected twice (the second time from {address})");
             addresses[rank].is_some().then(twice)
         });
         if let Some(reason) = mismatch {
@@ -123,7 +123,7 @@ fn collect(
 fn other_start(own: &Hello, Hello { version, rank, restart, .. }: &Hello) -> Option<String> {
     (*version == own.version && *restart != own.restart).then(|| {
         let own = own.restart;
-        format!("rank {rank} belongs to restart {restart} of the world, rank 0 to restart {own}")
+        format!("rank {rank} belongs to restart {restart} of the world, but rank 0 to restart {own}")
     })
 }
 
@@ -133,13 +133,13 @@ pub(in crate::join) fn mismatch(
     Hello { version, rank, world_size, algorithm, place, .. }: &Hello,
 ) -> Option<String> {
     if *version != own.version {
-        Some(format!("rank {rank} speaks protocol version {version}, rank 0 speaks {}", own.version))
+        Some(format!("rank {rank} speaks protocol version {version}, but rank 0 speaks {}", own.version))
     } else if *world_size != own.world_size {
-        Some(format!("rank {rank} has a world size of {world_size}, rank 0 has {}", own.world_size))
+        Some(format!("rank {rank} has a world size of {world_size}, but rank 0 has {}", own.world_size))
     } else if *rank >= own.world_size {
-        Some(format!("rank {rank} came to a world of {world_size}"))
+        Some(format!("rank {rank} connected to a world of {world_size}"))
     } else if *algorithm != own.algorithm {
-        Some(format!("rank {rank} has {algorithm} collectives, rank 0 has {} ones", own.algorithm))
+        Some(format!("rank {rank} uses {algorithm} collectives, but rank 0 uses {}", own.algorithm))
     } else if place.host.len() > MAX_TEXT_BYTES || place.socket.len() > MAX_TEXT_BYTES {
         Some(format!("rank {rank} announces a name of more than {MAX_TEXT_BYTES} bytes"))
     } else {

@@ -193,7 +193,7 @@ fn read_magic(stream: &mut Stream, who: &str, deadline: Instant) -> Result<(), H
     }
     let is_other_version = word[..MAGIC.len() - 1] == MAGIC[..MAGIC.len() - 1];
     Err(HandshakeError::UnexpectedPeer(match is_other_version {
-        true => format!("{who} is a rank of another version of Brigade"),
+        true => format!("{who} is a rank of a different version of Brigade"),
         false => format!("{who} is not a rank of Brigade"),
     }))
 }
@@ -209,7 +209,7 @@ pub(in crate::join) fn initiate(
     let mut message = [0; MESSAGE_BYTES];
     handshake.write_message(&[], &mut message).map_err(unexpected)?;
     stream.write_all(&[&MAGIC[..], &message].concat(), deadline)?;
-    read_magic(&mut stream, "what answers there", deadline)?;
+    read_magic(&mut stream, "the peer", deadline)?;
     let mut reply = [0];
     stream.read_exact(&mut reply, deadline)?;
     if reply != [ACCEPTED] {
@@ -332,6 +332,6 @@ mod tests {
         near.write_all(&sent).unwrap();
         let mut callee = respond(Stream::Unix(far), &token, deadline()).unwrap();
         let error = callee.receive(deadline()).unwrap_err().to_string();
-        assert!(error.contains("is not what it sent"), "{error}");
+        assert!(error.contains("are not those it sent"), "{error}");
     }
 }

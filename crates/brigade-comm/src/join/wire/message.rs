@@ -119,7 +119,7 @@ impl RankTable {
         match (left.transport, right.transport) {
             (Transport::Auto, Transport::Auto) => Ok(same_host),
             (Transport::SharedMemory, Transport::Tcp) | (Transport::Tcp, Transport::SharedMemory) => {
-                Err(format!("ranks {a} and {b} have different transports: shared memory and TCP are given"))
+                Err(format!("ranks {a} and {b} have different transports, shared memory and TCP"))
             }
             (Transport::Tcp, _) | (_, Transport::Tcp) => Ok(false),
             _ if same_host => Ok(true),
@@ -142,7 +142,7 @@ impl Message {
     }
 
     pub(in crate::join) fn decode(body: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice(body).map_err(|error| format!("a message makes no sense: {error}"))
+        serde_json::from_slice(body).map_err(|error| format!("a message cannot be understood: {error}"))
     }
 }
 
@@ -150,7 +150,10 @@ impl Message {
 pub(in crate::join) fn body_length(prefix: [u8; 4]) -> Result<usize, String> {
     let length = u32::from_le_bytes(prefix) as usize;
     if length > MAX_FRAME_BYTES {
-        return Err(format!("a message of {length} bytes is announced, {MAX_FRAME_BYTES} are allowed"));
+        return Err(format!(
+            "a message of {length} bytes was announced, but at most {MAX_FRAME_BYTES} are \
+        allowed"
+        ));
     }
     Ok(length)
 }

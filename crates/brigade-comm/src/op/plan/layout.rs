@@ -38,14 +38,14 @@ impl Layout {
             (_, Hosts::Even(per_host)) if per_host.is_power_of_two() => Levels::hierarchical(ranks, per_host),
             (Algorithm::Hierarchical, Hosts::Even(per_host)) => {
                 warning = Some(format!(
-                    "sums are made host by host, of {per_host} ranks each: they differ in the last bits from those of other \
-                     meshes, since {per_host} is not a power of two"
+                    "sums are made host by host, of {per_host} ranks each: they differ in the last bits from those of \
+                    other meshes, because {per_host} is not a power of two"
                 ));
                 Levels::hierarchical(ranks, per_host)
             }
             (Algorithm::Hierarchical, _) => {
                 warning = Some(
-                    "its hosts do not have equally many consecutive ranks each: its collectives are flat"
+                    "its hosts do not have the same number of consecutive ranks: its collectives are flat"
                         .into(),
                 );
                 flat()

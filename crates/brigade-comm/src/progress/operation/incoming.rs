@@ -79,7 +79,7 @@ impl Incoming {
         let (their_group, theirs) =
             decode(&header).map_err(|text| Stop { peer, reason: StopReason::Header(text) })?;
         if their_group != group {
-            let text = format!("a header is of group {their_group:#x}, this group is {group:#x}");
+            let text = format!("a header belongs to group {their_group:#x}, but this group is {group:#x}");
             return Err(Stop { peer, reason: StopReason::Header(text) });
         }
         if !ours.accepts(&theirs) {

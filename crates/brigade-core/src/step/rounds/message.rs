@@ -99,7 +99,7 @@ fn read<const N: usize>(mut message: Message, from: usize) -> Result<([u64; N], 
 }
 
 fn damaged(from: usize) -> Error {
-    Error::Model(format!("rank {from} sent something that is no message of a worker or a server"))
+    Error::Model(format!("rank {from} sent something that is not a message of a worker or a server"))
 }
 
 #[cfg(test)]

@@ -180,11 +180,12 @@ where
             ),
             () if weight.is_nan() => Error::TargetWeights { step }.to_string(),
             () if loss.is_finite() => format!(
-                "step {step}: the gradient norm of the share that rank {rank} took is not finite ({grad_norm}); nothing was made of it"
+                "step {step}: the gradient norm of the share that rank {rank} took is not finite ({grad_norm}); it was not applied"
             ),
             () => {
                 format!(
-                    "step {step}: the loss of the share that rank {rank} took is not finite ({loss}); nothing was made of it"
+                    "step {step}: the loss of the share that rank {rank} took is not finite ({loss}); its gradient was not \
+                    applied"
                 )
             }
         })

@@ -174,5 +174,5 @@ pub(crate) fn checked(
 }
 
 fn foreign(from: usize) -> Error {
-    Error::Model(format!("rank {from} sent other shards than those of this model: its model differs"))
+    Error::Model(format!("rank {from} sent shards of a different model"))
 }

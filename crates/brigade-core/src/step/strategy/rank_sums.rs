@@ -56,7 +56,7 @@ pub(super) trait RankSums: Send {
 /// An array that another strategy kept.
 pub(super) fn foreign(array: &str) -> Error {
     Error::State(format!(
-        "`{array}` belongs to another strategy, without which the run cannot go on (gradients that travelled as codes, comm.compress, may leave some)"
+        "`{array}` belongs to another strategy, and the run cannot continue without it (compressed gradients, comm.compress, may leave such arrays)"
     ))
 }
 

@@ -76,7 +76,8 @@ fn check(block: &NamedBlock, input: &Parts, output: &Parts, at: Place) -> Result
         return Ok(());
     }
     Err(Error::Model(format!(
-        "block `{}` gives another output when it is run again on the same input (step {}, micro-batch {}): its forward must be a function of its input, its parameters and its context. Random numbers must come from Burn's generator, which is seeded before each forward, or from the seed of the context",
+        "block `{}` gives another output when it is run again on the same input (step {}, micro-batch {}): its forward must be a function of its input, its parameters and its context. Random numbers must come from Burn's generator, which is seeded before each forward, or from the seed in the \
+        context",
         block.name, at.step, at.micro_batch
     )))
 }
