@@ -57,16 +57,16 @@ pub struct LaunchArgs {
     /// Ranks to start on this node: a number, or `auto`/`cpu` for one per core.
     #[arg(long, value_name = "N|auto|cpu", allow_negative_numbers = true)]
     pub nproc_per_node: Option<NprocPerNode>,
-    /// Nodes of the world; start the same command on each with its own --node-rank. MIN:MAX makes the world elastic: it goes on
-    /// without nodes that are gone, down to MIN, and takes in those that come later, up to MAX.
+    /// Nodes of the world; start the same command on each with its own --node-rank. MIN:MAX makes the world elastic: it
+    /// continues without lost nodes, down to MIN, and accepts nodes that come later, up to MAX.
     #[arg(long, value_name = "N|MIN:MAX", allow_negative_numbers = true, value_parser = node_count)]
     pub nnodes: Option<NodeCount>,
-    /// How long an elastic world with MIN nodes waits for more before it starts: at first, and for a node that is lost
-    /// [default: 30]. Node 0's number counts.
+    /// How long an elastic world with MIN nodes waits for more before it starts, at first and after losing a node
+    /// [default: 30]. Node 0's value counts.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub last_call: Option<Duration>,
-    /// How long the ranks of an elastic world run at least before they are started again with a node that came later
-    /// [default: 60]. Node 0's number counts.
+    /// The least time that the ranks of an elastic world run before they are restarted with a node that came later
+    /// [default: 60]. Node 0's value counts.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub resize_interval: Option<Duration>,
     /// This node's number, from 0.
@@ -84,13 +84,13 @@ pub struct LaunchArgs {
     /// Start a world on this machine alone, ignoring the environment.
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
     pub standalone: bool,
-    /// Start the ranks of all nodes again when one fails, up to N times [default: 0]. Node 0's number counts.
+    /// Restart the ranks of all nodes when one fails, up to N times [default: 0]. Node 0's value counts.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = restarts)]
     pub max_restarts: Option<u32>,
-    /// Kill a rank that has sent no heartbeat for so long, and fail; 0 for never [default: 600].
+    /// Kill a rank that has sent no heartbeat for this long, and fail; 0 for never [default: 600].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub heartbeat_timeout: Option<Duration>,
-    /// How long another node may be out of reach before it counts as lost; interruptions of up to half of that are survived [default: 30].
+    /// How long another node may be unreachable before it counts as lost; interruptions of up to half of that are survived [default: 30].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = host_timeout)]
     pub host_timeout: Option<Duration>,
     /// How long ranks may take to save a checkpoint after SIGTERM or SIGUSR1 [default: 30].
@@ -99,14 +99,13 @@ pub struct LaunchArgs {
     /// Folder of the ranks' logs: rank-0.log, rank-1.log, ...
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
-    /// Also print the output of the other ranks, each line with its rank.
+    /// Also print the output of the other ranks, with the rank on each line.
     #[arg(long)]
     pub tee: bool,
 }
 
 impl LaunchArgs {
-    /// The name of a flag that describes the world, if one is given. Such a flag goes
-    /// before everything in the environment.
+    /// The name of a flag that describes the world, if one is given. Such a flag overrides the environment.
     pub(crate) fn topology_flag(&self) -> Option<&'static str> {
         [
             (self.standalone, "--standalone"),
@@ -129,7 +128,8 @@ impl LaunchArgs {
                 "--rdzv-endpoint",
                 given.to_string(),
                 format!(
-                    "give either it or --master-addr and --master-port (default port {DEFAULT_RDZV_PORT})"
+                    "give either this flag or --master-addr and --master-port (default port \
+                    {DEFAULT_RDZV_PORT})"
                 ),
             )),
             (None, None, None) => Ok(None),

@@ -52,8 +52,9 @@ pub enum Error {
     },
     /// Several nodes, or ranks that another launcher started, have no common token.
     #[error(
-        "BRIGADE_TOKEN is not set: {why}, and they authenticate each other by it. Set it to the same secret everywhere, \
-         e.g. export BRIGADE_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n'), or BRIGADE_TOKEN_FILE to the path of a file with it"
+        "BRIGADE_TOKEN is not set: {why}, and they authenticate each other with it. Set it to the same secret \
+         everywhere, e.g. export BRIGADE_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n'), or BRIGADE_TOKEN_FILE \
+         to the path of a file with it"
     )]
     NoToken {
         /// Who needs it.
@@ -76,7 +77,7 @@ pub enum Error {
         reason: String,
     },
     /// The system provided no random numbers for the token.
-    #[error("the system gave no random numbers for the token: {0}")]
+    #[error("the system provided no random numbers for the token: {0}")]
     Random(brigade_comm::Error),
     /// The configuration of the launch makes no sense.
     #[error("cannot launch: {field} is {value}; {allowed}")]

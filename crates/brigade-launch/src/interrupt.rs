@@ -274,7 +274,7 @@ fn take_over(grace: Duration, launched: bool) -> io::Result<Interrupt> {
                 // Nobody may read it any more.
                 drop(writeln!(
                     io::stderr(),
-                    "brigade: preempted, but not saved within the {} s of grace",
+                    "brigade: preempted, but not saved within the grace period of {} s",
                     grace.as_secs_f64()
                 ));
                 low_level::exit(exit::FAILED.into());

@@ -17,11 +17,11 @@ pub fn node_count(text: &str) -> Result<NodeCount, String> {
     let (least, most) = text.split_once(':').unwrap_or((text, text));
     let nodes = |text| {
         count(text, 1, MAX_WORLD_SIZE)
-            .map_err(|range| format!("{range}, each with at least a rank; {}", allowed_world_size()))
+            .map_err(|range| format!("{range}, each with at least one rank; {}", allowed_world_size()))
     };
     let (least, most) = (nodes(least)?, nodes(most)?);
     if least > most {
-        return Err(format!("MIN:MAX needs MIN up to MAX, and {least} is more than {most}"));
+        return Err(format!("in MIN:MAX, MIN must not exceed MAX, but {least} is more than {most}"));
     }
     Ok(NodeCount { least, most })
 }

@@ -24,7 +24,7 @@ pub enum Error {
         why: String,
     },
     /// An option that this system has no use for.
-    #[error("{option} does not go with --to {system}: {instead}")]
+    #[error("{option} cannot be used with --to {system}: {instead}")]
     NotOfSystem {
         /// The option's full name.
         option: String,
@@ -34,9 +34,7 @@ pub enum Error {
         instead: String,
     },
     /// A secret that everybody who sees the job would see. It is not shown.
-    #[error(
-        "{place} has a secret in it ({what}), and command lines and manifests are seen by many: {instead}"
-    )]
+    #[error("{place} contains a secret ({what}), and many can see command lines and manifests: {instead}")]
     Secret {
         /// Where it was given.
         place: String,
@@ -46,7 +44,7 @@ pub enum Error {
         instead: String,
     },
     /// A program of the system is not on this machine.
-    #[error("{program} is not on this machine ({instead})")]
+    #[error("{program} is not installed on this machine ({instead})")]
     NoProgram {
         /// Its name.
         program: String,

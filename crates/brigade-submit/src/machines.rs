@@ -140,9 +140,9 @@ impl GpuKind {
             let counts: Vec<String> = self.vertex.iter().map(|shape| shape.gpus.to_string()).collect();
             let allowed = match counts.as_slice() {
                 [] => format!("Vertex AI does not sell {}", self.name),
-                [one] => format!("Vertex AI sells {} by {one} on a machine", self.name),
+                [one] => format!("Vertex AI sells {} in machines with {one}", self.name),
                 [.., last] => format!(
-                    "Vertex AI sells {} by {} or {last} on a machine",
+                    "Vertex AI sells {} in machines with {} or {last}",
                     self.name,
                     counts[..counts.len() - 1].join(", ")
                 ),
@@ -179,9 +179,9 @@ mod tests {
             |kind: &str, gpus| GpuKind::named(kind).unwrap().vertex_shape(gpus).unwrap_err().to_string();
         assert_eq!(
             message("a100-80gb", 3),
-            "--gpus 3 is not possible: Vertex AI sells A100-80GB by 1, 2, 4 or 8 on a machine"
+            "--gpus 3 is not possible: Vertex AI sells A100-80GB in machines with 1, 2, 4 or 8"
         );
-        assert_eq!(message("h200", 4), "--gpus 4 is not possible: Vertex AI sells H200 by 8 on a machine");
+        assert_eq!(message("h200", 4), "--gpus 4 is not possible: Vertex AI sells H200 in machines with 8");
         assert_eq!(message("l40s", 1), "--gpus 1 is not possible: Vertex AI does not sell L40S");
         let unknown = GpuKind::named("a100-90gb").unwrap_err().to_string();
         assert!(

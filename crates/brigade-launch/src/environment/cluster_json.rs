@@ -84,7 +84,7 @@ pub fn read_tf_config(env: Variables) -> Result<Detected> {
     }
     let workers = spec.cluster.get("worker").map_or(0, Vec::len);
     if chiefs + workers == 0 {
-        let allowed = "ps tasks serve workers: cluster must list a chief or a worker beside them";
+        let allowed = "ps tasks serve workers: cluster must also list a chief or a worker";
         return Err(Error::variable(name, &text, allowed));
     }
     node(name, &text, &spec, &["chief", "master", "worker", "ps"], Source::TfConfig)
@@ -116,7 +116,7 @@ fn node(name: &str, text: &str, spec: &Spec, types: &[&str], source: Source) -> 
     let all: Vec<&String> = types.iter().flat_map(|kind| members(kind)).collect();
     if all.len() > MAX_WORLD_SIZE {
         return Err(bad(format!(
-            "it has {} nodes, and each at least a rank: {}",
+            "it has {} nodes, each with at least one rank: {}",
             all.len(),
             allowed_world_size()
         )));

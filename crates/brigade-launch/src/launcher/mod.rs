@@ -91,8 +91,8 @@ fn check_open_files(nproc: usize, limit: Option<u64>) -> Result<()> {
             field: "nproc",
             value: nproc.to_string(),
             allowed: format!(
-                "this process may have {limit} files open (ulimit -Hn), but starting so many ranks needs {need}: \
-                 {RAISE_OPEN_FILES}"
+                "this process may have {limit} files open (ulimit -Hn), but starting this many ranks needs \
+                {need}: {RAISE_OPEN_FILES}"
             ),
         }),
         _ => Ok(()),

@@ -27,7 +27,7 @@ pub fn inherited_listener() -> Result<Option<TcpListener>> {
     let Ok(value) = std::env::var(LISTENER_VARIABLE) else { return Ok(None) };
     let bad = |reason: String| Error::Listener { value: value.clone(), reason };
     let fd: RawFd =
-        value.parse().ok().filter(|fd| *fd > 2).ok_or_else(|| bad("it is no descriptor".into()))?;
+        value.parse().ok().filter(|fd| *fd > 2).ok_or_else(|| bad("it is not a descriptor".into()))?;
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(None);
     }
@@ -42,7 +42,7 @@ fn check_listening(fd: &OwnedFd, expected: &str) -> io::Result<()> {
     // Apple's systems do not tell.
     #[cfg(not(target_vendor = "apple"))]
     if !rustix::net::sockopt::socket_acceptconn(fd)? {
-        return Err(io::Error::other("it does not listen"));
+        return Err(io::Error::other("it is not listening"));
     }
     let port = TcpListener::from(fd.try_clone()?).local_addr()?.port();
     if expected != port.to_string() {

@@ -160,7 +160,7 @@ fn without_node_0_the_others_end_to_be_started_again() {
     for (code, said) in children.into_iter().map(end) {
         assert_eq!(code, Some(75), "{said}");
         assert!(
-            said.contains("outcome: node 0 (") && said.contains("the run goes on from what it has saved"),
+            said.contains("outcome: node 0 (") && said.contains("the run continues from what it has saved"),
             "{said}"
         );
     }
@@ -204,10 +204,10 @@ fn who_does_not_fit_is_refused_and_the_run_is_not_disturbed() {
         said
     };
     let cases: [(&str, &str, &str); 4] = [
-        ("BRIGADE_TOKEN", "another-secret-than-theirs", "the token of node 0 is another one"),
+        ("BRIGADE_TOKEN", "another-secret-than-theirs", "node 0 has a different token"),
         ("TEST_NPROC", "2", "--nproc-per-node is 2 there, and 1 on node 0"),
-        ("TEST_CONFIGURATION", "seed = 8", "another configuration than node 0: `seed = 8` there"),
-        ("TEST_NODE", "", "there is a node 1 already, on "),
+        ("TEST_CONFIGURATION", "seed = 8", "its configuration differs from node 0's: `seed = 8` there"),
+        ("TEST_NODE", "", "there is already a node 1, on "),
     ];
     for (name, value, part) in cases {
         let (mut command, twice) = (world.node(2), format!("1 3 {} 2", world.port));
@@ -264,5 +264,5 @@ fn a_signal_to_one_node_between_two_starts_takes_away_that_node_alone() {
     assert_eq!(code, Some(75), "{said}");
     world.until(2, &["2 0:0", "2 1:1"]);
     let said = world.finish(children);
-    assert!(said[0].contains("left: node Some(2): its launcher got SIGTERM"), "{}", said[0]);
+    assert!(said[0].contains("left: node Some(2): its launcher received SIGTERM"), "{}", said[0]);
 }

@@ -156,7 +156,7 @@ fn a_preempted_rank_has_its_own_grace() {
     assert_eq!(exit_code(&mut child), Some(1));
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("preempted, but not saved within the 5 s of grace"), "{said}");
+    assert!(said.contains("preempted, but not saved within the grace period of 5 s"), "{said}");
 }
 
 #[test]

@@ -155,7 +155,9 @@ fn misled_process() {
 
 #[test]
 fn a_descriptor_that_is_not_the_launchers_is_refused() {
-    for (value, said) in [("abc", "no descriptor"), ("1", "no descriptor"), ("999", "Bad file descriptor")] {
+    for (value, said) in
+        [("abc", "not a descriptor"), ("1", "not a descriptor"), ("999", "Bad file descriptor")]
+    {
         let output = itself("launcher::misled_process").env("BRIGADE_RDZV_FD", value).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() && message.contains(said) && message.contains(value), "{message}");

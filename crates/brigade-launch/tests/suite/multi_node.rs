@@ -202,7 +202,7 @@ fn a_launcher_that_does_not_come_back_is_waited_for_and_named() {
     drop(end(children.remove(1)));
     let (code, said) = end(children.remove(0));
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("outcome: node 1 (") && said.contains("no launcher took its place"), "{said}");
+    assert!(said.contains("outcome: node 1 (") && said.contains("no launcher replaced it"), "{said}");
 }
 
 #[test]

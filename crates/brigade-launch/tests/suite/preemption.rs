@@ -138,7 +138,7 @@ fn a_rank_that_does_not_save_in_time_fails_and_is_not_started_again() {
     let (code, said) = end(child);
     assert_eq!(code, Some(1), "{said}");
     assert!(
-        said.contains("rank 1 failed: exit code 1") && said.contains("within the 8 s of grace"),
+        said.contains("rank 1 failed: exit code 1") && said.contains("within the grace period of 8 s"),
         "{said}"
     );
     assert!(!said.contains("restart 1"), "{said}");

@@ -27,7 +27,8 @@ pub(crate) fn dns_label(option: &str, name: &str, most: usize) -> Result<()> {
         return Ok(());
     }
     let allowed = format!(
-        "Kubernetes wants a small letter first, then small letters, digits and -, no - at the end, and at most {most} characters (its pods add to it)"
+        "Kubernetes requires a lowercase letter first, then lowercase letters, digits and -, no - at the end, and at most {most} characters (its \
+        pods add to the name)"
     );
     Err(Error::value(option, name, allowed))
 }
@@ -49,7 +50,8 @@ pub(crate) fn bucket_path<'a>(option: &str, given: &'a str) -> Result<Option<(&'
         && bucket.ends_with(ends);
     if !is_name || (scheme == "s3" && (bucket.len() > 63 || bucket.contains('_'))) {
         return wrong(
-            "a bucket's name has 3 to 63 small letters, digits, - and ., a letter or digit at both ends",
+            "a bucket's name has 3 to 63 lowercase letters, digits, - and ., with a letter or digit at both \
+            ends",
         );
     }
     let path = path.trim_end_matches('/');
@@ -86,7 +88,7 @@ pub(crate) fn image(given: Option<&str>) -> Result<&str> {
     Err(Error::value(
         "--image",
         given,
-        "it must be as in europe-docker.pkg.dev/project/repository/brigade:1, in small letters",
+        "it must be lowercase, as in europe-docker.pkg.dev/project/repository/brigade:1",
     ))
 }
 

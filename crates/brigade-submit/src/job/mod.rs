@@ -57,7 +57,7 @@ impl Job {
         let ranks = self.nodes.saturating_mul(self.gpus.max(1));
         if ranks > MAX_WORLD_SIZE {
             let allowed = format!(
-                "with --gpus {} these are {ranks} ranks, and a world has at most {MAX_WORLD_SIZE}",
+                "with --gpus {} that makes {ranks} ranks, but a world has at most {MAX_WORLD_SIZE}",
                 self.gpus
             );
             return Err(Error::value("--nodes", self.nodes, allowed));
@@ -65,7 +65,7 @@ impl Job {
         if self.gpus == 0
             && let Some(kind) = self.gpu_kind
         {
-            let why = format!("how many {} has each node?", kind.name);
+            let why = format!("how many {} does each node have?", kind.name);
             return Err(Error::Missing { option: "--gpus".into(), why });
         }
         let words = self.words();
@@ -82,7 +82,7 @@ impl Job {
                 return Err(Error::value(
                     flag,
                     words.value(flag).unwrap_or_default(),
-                    "the system gives each node its place; leave it out, and give --nodes",
+                    "the system numbers the nodes; leave it out, and give --nodes",
                 ));
             }
         }
@@ -101,7 +101,7 @@ impl Job {
             && words.value("--out").is_none()
             && words.value("--resume").is_none_or(|value| value == "auto")
         {
-            let why = "a run that starts again must find its folder: one that all nodes share";
+            let why = "a restarted run must find its folder, so all nodes must share it";
             return Err(Error::Missing { option: "--out".into(), why: why.into() });
         }
         for name in self.env.keys() {
@@ -110,7 +110,11 @@ impl Job {
                 || !name.chars().all(is_name)
                 || name.starts_with(|first: char| first.is_ascii_digit())
             {
-                return Err(Error::value("--env", name, "a variable's name has letters, digits and _"));
+                return Err(Error::value(
+                    "--env",
+                    name,
+                    "a variable's name consists of letters, digits and _",
+                ));
             }
         }
         secrets::check(&self.args, &self.env)

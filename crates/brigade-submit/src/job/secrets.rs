@@ -91,7 +91,7 @@ mod tests {
             ("train".into(), vec![("OTHER", "-----BEGIN PRIVATE KEY")]),
         ] {
             let message = of(&args, &env).unwrap_err().to_string();
-            assert!(message.contains("has a secret in it") && message.contains("file"), "{message}");
+            assert!(message.contains("contains a secret") && message.contains("file"), "{message}");
             for secret in [hub, "0123", "very-secret", "whatever"] {
                 assert!(!message.contains(secret), "{message}");
             }

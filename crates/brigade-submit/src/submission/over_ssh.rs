@@ -40,7 +40,7 @@ pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
         let (code, cancelled) = once(ssh, job, console)?;
         match code {
             _ if cancelled => return Ok(code),
-            exit::PREEMPTED => (console.say)("preempted, and saved: it starts again"),
+            exit::PREEMPTED => (console.say)("preempted and saved: it starts again"),
             exit::DONE | exit::USAGE | exit::INTERRUPTED => return Ok(code),
             _ if failures >= job.max_restarts => return Ok(code),
             _ => {
@@ -75,7 +75,7 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
         if console.interrupted.swap(false, Ordering::SeqCst) {
             match (console.ask)() {
                 Answer::Follow => {}
-                Answer::Leave => (console.say)("it ends with this command: follow it, or cancel it"),
+                Answer::Leave => (console.say)("it ends when this command ends: follow it, or cancel it"),
                 Answer::Cancel => {
                     cancelled = true;
                     hosts.iter_mut().for_each(|host| host.input = None);
@@ -97,7 +97,7 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
     let codes: Vec<u8> = hosts.iter().filter_map(|host| host.code).collect();
     for (host, code) in ssh.hosts.iter().zip(&codes) {
         if *code == NO_CONNECTION {
-            (console.say)(&format!("ssh {host}: no connection, or it was lost"));
+            (console.say)(&format!("ssh {host}: no connection, or the connection was lost"));
         }
     }
     let worst = |wanted: &dyn Fn(u8) -> bool| codes.iter().copied().find(|code| wanted(*code));

@@ -25,9 +25,9 @@ pub fn missing_program(program: &str) -> Option<Error> {
         return None;
     }
     let instead = match program {
-        "gcloud" => "install Google Cloud's command line, and log in with gcloud auth login",
+        "gcloud" => "install the Google Cloud CLI, and log in with gcloud auth login",
         "kubectl" => "install kubectl, and give it the cluster's configuration",
-        "sbatch" => "submit on a host of the cluster, where Slurm's programs are",
+        "sbatch" => "submit from a host of the cluster, where Slurm's commands are installed",
         _ => "install it",
     };
     let instead = format!("{instead}; --render DIR writes the files to submit elsewhere");

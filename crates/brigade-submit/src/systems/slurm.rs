@@ -91,14 +91,14 @@ impl System for Slurm {
             return Err(Error::value(
                 "--name",
                 &job.name,
-                "it names a file, too: 1 to 128 letters, digits, '-', '_' and '.'",
+                "it also names a file: 1 to 128 letters, digits, '-', '_' and '.'",
             ));
         }
         if let Some(line) = self.options.iter().find(|line| !line.starts_with('-') || line.contains('\n')) {
             return Err(Error::value(
                 "--option",
                 line,
-                "it must be an option of sbatch, as --constraint=h100",
+                "it must be an option of sbatch, as in --constraint=h100",
             ));
         }
         let given = [("--partition", &self.partition), ("--account", &self.account), ("--time", &self.time)];

@@ -26,14 +26,14 @@ impl Ssh {
     pub fn check(&self, job: &Job) -> Result<()> {
         if self.hosts.len() != job.nodes {
             let given = self.hosts.join(",");
-            let why = format!("these are {} hosts, and --nodes is {}", self.hosts.len(), job.nodes);
+            let why = format!("there are {} hosts, but --nodes is {}", self.hosts.len(), job.nodes);
             return Err(Error::value("--hosts", if given.is_empty() { "(none)" } else { &given }, why));
         }
         let of_names = |letter: char| letter.is_ascii_alphanumeric() || "-_.@:[]".contains(letter);
         let is_host =
             |host: &&String| !host.is_empty() && !host.starts_with('-') && host.chars().all(of_names);
         if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
-            return Err(Error::value("--hosts", host, "each must be [user@]host, with commas between them"));
+            return Err(Error::value("--hosts", host, "each must be [user@]host, separated by commas"));
         }
         if let Some(out) = job.out()
             && bucket_path("--out", out)?.is_some()

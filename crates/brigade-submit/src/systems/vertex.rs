@@ -106,7 +106,7 @@ impl Vertex {
         let shape = job.gpu_kind.map(|kind| kind.vertex_shape(job.gpus)).transpose()?;
         let machine_type = self.machine_type.clone().or_else(|| Some(shape?.machine.to_owned()));
         let Some(machine_type) = machine_type else {
-            let why = "Vertex AI must know the machine; or give --gpu-kind and --gpus, from which it follows";
+            let why = "Vertex AI needs the machine type; or give --gpu-kind and --gpus, which determine it";
             return Err(Error::Missing { option: "--machine-type".into(), why: why.into() });
         };
         let accelerator_type = shape.map(|shape| shape.accelerator.to_owned());
@@ -127,14 +127,12 @@ fn mounted(bucket: &str, path: &str) -> String {
 fn in_container(option: &str, given: &str) -> Result<String> {
     match bucket_path(option, given)? {
         Some((bucket, path)) if given.starts_with("gs://") => Ok(mounted(bucket, path)),
-        Some(_) => {
-            Err(Error::value(option, given, "Vertex AI has buckets of Google Cloud: gs://BUCKET/PATH"))
-        }
+        Some(_) => Err(Error::value(option, given, "Vertex AI uses Google Cloud buckets: gs://BUCKET/PATH")),
         None if given.starts_with("/gcs/") => Ok(given.to_owned()),
         None => Err(Error::value(
             option,
             given,
-            "the machines of a job share buckets alone: give gs://BUCKET/PATH",
+            "the machines of a job only share buckets: give gs://BUCKET/PATH",
         )),
     }
 }
@@ -151,16 +149,17 @@ impl System for Vertex {
             return Err(Error::Missing { option: "--region".into(), why: why.into() });
         }
         if job.name.is_empty() || job.name.len() > 128 {
-            return Err(Error::value("--name", &job.name, "Vertex AI wants 1 to 128 characters"));
+            return Err(Error::value("--name", &job.name, "Vertex AI requires 1 to 128 characters"));
         }
         if job.gpus > 0 && job.gpu_kind.is_none() {
             return Err(Error::Missing {
                 option: "--gpu-kind".into(),
-                why: "Vertex AI must know which GPUs".into(),
+                why: "Vertex AI needs the kind of GPU".into(),
             });
         }
         self.machine(job)?;
-        let how = "the machines of a job share no secret yet: put 32 random characters into a file of a bucket that only the job's account reads, and give gs://BUCKET/PATH";
+        let how = "the machines of a job share no secret yet: put 32 random characters into a file in a bucket that only the job's account can read, and give \
+        gs://BUCKET/PATH";
         if let Some(file) = needed_token_file(self.token_file.as_deref(), job, how)? {
             in_container("--token-file", file)?;
         }

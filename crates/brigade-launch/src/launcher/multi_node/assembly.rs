@@ -142,7 +142,7 @@ impl Node<'_> {
         let (count, args) = self.for_nodes.most(there).map_err(|reason| {
             rendezvous.refuse_all(&reason);
             let allowed =
-                format!("no number of nodes that --nnodes allows and that are there can be used: {reason}");
+                format!("no number of nodes that --nnodes allows and that have joined can be used: {reason}");
             Error::Flag { option: "--nnodes", value: format!("{there} nodes"), allowed }
         })?;
         self.unused = self
@@ -189,7 +189,7 @@ impl Node<'_> {
                         Ok(start) => Waited::Ready((start, None)),
                         Err(CallEnd::Over { is_done: true }) => Waited::Ended(Outcome::Done),
                         Err(CallEnd::Over { is_done: false }) => {
-                            Waited::Lost(LostNode::unknown("the run has ended, and is not done"))
+                            Waited::Lost(LostNode::unknown("the run has ended, but is not finished"))
                         }
                         Err(CallEnd::Unreachable(reason) | CallEnd::Refused(reason)) => {
                             Waited::Lost(LostNode::unknown(reason))

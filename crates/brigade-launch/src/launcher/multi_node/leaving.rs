@@ -38,7 +38,7 @@ impl Node<'_> {
         let is_own = |node: &usize| *node == 0 || *node == self.config.node_rank;
         let signal = match outcome {
             Outcome::Preempted { signal, .. } => signal.clone(),
-            _ if may_restart => "its launcher got a signal".into(),
+            _ if may_restart => "its launcher received a signal".into(),
             _ => return false,
         };
         if !self.config.is_elastic() || leaving.is_empty() || leaving.iter().any(is_own) {

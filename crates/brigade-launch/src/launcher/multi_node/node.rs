@@ -203,7 +203,7 @@ impl Node<'_> {
         let start_again = self.config.is_elastic();
         match last {
             Some(Outcome::NodeLost(before)) => {
-                let reason = format!("{}; then no launcher took its place: {}", before.reason, lost.reason);
+                let reason = format!("{}; then no launcher replaced it: {}", before.reason, lost.reason);
                 Ok(Outcome::NodeLost(NodeFailure { reason, start_again, ..before }))
             }
             Some(_) if start_again => {
@@ -283,7 +283,7 @@ impl Node<'_> {
             {
                 self.leave_quietly();
                 self.expected.retain(|other| *other != number);
-                let reason = format!("its launcher got {}", signal_name(signal));
+                let reason = format!("its launcher received {}", signal_name(signal));
                 Some(Waited::Lost(LostNode { node: Some(node), reason, after: None }))
             }
             StopCause::Requested(kind, signal) => {

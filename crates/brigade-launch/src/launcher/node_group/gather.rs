@@ -32,6 +32,6 @@ pub fn values<T: Serialize + DeserializeOwned>(group: &Group, own: Vec<u8>) -> b
 
 /// What a launcher sent, or an error that names the launcher that sent something unreadable.
 fn read<T>(node: usize, found: Option<T>) -> brigade_comm::Result<T> {
-    let reason = "it sent something that this launcher cannot read; is it another version?".into();
+    let reason = "it sent something that this launcher cannot read; is it a different version?".into();
     found.ok_or(brigade_comm::Error::PeerFailed { peer: node, reason })
 }

@@ -84,7 +84,7 @@ impl Event {
     pub fn about_nodes(&self) -> Option<String> {
         match self {
             Self::Resizing { reason } => {
-                Some(format!("to take in {reason}: the ranks save a checkpoint, and all start again"))
+                Some(format!("to add {reason}: the ranks save a checkpoint, and all restart"))
             }
             Self::NodeLeft { node, host, reason } => {
                 let name = node.map_or("a node".to_owned(), |node| format!("node {node}"));

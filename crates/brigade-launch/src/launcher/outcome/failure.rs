@@ -164,7 +164,7 @@ impl fmt::Display for NodeFailure {
         write_restarts(f, self.restarts)?;
         if self.start_again {
             let code = exit::PREEMPTED;
-            write!(f, "; started again, the run goes on from what it has saved (exit code {code})")?;
+            write!(f, "; when restarted, the run continues from what it has saved (exit code {code})")?;
         }
         write_others(f, &self.others, false)
     }

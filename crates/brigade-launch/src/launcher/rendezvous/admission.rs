@@ -7,7 +7,7 @@ pub fn mismatch(own: &Candidate, other: &Candidate) -> Option<String> {
     let Candidate { version, node, nproc, nodes: (least, most), configuration, .. } = other;
     let (min, max) = own.nodes;
     if *version != own.version {
-        return Some(format!("its protocol has version {version}, that of node 0 has {}", own.version));
+        return Some(format!("its protocol has version {version}, but node 0 has {}", own.version));
     }
     if (*least, *most) != (min, max) {
         return Some(format!("--nnodes {least}:{most} is given there, and {min}:{max} on node 0"));
@@ -21,7 +21,7 @@ pub fn mismatch(own: &Candidate, other: &Candidate) -> Option<String> {
         return Some(format!("{given}; all nodes start the same number of ranks"));
     }
     first_difference(&own.configuration, configuration)
-        .map(|difference| format!("it has another configuration than node 0: {difference}"))
+        .map(|difference| format!("its configuration differs from node 0's: {difference}"))
 }
 
 /// The first line in which two texts differ.

@@ -40,7 +40,7 @@ pub fn call(
             }
             Ok(Answer::Wait) => continue,
             Err(ChannelError::WrongToken) => {
-                return Err(CallEnd::Refused("the token of node 0 is another one (BRIGADE_TOKEN)".into()));
+                return Err(CallEnd::Refused("node 0 has a different token (BRIGADE_TOKEN)".into()));
             }
             Err(ChannelError::UnexpectedPeer(reason)) => return Err(CallEnd::Refused(reason)),
             Err(ChannelError::Broken(reason)) => reason,

@@ -217,9 +217,7 @@ impl Shared {
             return Err(Answer::Refused { reason, again: false });
         }
         let twice = |host: &str| Answer::Refused {
-            reason: format!(
-                "there is a node {node} already, on {host}; give each node a --node-rank of its own"
-            ),
+            reason: format!("there is already a node {node}, on {host}; give each node its own --node-rank"),
             // It may be lost, and node 0 has not noticed.
             again: true,
         };
@@ -319,7 +317,10 @@ mod tests {
         assert!(said.contains("BRIGADE_TOKEN"), "{said}");
         let begin = Instant::now();
         let said = refused(candidate(1), token());
-        assert!(said.contains("there is a node 1 already, on h1; give each node a --node-rank"), "{said}");
+        assert!(
+            said.contains("there is already a node 1, on h1; give each node its own --node-rank"),
+            "{said}"
+        );
         assert!(begin.elapsed() > HOST, "it may be the replacement of a node that is lost");
         until(&host, &[1]);
         host.refuse_all("nobody starts");

@@ -81,7 +81,8 @@ pub fn send(channel: &mut Channel, value: &impl Serialize, wait: Duration) -> Re
 
 /// Receives a value.
 pub fn receive<T: DeserializeOwned>(channel: &mut Channel, wait: Duration) -> Result<T, ChannelError> {
-    let unreadable = "it says what this launcher cannot read; is it another version of Brigade?";
+    let unreadable =
+        "it sent something that this launcher cannot read; is it a different version of Brigade?";
     serde_json::from_str(&channel.receive(wait)?)
         .map_err(|_| ChannelError::UnexpectedPeer(unreadable.to_owned()))
 }

@@ -31,7 +31,7 @@ impl Supervisor<'_> {
             };
             match (status.cause, self.phase) {
                 (StopCause::Failed, _) => self.await_root_cause(),
-                (StopCause::Resize, Phase::Running) => self.resize("node 0 takes in another node".into()),
+                (StopCause::Resize, Phase::Running) => self.resize("node 0 accepts another node".into()),
                 (StopCause::Requested(InterruptKind::Preempt, signal), Phase::Running) => {
                     self.preempt(source(signal), signal)
                 }
@@ -84,7 +84,7 @@ impl Supervisor<'_> {
             let after = Some(self.group.epoch.elapsed());
             self.lost = Some(LostNode {
                 node: None,
-                reason: "a second signal came while this launcher waited for them".into(),
+                reason: "a second signal came while this launcher was waiting for them".into(),
                 after,
             });
         }

@@ -122,7 +122,7 @@ impl System for Kubernetes {
             return Err(Error::value(
                 "--out",
                 out,
-                "no --volume CLAIM:PATH holds it, so that each pod would have its own, and lose it when it ends",
+                "no --volume CLAIM:PATH contains it, so each pod would have its own, and lose it at its end",
             ));
         }
         Ok(())
