@@ -55,7 +55,7 @@ pub enum Error {
         message: String,
     },
     /// Another process holds the place.
-    #[error("{place}: another run is at work there: {holder}; stop it first, or give another place")]
+    #[error("{place}: another run is using it: {holder}; stop that run first, or give another location")]
     Held {
         /// The folder or URL.
         place: String,
@@ -63,7 +63,7 @@ pub enum Error {
         holder: String,
     },
     /// The URL needs a cargo feature that this build lacks.
-    #[error("{url}: this build has no object stores; build with the cargo feature `{feature}`")]
+    #[error("{url}: this build does not support object stores; build with the cargo feature `{feature}`")]
     MissingFeature {
         /// The URL as it was given.
         url: String,
@@ -138,8 +138,8 @@ pub enum Error {
     },
     /// A rank's file is not where the publishing rank looks for it.
     #[error(
-        "{location}: {file} of rank {rank} is not there, though rank {rank} wrote it; \
-         all nodes must see one folder (a shared file system or an object store)"
+        "{location}: {file} of rank {rank} is missing, although rank {rank} wrote it; all nodes must see \
+        the same folder (a shared file system or an object store)"
     )]
     NotShared {
         /// Where the checkpoints are.
@@ -247,7 +247,7 @@ impl From<brigade_store::Error> for Error {
             Store::Url { url, message } => Self::InvalidUrl { url, message },
             Store::Failed { operation, url, message } => object(operation, url, message),
             Store::NotFound { url } => object("find", url, "it does not exist".into()),
-            Store::Changed { url } => object("read", url, "it changed meanwhile".into()),
+            Store::Changed { url } => object("read", url, "it changed in the meantime".into()),
         }
     }
 }

@@ -128,7 +128,10 @@ fn a_holder_that_was_replaced_is_told_and_changes_nothing() {
         lease.watch(|| serde_json::Value::Null, move |text| lost.send(text.to_owned()).unwrap(), |_| {});
         dead(&*lease_place(&place).unwrap(), "");
         let text = told.recv_timeout(Duration::from_secs(30)).unwrap();
-        assert!(text.contains(&place) && text.contains("was taken by process 1 on host node-7"), "{text}");
+        assert!(
+            text.contains(&place) && text.contains("was taken over by process 1 on host node-7"),
+            "{text}"
+        );
         lease.release("finished").unwrap();
         let found = look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap();
         assert_eq!(found.record.ended, None);

@@ -47,7 +47,7 @@ pub enum Error {
         message: String,
     },
     /// A folder or glob contains no file of a known kind.
-    #[error("data: {given:?} matches no file that can be read as text (known: {allowed})")]
+    #[error("data: {given:?} matches no file that can be read as text (supported: {allowed})")]
     NoFiles {
         /// The source as it was given.
         given: String,
@@ -55,7 +55,7 @@ pub enum Error {
         allowed: String,
     },
     /// A named file has an unknown kind.
-    #[error("data: {} has an extension that is not known (known: {allowed})", path.display())]
+    #[error("data: {} has an unknown extension (supported: {allowed})", path.display())]
     UnknownExtension {
         /// The file.
         path: PathBuf,
@@ -99,7 +99,7 @@ pub enum Error {
         message: String,
     },
     /// Files of this kind cannot be read by this program.
-    #[error("data: {} is {kind}, and this program was built without the feature `parquet` of brigade", path.display())]
+    #[error("data: {} is {kind}, but this program was built without the feature `parquet` of brigade", path.display())]
     NotBuilt {
         /// The file.
         path: PathBuf,
@@ -107,7 +107,7 @@ pub enum Error {
         kind: &'static str,
     },
     /// A file changed while it was being tokenized.
-    #[error("data: {} changed while it was being read; start again when nothing writes to it", path.display())]
+    #[error("data: {} changed while it was being read; start again when nothing writes to it any more", path.display())]
     ChangedWhileReading {
         /// The file.
         path: PathBuf,
@@ -130,7 +130,8 @@ pub enum Error {
     },
     /// An object store refused, or did not answer in time.
     #[error(
-        "data: cannot {operation} {url}: {message} (data.timeout_seconds says how long a store may give no byte)"
+        "data: cannot {operation} {url}: {message} (data.timeout_seconds limits how long a store may send \
+        nothing)"
     )]
     Store {
         /// The operation, as a verb.
@@ -179,8 +180,8 @@ pub enum Error {
     },
     /// A document is longer than a row, and such are refused.
     #[error(
-        "document {document} has {given} tokens, more than the {most} of a row (sequence_length), and long = \"refuse\"; \
-         \"cut\" and \"split\" take it, or longer rows"
+        "document {document} has {given} tokens, more than the {most} of a row (sequence_length), and long = \
+        \"refuse\"; use \"cut\", \"split\" or longer rows"
     )]
     LongExample {
         /// The document's number, from 1, in its split.
@@ -255,7 +256,7 @@ pub enum Error {
         waited_seconds: f64,
     },
     /// A prefetcher was asked for more after a failure.
-    #[error("reading ahead ended at step {step}, which failed before")]
+    #[error("reading ahead ended at step {step}, which failed earlier")]
     PrefetchEnded {
         /// The step that failed.
         step: u64,

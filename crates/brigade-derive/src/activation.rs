@@ -67,11 +67,12 @@ fn fields(input: &DeriveInput) -> Result<&Fields> {
         Data::Struct(data) => &data.fields,
         Data::Enum(_) => {
             return refused(format!(
-                "`Activation` can be derived for structs, and `{name}` is an enum: which tensors flow to the next block must not depend on a value; make it a struct, or implement the trait"
+                "`Activation` can only be derived for structs, but `{name}` is an enum: which tensors flow to the next block must not depend on a value; make it a struct, or implement \
+                the trait"
             ));
         }
         Data::Union(_) => {
-            return refused(format!("`Activation` can be derived for structs, and `{name}` is a union"));
+            return refused(format!("`Activation` can only be derived for structs, but `{name}` is a union"));
         }
     };
     if let Some(lifetime) = input.generics.lifetimes().next() {
@@ -81,7 +82,7 @@ fn fields(input: &DeriveInput) -> Result<&Fields> {
         ));
     }
     if fields.is_empty() {
-        return refused(format!("an activation holds at least one tensor, and `{name}` has no field"));
+        return refused(format!("an activation holds at least one tensor, but `{name}` has no fields"));
     }
     Ok(fields)
 }
@@ -113,17 +114,17 @@ mod tests {
     fn what_is_no_struct_of_tensors_is_refused_by_name() {
         let message = refused(parse_quote! { enum Either { Left(Tensor<2>), Right(Tensor<3>) } });
         assert!(
-            message.starts_with("`Activation` can be derived for structs, and `Either` is an enum: "),
+            message.starts_with("`Activation` can only be derived for structs, but `Either` is an enum: "),
             "{message}"
         );
         let message = refused(parse_quote! { union Either { left: u32, right: f32 } });
-        assert_eq!(message, "`Activation` can be derived for structs, and `Either` is a union");
+        assert_eq!(message, "`Activation` can only be derived for structs, but `Either` is a union");
         for empty in [
             parse_quote! { struct Nothing; },
             parse_quote! { struct Nothing {} },
             parse_quote! { struct Nothing(); },
         ] {
-            assert_eq!(refused(empty), "an activation holds at least one tensor, and `Nothing` has no field");
+            assert_eq!(refused(empty), "an activation holds at least one tensor, but `Nothing` has no field");
         }
         let message = refused(parse_quote! { struct Borrowed<'a> { hidden: &'a Tensor<2> } });
         assert_eq!(message, "an activation owns its tensors, so `Borrowed` cannot have the lifetime `'a`");

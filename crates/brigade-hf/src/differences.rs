@@ -40,7 +40,7 @@ impl fmt::Display for TensorDifferences {
         }
         if !self.left_over.is_empty() {
             parts.push(format!(
-                "the model has no use for {}: {}",
+                "the model does not use {}: {}",
                 self.left_over.len(),
                 quoted(&self.left_over)
             ));
@@ -51,7 +51,7 @@ impl fmt::Display for TensorDifferences {
             };
             let wrong = list(&self.wrong_shapes, wrong);
             parts.push(format!(
-                "{} have other shapes than the configuration says: {wrong}",
+                "{} have shapes that differ from the configuration: {wrong}",
                 self.wrong_shapes.len()
             ));
         }

@@ -91,9 +91,7 @@ pub enum HfError {
         problem: String,
     },
     /// Nothing says where the cache of models is.
-    #[error(
-        "nothing says where models are kept: neither HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME nor HOME is set"
-    )]
+    #[error("no folder for models is known: neither HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME nor HOME is set")]
     NoCache,
     /// A model that is neither in the cache nor to be had from the hub.
     #[error("the model `{model}`: {problem}")]
@@ -135,7 +133,7 @@ impl fmt::Display for UnknownField {
 }
 
 fn describe(family: &str, fields: &[UnknownField]) -> String {
-    let mut text = format!("`{family}` knows nothing of ");
+    let mut text = format!("`{family}` does not know ");
     for (index, field) in fields.iter().enumerate() {
         let comma = if index > 0 { ", " } else { "" };
         _ = write!(text, "{comma}{field}");
@@ -150,8 +148,8 @@ fn unreadable(others: &[String], command: &Option<String>) -> String {
         _ if others.is_empty() => String::new(),
         None => format!("; {} cannot be read", others.join(", ")),
         Some(command) => format!(
-            "; {} is a Python pickle, which may run any code when it is read, and of which no part can be read alone. This writes \
-             model.safetensors beside it: {command}",
+            "; {} is a Python pickle, which may run any code when read, and cannot be read in parts. This command writes \
+            model.safetensors beside it: {command}",
             others.join(", ")
         ),
     }

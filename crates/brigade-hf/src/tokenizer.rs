@@ -98,8 +98,8 @@ impl TokenizerConfig {
         let Some(source) = with_tools.or_else(|| self.templates.get(DEFAULT)) else {
             let names: Vec<_> = self.templates.keys().map(|name| format!("`{name}`")).collect();
             let problem = match names.as_slice() {
-                [] => "there is no template of chats, neither `chat_template` in tokenizer_config.json nor chat_template.jinja".to_owned(),
-                names => format!("none of the templates is `{DEFAULT}`, but {}", names.join(", ")),
+                [] => "there is no chat template, neither `chat_template` in tokenizer_config.json nor chat_template.jinja".to_owned(),
+                names => format!("there is no template `{DEFAULT}`, only {}", names.join(", ")),
             };
             return Err(HfError::Template { file: folder.display().to_string(), problem });
         };

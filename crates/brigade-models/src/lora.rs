@@ -20,13 +20,14 @@ const HEAD_MODULES: [&str; 3] = ["classifier.", "pooler.", "score."];
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoraConfig {
-    /// The rank of adapters (LoRA), which are then all that is trained of the model that `--model` gives; 0 trains the model itself.
+    /// The rank of adapters (LoRA); only these are then trained, on top of the model of `--model`; 0 trains the model itself.
     pub rank: usize,
-    /// What an adapter gives is multiplied by `alpha / rank`.
+    /// An adapter's output is multiplied by `alpha / rank`.
     pub alpha: f64,
-    /// How likely each number of an adapter's input is 0 in training, from 0 to below 1.
+    /// Dropout probability for an adapter's input, from 0 to below 1.
     pub dropout: f64,
-    /// The linear layers that have adapters: last parts of their names (`q_proj`, `layers.0.mlp.down_proj`), in which `*` stands for any text. Empty: those of queries and values.
+    /// The linear layers that get adapters: the last parts of their names (`q_proj`, `layers.0.mlp.down_proj`), in which `*` stands for any text. Empty: those of queries and
+    /// values.
     pub targets: Vec<String>,
     /// Whether the factor is `alpha / sqrt(rank)` instead.
     pub rslora: bool,
@@ -108,7 +109,7 @@ impl LoraConfig {
             config.targets.iter().map(|target| Target::new(target)).collect::<Result<Vec<_>, _>>()?;
         let has_none = |target: &&Target<'_>| !layers.keys().any(|name| target.matches(name));
         if let Some(Target { text, .. }) = targets.iter().find(has_none) {
-            let allowed = format!("it is no linear layer of the model; there is {}", near(text, &layers));
+            let allowed = format!("it is not a linear layer of the model; there is {}", near(text, &layers));
             return Err(LoraError::new("targets", format!("[\"{text}\"]"), allowed));
         }
         layers.retain(|name, _| targets.iter().any(|target| target.matches(name)));

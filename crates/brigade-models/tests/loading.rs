@@ -105,7 +105,7 @@ fn an_index_that_leads_elsewhere_is_refused() {
         (r#"{"weight_map":{"a":""}}"#, "tensor `a` is in ``"),
         (r#"{"weight_map":{"a":"model-00001-of-00002.safetensors"}}"#, "tensor `a` is not in model-00001"),
         (r#"{"weight_map":{"a":"none.safetensors"}}"#, "none.safetensors: "),
-        ("{}", "is no index of safetensors files: missing field `weight_map`"),
+        ("{}", "is not an index of safetensors files: missing field `weight_map`"),
     ] {
         let error = refused(text);
         assert!(error.contains(said), "{error}");
@@ -139,7 +139,7 @@ fn a_record_of_burn_is_read_with_a_mapping() {
     }
     std::fs::write(&path, b"BURN?").unwrap();
     let error = chain(2).load_weights(&path, &mapping, Strict::Yes).unwrap_err().to_string();
-    assert!(error.contains("model.bpk is not a whole record of Burn"), "{error}");
+    assert!(error.contains("model.bpk is not a complete Burn record"), "{error}");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn names_are_compared_as_strictly_as_asked() {
         "w.safetensors: it has no tensor `hiden.1.linear.bias` for `hidden.1.linear.bias` (but `hidden.1.linear.bias`)",
         "`hiden.1.linear.weight` for `hidden.1.linear.weight` (but `hidden.1.linear.weight`)",
         "and the model has no parameter for `hidden.1.linear.bias`, `hidden.1.linear.weight`",
-        "Strict::No loads what both have",
+        "Strict::No loads those that both have",
     ] {
         assert!(error.contains(part), "{error}");
     }

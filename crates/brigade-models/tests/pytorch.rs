@@ -268,5 +268,5 @@ fn a_file_of_another_model_is_refused_by_name() {
     let deeper = load(GptConfig { layers: 4, ..reference.config() });
     assert!(deeper.contains("has no tensor `h.3."), "{deeper}");
     std::fs::write(&path, b"not weights").unwrap();
-    assert!(load(reference.config()).contains("is not a whole safetensors file"));
+    assert!(load(reference.config()).contains("is not a complete safetensors file"));
 }

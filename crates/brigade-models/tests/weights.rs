@@ -104,7 +104,7 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
     let mut writer = WeightsWriter::create(&path, parameters(&tensors)).unwrap();
     writer.write(&tensors[1]).unwrap();
     let twice = writer.write(&tensors[1]).unwrap_err().to_string();
-    assert!(twice.contains("parameter `h.10.b` was there before"), "{twice}");
+    assert!(twice.contains("parameter `h.10.b` was already written"), "{twice}");
     let other = NamedTensor { name: "wte.weight".into(), data: TensorData::new(vec![1.0f32; 4], [2, 2]) };
     let other = writer.write(&other).unwrap_err().to_string();
     assert!(other.contains("parameter `wte.weight` has 4 values for the shape [5, 3]"), "{other}");
@@ -112,7 +112,7 @@ fn a_file_that_is_not_whole_leaves_nothing_and_says_what_is_wrong() {
     assert!(missing.contains("parameter `h.9.b` was not written"), "{missing}");
     let twice = [parameters(&tensors), parameters(&tensors)].concat();
     let twice = WeightsWriter::create(&path, twice).err().unwrap().to_string();
-    assert!(twice.contains("parameter `wte.weight` is there twice"), "{twice}");
+    assert!(twice.contains("parameter `wte.weight` appears twice"), "{twice}");
     let unread = WeightsWriter::filled(&path, &parameters(&tensors), WeightsFormat::ONE_FILE, |_| {
         Err("no such range".into())
     });

@@ -47,9 +47,8 @@ impl Object {
                     Err(Ended::Cut(reason)) => reason,
                     _ => "the connection was cut".into(),
                 };
-                return Err(
-                    self.failed(format!("no byte came for {} s: {reason}", deadline.as_secs_f64().round()))
-                );
+                return Err(self
+                    .failed(format!("no byte arrived for {} s: {reason}", deadline.as_secs_f64().round())));
             }
             sleep(pause).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
@@ -81,10 +80,10 @@ impl Object {
                 Ok(None) => return Ok(()),
                 Ok(Some(Ok(chunk))) if bytes.len() + chunk.len() <= most => bytes.extend_from_slice(&chunk),
                 Ok(Some(Ok(_))) => {
-                    return Err(Ended::Failed(self.failed("the store sent more than was asked for".into())));
+                    return Err(Ended::Failed(self.failed("the store sent more than was requested".into())));
                 }
                 Ok(Some(Err(error))) => return Err(Ended::Cut(text(&error))),
-                Err(_) => return Err(Ended::Cut("the connection fell silent".into())),
+                Err(_) => return Err(Ended::Cut("the connection went silent".into())),
             }
         }
     }
@@ -94,7 +93,7 @@ impl Object {
         match error {
             object_store::Error::NotFound { .. } | object_store::Error::Precondition { .. } => self.changed(),
             object_store::Error::NotSupported { .. } => self.failed(
-                "the server does not give ranges of files (RFC 9110, 14.2); download the file".into(),
+                "the server does not support range requests (RFC 9110, 14.2); download the file".into(),
             ),
             other => self.failed(text(other)),
         }

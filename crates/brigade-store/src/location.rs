@@ -43,7 +43,7 @@ impl Location {
             "file" => Scheme::File,
             other => {
                 let known = "gs://, s3:// and https://";
-                return Err(wrong(format!("the scheme {other:?} is not known; known are {known}")));
+                return Err(wrong(format!("the scheme {other:?} is unknown; it must be one of {known}")));
             }
         };
         if !url.username().is_empty() || url.password().is_some() {
@@ -51,14 +51,14 @@ impl Location {
         }
         if url.query().is_some() {
             let encoded = "a ? that is part of a name is written %3F";
-            return Err(wrong(format!("it has a query, with which URLs are signed, {SECRETS}; {encoded}")));
+            return Err(wrong(format!("it has a query, which signed URLs use, {SECRETS}; {encoded}")));
         }
         if url.fragment().is_some() {
             return Err(wrong("it has a fragment; a # that is part of a name is written %23".into()));
         }
         let host = url.host_str().unwrap_or_default();
         match scheme {
-            Scheme::File if !host.is_empty() => return Err(wrong("it is not of this host".into())),
+            Scheme::File if !host.is_empty() => return Err(wrong("it is not on this host".into())),
             Scheme::File => {}
             _ if host.is_empty() => return Err(wrong("it names no bucket or host".into())),
             _ => {}
@@ -140,10 +140,10 @@ mod tests {
     #[test]
     fn what_is_no_url_of_a_store_is_refused() {
         for (given, said) in [
-            ("ftp://host/a", "the scheme \"ftp\" is not known; known are gs://, s3:// and https://"),
+            ("ftp://host/a", "the scheme \"ftp\" is unknown; it must be one of gs://, s3:// and https://"),
             ("s3://", "bucket"),
             ("s3:///a", "bucket"),
-            ("file://host/a", "it is not of this host"),
+            ("file://host/a", "it is not on this host"),
             ("s3://bucket/a//b", "empty"),
         ] {
             let error = Location::parse(given).unwrap_err().to_string();

@@ -26,8 +26,8 @@ impl Object {
     fn new(client: &Client, found: ObjectMeta) -> Result<Self> {
         let url = client.url(&found.location);
         let Some(version) = version(&found) else {
-            let message = "the server gives neither ETag nor Last-Modified, so it would not be noticed that the file changes while it is read; \
-                           download it";
+            let message = "the server gives neither ETag nor Last-Modified, so a change of the file while it is read would go unnoticed; \
+            download it";
             return Err(Error::Failed { operation: "read", url, message: message.into() });
         };
         Ok(Self {

@@ -77,7 +77,7 @@ pub(crate) fn length(prefix: [u8; PREFIX], file_bytes: u64) -> Result<usize, Str
     let length = u64::from_le_bytes(prefix);
     let most = MAX_HEADER_BYTES.min(file_bytes.saturating_sub(PREFIX as u64));
     if length > most {
-        return Err(format!("the header is said to have {length} bytes, at most {most} are possible"));
+        return Err(format!("the header claims {length} bytes, but at most {most} are possible"));
     }
     usize::try_from(length).map_err(|_| format!("a header of {length} bytes does not fit into memory"))
 }
@@ -94,14 +94,14 @@ pub(crate) fn parse(json: &[u8], data_bytes: u64) -> Result<Vec<TensorInfo>, Str
             size.and_then(|size| size.checked_mul(4)).and_then(|bytes| bytes.checked_add(data_offsets[0]));
         if dtype != "F32" || bytes != Some(data_offsets[1]) || data_offsets[0] != next {
             return Err(format!(
-                "header: {name:?} ({dtype}, shape {shape:?}) cannot lie at bytes {}..{} behind byte {next}",
+                "header: {name:?} ({dtype}, shape {shape:?}) cannot be at bytes {}..{} after byte {next}",
                 data_offsets[0], data_offsets[1]
             ));
         }
         next = data_offsets[1];
     }
     if next != data_bytes {
-        return Err(format!("header: its tensors have {next} bytes, the file holds {data_bytes}"));
+        return Err(format!("header: its tensors take {next} bytes, but the file holds {data_bytes}"));
     }
     Ok(tensors)
 }

@@ -72,7 +72,7 @@ fn check_slot(unit: &str, slot: &str, elements: usize, located: &[ItemLocation])
             return bad(item.start..covered.min(item.end), "are written twice");
         }
         if item.end > elements {
-            return bad(elements.max(item.start)..item.end, "lie past the slot's end");
+            return bad(elements.max(item.start)..item.end, "are past the slot's end");
         }
         covered = item.end;
     }

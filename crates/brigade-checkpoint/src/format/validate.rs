@@ -36,7 +36,10 @@ impl Manifest {
     /// [`Error::InvalidName`], [`Error::Coverage`], or [`Error::InvalidManifest`] with what is wrong.
     pub fn check(&self) -> Result<()> {
         if self.version != FORMAT_VERSION {
-            return Err(wrong(format!("version {} is not known; known is {FORMAT_VERSION}", self.version)));
+            return Err(wrong(format!(
+                "version {} is unknown; this build knows {FORMAT_VERSION}",
+                self.version
+            )));
         }
         let mut units = BTreeSet::new();
         let mut parameters = BTreeSet::new();
@@ -56,7 +59,7 @@ impl Manifest {
                 return Err(Error::DuplicateRank { rank: pair[0].rank });
             }
             if pair[0].rank > pair[1].rank {
-                return Err(wrong(format!("{} is not in the order of ranks", pair[1].name)));
+                return Err(wrong(format!("{} is not in rank order", pair[1].name)));
             }
         }
         self.files.iter().try_for_each(check_file)?;

@@ -114,7 +114,7 @@ impl Held {
                 who.map_or_else(|| "an unknown process".into(), |found| found.record.holder.to_string());
             let place = self.place.location();
             (watch().lost)(&format!(
-                "{place} was taken by {who}, since this run gave no sign of life for too long"
+                "{place} was taken over by {who}, because this run gave no sign of life for too long"
             ));
             return Ok(false);
         }

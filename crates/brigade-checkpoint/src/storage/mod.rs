@@ -124,10 +124,9 @@ pub fn open_storage(place: &str) -> Result<Arc<dyn Storage>> {
     match place.split_once("://") {
         None => Ok(Arc::new(LocalStorage::new(Path::new(place)))),
         Some(("file" | "gs" | "s3", _)) => open_url(place),
-        Some((scheme, _)) => Err(Error::InvalidUrl {
-            url: place.into(),
-            message: format!("the scheme {scheme:?} is not known"),
-        }),
+        Some((scheme, _)) => {
+            Err(Error::InvalidUrl { url: place.into(), message: format!("the scheme {scheme:?} is unknown") })
+        }
     }
 }
 

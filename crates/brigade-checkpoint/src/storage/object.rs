@@ -310,7 +310,7 @@ impl StorageReader for ObjectReader {
                 return Err(Error::Object {
                     operation: "read",
                     path: self.path.to_string(),
-                    message: format!("{} of {} bytes from byte {begin} on", bytes.len(), part.len()),
+                    message: format!("{} of {} bytes from byte {begin}", bytes.len(), part.len()),
                 });
             }
             part.copy_from_slice(&bytes);

@@ -45,7 +45,7 @@ fn gaps_and_overlaps() {
         (&[&[item(0, 4)], &[item(5, 5)]], "elements 4..5 are in no rank's shard"),
         (&[&[item(0, 6)], &[item(4, 6)]], "elements 4..6 are written twice"),
         (&[&[item(0, 10)], &[item(0, 10)]], "elements 0..10 are written twice"),
-        (&[&[item(0, 11)]], "elements 10..11 lie past the slot's end"),
+        (&[&[item(0, 11)]], "elements 10..11 are past the slot's end"),
         (&[&[item(0, 6), item(5, 5)]], "elements 5..6 are written twice by one rank"),
     ];
     for (ranks, expected) in cases {
@@ -133,7 +133,7 @@ fn entries_that_do_not_belong_together() {
         let mut fresh = write();
         fresh[1].file.rank = 2;
         let error = publish(fresh).to_string();
-        assert!(error.contains("all nodes must see one folder") && error.contains("rank 2"), "{error}");
+        assert!(error.contains("all nodes must see the same folder") && error.contains("rank 2"), "{error}");
         let mut fresh = write();
         fresh[1].file.bytes += 4;
         assert!(matches!(publish(fresh), Error::SizeMismatch { .. }));

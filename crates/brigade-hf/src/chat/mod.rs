@@ -58,7 +58,7 @@ impl Chat {
     pub fn from_json(record: &str, text: &str) -> Result<Self, HfError> {
         let wrong = |problem: String| HfError::Chat { record: record.to_owned(), problem };
         let object: Value =
-            serde_json::from_str(text).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+            serde_json::from_str(text).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
         Self::from_value(record, &object)
     }
 

@@ -64,7 +64,7 @@ impl Record {
     pub fn from_json(record: &str, text: &str) -> Result<Self, HfError> {
         let wrong = |problem: String| HfError::Chat { record: record.to_owned(), problem };
         let object: Value =
-            serde_json::from_str(text).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+            serde_json::from_str(text).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
         let (prompt, completion) = (field(&object, "prompt"), field(&object, "completion"));
         if field(&object, "messages").is_some() {
             return Chat::from_value(record, &object).map(Self::Chat);
@@ -92,7 +92,7 @@ impl Record {
                 Ok(Self::Chat(chat.after(prompt)))
             }
             _ => Err(wrong(
-                "`prompt` and `completion` are neither both texts nor both lists of messages".to_owned(),
+                "`prompt` and `completion` must both be strings or both be lists of messages".to_owned(),
             )),
         }
     }
@@ -116,8 +116,7 @@ where
                 (text, vec![learned], true)
             }
             Record::Chat(chat) => {
-                let template =
-                    self.template.ok_or_else(|| wrong("there is no template of chats".to_owned()))?;
+                let template = self.template.ok_or_else(|| wrong("there is no chat template".to_owned()))?;
                 let said = template.assistant_text(chat, self.special_tokens);
                 let said = said.map_err(|error| wrong(error.to_string()))?;
                 (said.text, said.spans, false)
@@ -126,7 +125,7 @@ where
         let encoded = (self.encode)(&text, add_special).map_err(|error| wrong(error.to_string()))?;
         let learned = token_mask(&spans, &encoded.offsets);
         if !learned.contains(&true) || learned.len() != encoded.ids.len() {
-            return Err(wrong("no token stands for what is to be learned".to_owned()));
+            return Err(wrong("no token belongs to the part to learn".to_owned()));
         }
         Ok(TokenizedRecord { ids: encoded.ids, learned })
     }

@@ -57,13 +57,13 @@ impl ChatTemplate {
             if spans.len() != turns.len() {
                 let problem =
                     format!("it marks {} parts for {} turns of the assistant", spans.len(), turns.len());
-                return Err(self.wrong(format!("{problem}, so it is not clear which are to be learned")));
+                return Err(self.wrong(format!("{problem}, so it is unclear which to learn")));
             }
             let mut turns = turns.into_iter();
             spans.retain(|_| turns.next().is_some_and(|index| chat.learned[index]));
         }
         if spans.is_empty() {
-            return Err(self.wrong("the assistant says nothing in this chat that is to be learned"));
+            return Err(self.wrong("the assistant says nothing in this chat that could be learned"));
         }
         Ok(AssistantText { text: whole.text, spans })
     }

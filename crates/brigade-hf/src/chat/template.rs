@@ -127,7 +127,7 @@ impl ChatTemplate {
         context.extend(self.special_tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token))));
         context.extend(chat.variables.iter().map(|(name, value)| (name.as_str(), value.clone())));
         if self.marks_assistant && messages.iter().chain(&chat.tools).any(has_mark) {
-            return Err(self.wrong("the chat has U+FDD0 or U+FDD1, which are no characters of any text"));
+            return Err(self.wrong("the chat has U+FDD0 or U+FDD1, which are noncharacters"));
         }
         let context = Value::from_pairs(context);
         let template = self.environment.get_template(NAME).map_err(|error| wrong(&self.file, &error))?;

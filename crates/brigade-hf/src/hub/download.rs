@@ -87,7 +87,7 @@ pub(super) fn model(
     let revision = name.revision().replace('/', "%2F");
     let about = client.json(&format!("api/models/{}/revision/{revision}?blobs=true", name.repository()))?;
     let about: Revision = serde_json::from_str(&about).map_err(|error| {
-        client.error(format!("{} answers what is no list of files: {error}", hub.endpoint))
+        client.error(format!("{} did not answer with a list of files: {error}", hub.endpoint))
     })?;
     if !is_commit(&about.sha) {
         return Err(client.error(format!("{} names the commit `{}`", hub.endpoint, about.sha)));
@@ -122,7 +122,7 @@ impl Download<'_> {
                 self.file(INDEX, &snapshot, progress)?;
                 let index = read_object(&snapshot.join(INDEX))?;
                 let files = index.as_ref().and_then(indexed_files);
-                files.ok_or_else(|| self.client.error(format!("its {INDEX} lists no files of weights")))?
+                files.ok_or_else(|| self.client.error(format!("its {INDEX} lists no weight files")))?
             }
             (false, false) => return Err(self.client.error(self.no_weights())),
         };
@@ -141,8 +141,8 @@ impl Download<'_> {
         let pickle = "pytorch_model.bin";
         let reason = match self.remote(pickle).or_else(|| self.remote(&format!("{pickle}.index.json"))) {
             Some(_) => format!(
-                ", but {pickle}, a Python pickle, which may run any code when it is read: convert a copy of it by `transformers`, \
-                 whose `save_pretrained` writes {WEIGHTS}"
+                ", only {pickle}, a Python pickle, which may run any code when read: convert a copy with `transformers`, whose \
+                `save_pretrained` writes {WEIGHTS}"
             ),
             None => String::new(),
         };
@@ -204,7 +204,7 @@ impl Download<'_> {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::Error(error)) => return Err(HfError::io(path, error)),
                 Err(TryLockError::WouldBlock) if since.elapsed() > patience => {
-                    let problem = format!("another process holds {} and downloads nothing", path.display());
+                    let problem = format!("another process holds {}, but downloads nothing", path.display());
                     return Err(self.client.error(problem));
                 }
                 Err(TryLockError::WouldBlock) => thread::sleep(LOOK),
@@ -247,7 +247,7 @@ impl Download<'_> {
         }
         fs::remove_file(part).map_err(io)?;
         let problem =
-            format!("`{name}` has the SHA-256 {found}, and the hub says {expected}; it was removed");
+            format!("`{name}` has the SHA-256 {found}, but the hub says {expected}; it was removed");
         Err(self.client.error(problem))
     }
 
@@ -286,7 +286,7 @@ impl Download<'_> {
             }
             if bytes + length as u64 > size {
                 return Err(Failure::Final(format!(
-                    "`{name}` has more than the {size} bytes that the hub says"
+                    "`{name}` has more than the {size} bytes that the hub reported"
                 )));
             }
             file.write_all(&buffer[..length]).map_err(failed)?;

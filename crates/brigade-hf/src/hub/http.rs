@@ -90,23 +90,26 @@ impl<'h> Client<'h> {
         if let Some(token) = &self.hub.token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }
-        let response = request
-            .call()
-            .map_err(|error| Failure::Passing(format!("{endpoint} cannot be reached: {error}")))?;
+        let response =
+            request.call().map_err(|error| Failure::Passing(format!("cannot reach {endpoint}: {error}")))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let token =
-            if self.hub.token.is_some() { "this token does not open it" } else { "HF_TOKEN may open it" };
+        let token = if self.hub.token.is_some() {
+            "this token does not give access"
+        } else {
+            "HF_TOKEN may give \
+            access"
+        };
         let reason = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                format!("{endpoint} does not give it to everybody, and {token} ({status})")
+                format!("{endpoint} restricts access, and {token} ({status})")
             }
             StatusCode::NOT_FOUND => {
-                format!("{endpoint} has no such model or revision, or does not show it: {token} ({status})")
+                format!("{endpoint} has no such model or revision, or hides it: {token} ({status})")
             }
-            _ => format!("{endpoint} answers {status} for {path}"),
+            _ => format!("{endpoint} answered {status} for {path}"),
         };
         let passes = status.is_server_error()
             || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);

@@ -112,7 +112,7 @@ impl Hub {
         }
         let cache = Cache::of(self, name);
         if self.offline {
-            return Err(self.not_cached(name, &cache, "HF_HUB_OFFLINE forbids to download it"));
+            return Err(self.not_cached(name, &cache, "HF_HUB_OFFLINE forbids downloading it"));
         }
         #[cfg(feature = "hub")]
         return download::model(self, name, &cache, progress);
@@ -129,12 +129,12 @@ impl Hub {
 
     fn not_cached(&self, name: &ModelName, cache: &Cache, why: &str) -> HfError {
         let there = match cache.revisions() {
-            revisions if revisions.is_empty() => "no revision of it is there".to_owned(),
-            revisions => format!("there is {}", revisions.join(", ")),
+            revisions if revisions.is_empty() => "no revision is cached".to_owned(),
+            revisions => format!("it has {}", revisions.join(", ")),
         };
         let missing = cache.missing().map(|file| format!(" without `{file}`")).unwrap_or_default();
         let problem =
-            format!("it is not whole in the cache {}{missing} ({there}), and {why}", self.cache.display());
+            format!("it is not complete in the cache {}{missing} ({there}), and {why}", self.cache.display());
         HfError::Hub { model: name.to_string(), problem }
     }
 }

@@ -69,7 +69,7 @@ fn what_is_no_record_is_refused_by_its_place() {
     let template = template("chatml");
     let user = json!({ "role": "user", "content": "A" });
     for (record, part) in [
-        (json!({ "messages": [user] }), "the assistant says nothing in this chat that is to be learned"),
+        (json!({ "messages": [user] }), "the assistant says nothing in this chat that could be learned"),
         (
             json!({ "messages": [user, { "role": "assistant", "content": "B", "weight": 0 }] }),
             "the assistant says nothing",
@@ -83,7 +83,7 @@ fn what_is_no_record_is_refused_by_its_place() {
         ),
         (json!({ "messages": [user], "tools": {} }), "`tools` is not a list"),
         (json!({ "prompt": "A", "completion": "" }), "`completion` is empty"),
-        (json!({ "prompt": "A", "completion": [user] }), "are neither both texts nor both lists of messages"),
+        (json!({ "prompt": "A", "completion": [user] }), "must both be strings or both be lists of messages"),
         (
             json!({ "text": "A", "id": 1 }),
             "it has neither `messages` nor `prompt` and `completion`, but `id`, `text`",
@@ -94,9 +94,9 @@ fn what_is_no_record_is_refused_by_its_place() {
         assert!(message.starts_with("data.jsonl:7: ") && message.contains(part), "{message}");
     }
     let message = Record::from_json("data.jsonl:7", "{").unwrap_err().to_string();
-    assert!(message.starts_with("data.jsonl:7: it is no JSON: "), "{message}");
+    assert!(message.starts_with("data.jsonl:7: it is not JSON: "), "{message}");
     let message = tokens(None, &json!({ "messages": [user] })).unwrap_err().to_string();
-    assert_eq!(message, "data.jsonl:7: there is no template of chats");
+    assert_eq!(message, "data.jsonl:7: there is no chat template");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn a_chat_without_the_assistant_is_refused() {
         assert_eq!(
             message,
             format!(
-                "the chat template of {name}: the assistant says nothing in this chat that is to be learned"
+                "the chat template of {name}: the assistant says nothing in this chat that could be learned"
             )
         );
     }

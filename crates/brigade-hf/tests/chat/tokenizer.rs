@@ -71,10 +71,7 @@ fn what_is_missing_or_wrong_is_said() {
     let config = TokenizerConfig::read(empty.path()).unwrap();
     assert_eq!(config, TokenizerConfig::default());
     let message = config.chat_template(Path::new("folder"), false).unwrap_err().to_string();
-    assert!(
-        message.contains("folder: there is no template of chats, neither `chat_template` in"),
-        "{message}"
-    );
+    assert!(message.contains("folder: there is no chat template, neither `chat_template` in"), "{message}");
     for (files, part) in [
         (("tokenizer_config.json", json!({ "bos_token": 7 })), "`bos_token` is 7; it can be a text"),
         (
@@ -89,5 +86,5 @@ fn what_is_missing_or_wrong_is_said() {
     let several = json!({ "chat_template": [{ "name": "tool_use", "template": "" }, { "name": "rag", "template": "" }] });
     let config = TokenizerConfig::read(with_files(&[("tokenizer_config.json", several)]).path()).unwrap();
     let message = config.chat_template(Path::new("folder"), false).unwrap_err().to_string();
-    assert!(message.ends_with("none of the templates is `default`, but `rag`, `tool_use`"), "{message}");
+    assert!(message.ends_with("there is no template `default`, only `rag`, `tool_use`"), "{message}");
 }

@@ -20,7 +20,7 @@ fn what_may_change_the_mathematics_is_refused_by_name() {
         (
             "llama",
             json!({ "num_experts": 8 }),
-            vec!["`llama` knows nothing of `num_experts` = 8", "absent, null, false"],
+            vec!["`llama` does not know `num_experts` = 8", "absent, null, false"],
         ),
         (
             "llama",
@@ -55,7 +55,7 @@ fn what_may_change_the_mathematics_is_refused_by_name() {
         (
             "llama",
             json!({ "rope_scaling": { "type": "linear", "factor": 2.0, "mscale": 1.0 } }),
-            vec!["`linear` knows nothing of `rope_scaling.mscale`"],
+            vec!["`linear` does not know `rope_scaling.mscale`"],
         ),
         (
             "llama",
@@ -77,7 +77,7 @@ fn what_may_change_the_mathematics_is_refused_by_name() {
             json!({ "activation_function": "relu" }),
             vec!["`activation_function` is \"relu\"; it can be \"gelu\","],
         ),
-        ("qwen2", json!({ "attention_bias": true }), vec!["`qwen2` knows nothing of `attention_bias`"]),
+        ("qwen2", json!({ "attention_bias": true }), vec!["`qwen2` does not know `attention_bias`"]),
         (
             "gemma2",
             json!({ "hidden_act": "gelu" }),

@@ -131,9 +131,9 @@ fn the_token_is_for_the_hub_alone() {
     server.state().token = Some("secret".into());
     let (mut hub, _folder) = hub(&server.endpoint);
     let text = message(&hub);
-    assert!(text.contains("does not give it to everybody, and HF_TOKEN may open it (401"), "{text}");
+    assert!(text.contains("restricts access, and HF_TOKEN may give access (401"), "{text}");
     hub.token = Some("other".into());
-    assert!(message(&hub).contains("and this token does not open it (401"));
+    assert!(message(&hub).contains("and this token does not give access (401"));
     hub.token = Some("secret".into());
     server.requests();
     folder(&hub).unwrap();
@@ -150,7 +150,7 @@ fn what_the_hub_does_not_have_is_said() {
     let absent = hub.folder(&name("org/model@absent"), &mut |_| ()).unwrap_err().to_string();
     assert!(absent.starts_with("the model `org/model@absent`: http://127.0.0.1:"), "{absent}");
     assert!(
-        absent.contains("has no such model or revision, or does not show it: HF_TOKEN may open it (404"),
+        absent.contains("has no such model or revision, or hides it: HF_TOKEN may give access (404"),
         "{absent}"
     );
     let pickle = message(&hub);
@@ -178,7 +178,7 @@ fn a_hub_that_fails_is_asked_again_but_not_for_ever() {
     assert_eq!(server.requests().len(), 1, "this will not pass");
     let (hub, _folder) = super::hub("http://127.0.0.1:9");
     let text = message(&hub);
-    assert!(text.contains("http://127.0.0.1:9 cannot be reached: ") && text.ends_with("(3 times)"), "{text}");
+    assert!(text.contains("cannot reach http://127.0.0.1:9: ") && text.ends_with("(3 times)"), "{text}");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn nothing_leaves_the_cache_whatever_the_hub_says() {
             json!({ "sha": COMMIT, "siblings": [{ "rfilename": "config.json" }, { "rfilename": "model.safetensors" }] }),
             "does not say what",
         ),
-        (json!({ "other": 1 }), "what is no list of files"),
+        (json!({ "other": 1 }), "did not answer with a list of files"),
     ] {
         let server = one_file(b"{}");
         server.state().list = Some(list);
@@ -235,5 +235,5 @@ fn nothing_leaves_the_cache_whatever_the_hub_says() {
     let index = br#"{"weight_map": {"a": "../../../../x"}}"#;
     let server = Server::start(&[("config.json", b"{}"), ("model.safetensors.index.json", index)]);
     let (hub, _folder) = hub(&server.endpoint);
-    assert!(message(&hub).ends_with("its model.safetensors.index.json lists no files of weights"));
+    assert!(message(&hub).ends_with("its model.safetensors.index.json lists no weight files"));
 }

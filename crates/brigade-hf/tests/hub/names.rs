@@ -86,8 +86,8 @@ fn without_the_network_the_message_says_what_is_there() {
     assert_eq!(
         message_of(&hub),
         format!(
-            "the model `org/model`: it is not whole in the cache {} (no revision of it is there), and HF_HUB_OFFLINE \
-             forbids to download it",
+            "the model `org/model`: it is not complete in the cache {} (no revision is cached), and HF_HUB_OFFLINE \
+            forbids downloading it",
             hub.cache.display()
         )
     );
@@ -103,7 +103,7 @@ fn without_the_network_the_message_says_what_is_there() {
         fs::write(model.join(file), content).unwrap();
     }
     let message = message_of(&hub);
-    assert!(message.contains(" without `model.safetensors` (there is aaaaaaaa"), "{message}");
+    assert!(message.contains(" without `model.safetensors` (it has aaaaaaaa"), "{message}");
     assert!(message.contains(", main, pr/1, v1), and HF_HUB_OFFLINE"), "{message}");
     let snapshot = model.join("snapshots").join(&commit);
     fs::write(snapshot.join("model.safetensors.index.json"), r#"{"weight_map": {"a": "1.safetensors"}}"#)

@@ -134,9 +134,9 @@ fn differences_are_one_message_each_with_the_first_ten() {
     let message = matched(&llama, task, Some(task), &found).unwrap_err().to_string();
     for part in [
         "model.safetensors: 9 of the model's tensors are missing: `model.layers.1.input_layernorm.weight`, ",
-        "`lm_head.weight`; the model has no use for 12: `model.layers.0.mlp.experts.00.weight`, ",
+        "`lm_head.weight`; the model does not use 12: `model.layers.0.mlp.experts.00.weight`, ",
         "experts.09.weight`, and 2 more; ",
-        "1 have other shapes than the configuration says: `model.norm.weight` is [9], not [8]",
+        "1 have shapes that differ from the configuration: `model.norm.weight` is [9], not [8]",
     ] {
         assert!(message.contains(part), "{part}\n{message}");
     }

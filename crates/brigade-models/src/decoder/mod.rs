@@ -23,7 +23,7 @@ use layer::{FeedForward, Layer};
 
 /// A configuration that no model here has.
 #[derive(Debug, thiserror::Error)]
-#[error("`{family}` with {what} cannot be built: Brigade does not compute it")]
+#[error("`{family}` with {what} is not supported")]
 pub struct UnsupportedError {
     family: Family,
     what: String,
@@ -96,7 +96,7 @@ pub(crate) fn check(config: &DecoderConfig) -> Result<(), UnsupportedError> {
             (config.layers.iter().any(|layer| layer.rotary.is_none()), "layers without rotary positions"),
             (!config.gated_mlp, "feed-forward layers without gates"),
             (norm.kind == NormKind::Layer, "layer norms"),
-            (dropout.embedding + dropout.residual > 0.0, "dropout of embeddings or of what layers give"),
+            (dropout.embedding + dropout.residual > 0.0, "dropout of embeddings or of the layers' outputs"),
         ],
     )
 }

@@ -26,7 +26,7 @@ pub struct Encoder {
 #[derive(Debug, thiserror::Error)]
 pub enum EncoderError {
     /// The model is none of this kind.
-    #[error("a model of type `{0}` is no encoder; `bert` and `roberta` are")]
+    #[error("a model of type `{0}` is not an encoder; `bert` and `roberta` are")]
     NotEncoder(Family),
     /// Rows are longer than the model's positions.
     #[error(

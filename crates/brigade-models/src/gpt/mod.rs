@@ -53,18 +53,18 @@ pub struct GptConfig {
     pub width: usize,
     /// Transformer layers.
     pub layers: usize,
-    /// Attention heads; they divide the width.
+    /// Attention heads; their number divides the width.
     pub heads: usize,
     /// Whether the head shares the token embedding's weights.
     pub tied_head: bool,
     /// The activation of the feed-forward layers.
     pub activation: Gelu,
-    /// The probability with which training leaves out elements of embeddings, of attention's probabilities, and of what attention and feed-forward layers give.
+    /// Dropout probability for embeddings, attention probabilities, and the outputs of attention and feed-forward layers.
     #[serde(default)]
     pub dropout: f64,
 }
 
-/// Why a [`GptConfig`] is not a model.
+/// Why a [`GptConfig`] is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("model.{option} = {given} is not possible: {allowed}")]
 pub struct ShapeError {
@@ -80,7 +80,7 @@ impl ShapeError {
 }
 
 impl GptConfig {
-    /// Checks that the shape is a model.
+    /// Checks that the shape is valid.
     ///
     /// # Errors
     /// If a size is 0 or beyond any model, the heads do not divide the width, or the dropout is no probability.

@@ -18,7 +18,7 @@ pub fn convert_weights(paths: &[&Path], to: &Path, format: WeightsFormat) -> Res
     let weights = Weights { files: Files::open_all(paths)?, mapping: WeightsMapping::default() };
     let tensors = &weights.files.tensors;
     if let Some((name, tensor)) = tensors.iter().find(|(_, tensor)| tensor.number.is_none()) {
-        let problem = format!("is {}; weights are read from F32, F16 and BF16", tensor.type_name);
+        let problem = format!("is {}; weights must be F32, F16 or BF16", tensor.type_name);
         return Err(wrong(&weights.files.path, "tensor", name, &problem));
     }
     let tensor = |(name, shape): (&String, &Vec<usize>)| StoredParameter {

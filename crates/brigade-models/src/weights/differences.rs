@@ -59,8 +59,8 @@ impl NameDifferences {
             parts.push(format!("the model has no parameter for {}", some_of(unexpected)));
         }
         let allowed = match strict {
-            Strict::Yes => "Strict::No loads what both have",
-            _ => "Strict::No leaves such parameters as they are",
+            Strict::Yes => "Strict::No loads those that both have",
+            _ => "Strict::No leaves these parameters unchanged",
         };
         format!("{}; {allowed}", parts.join(", and "))
     }

@@ -17,7 +17,7 @@ pub enum WeightsError {
         source: std::io::Error,
     },
     /// The file is not a safetensors file.
-    #[error("{path} is not a whole safetensors file: {source}")]
+    #[error("{path} is not a complete safetensors file: {source}")]
     Format {
         /// The file.
         path: PathBuf,
@@ -25,7 +25,7 @@ pub enum WeightsError {
         source: safetensors::SafeTensorError,
     },
     /// The file is not a record of Burn.
-    #[error("{path} is not a whole record of Burn: {source}")]
+    #[error("{path} is not a complete Burn record: {source}")]
     Record {
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum WeightsError {
         source: burn_pack::Error,
     },
     /// The file is not an index of safetensors files.
-    #[error("{path} is no index of safetensors files: {problem}")]
+    #[error("{path} is not an index of safetensors files: {problem}")]
     Index {
         /// The file.
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum WeightsError {
         strict: Strict,
     },
     /// A tensor has another shape or type than the parameter.
-    #[error("{path}: tensor `{name}` is {found}, the model needs {needed}")]
+    #[error("{path}: tensor `{name}` is {found}, but the model needs {needed}")]
     Mismatch {
         /// The file.
         path: PathBuf,

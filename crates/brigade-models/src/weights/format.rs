@@ -88,7 +88,7 @@ impl FromStr for WeightsNumber {
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Self::Fp32, Self::Bf16, Self::Fp16];
         let found = all.into_iter().find(|number| number.to_string() == text);
-        found.ok_or_else(|| "it is fp32, bf16 or fp16".into())
+        found.ok_or_else(|| "it must be fp32, bf16 or fp16".into())
     }
 }
 
@@ -136,7 +136,7 @@ impl FromStr for ShardSize {
         let bytes = bytes.filter(|bytes| *bytes > 0);
         bytes
             .map(Self)
-            .ok_or_else(|| format!("`{text}` is no size of files: give one like 5GB, 500MB or 2GiB"))
+            .ok_or_else(|| format!("`{text}` is not a file size: give one like 5GB, 500MB or 2GiB"))
     }
 }
 

@@ -94,7 +94,7 @@ fn resolve(stored: &Stored, mut of: Piece, pieces: &mut Vec<Piece>) -> Result<()
             has(*dimension)?;
             let size = of.shape[*dimension];
             if start.checked_add(size).is_none_or(|end| end > *all) {
-                return Err(format!("{size} elements from {start} on are beyond {all}"));
+                return Err(format!("{size} elements from {start} go beyond {all}"));
             }
             of.shape[*dimension] = *all;
             let range = &mut of.region[*dimension];

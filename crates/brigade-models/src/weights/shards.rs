@@ -263,7 +263,7 @@ fn resolved(
     for StoredParameter { name, shape, stored } in parameters {
         let pieces = pieces(path, &name, &shape, &stored)?;
         if resolved.insert(name.clone(), (shape, pieces)).is_some() {
-            return Err(wrong(path, "parameter", &name, "is there twice"));
+            return Err(wrong(path, "parameter", &name, "appears twice"));
         }
     }
     Ok(resolved)
@@ -283,7 +283,7 @@ fn tensors<'p>(path: &Path, parameters: &'p Resolved) -> Result<BTreeMap<&'p str
                 return wrong(&problem);
             }
             if let Some((other, _)) = tensor.pieces.iter().find(|(_, other)| other.overlaps(piece)) {
-                return wrong(&format!("gets the same values from `{other}` and from `{parameter}`"));
+                return wrong(&format!("would be filled by both `{other}` and `{parameter}`"));
             }
             tensor.pieces.push((parameter, piece));
         }

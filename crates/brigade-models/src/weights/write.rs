@@ -106,13 +106,13 @@ impl WeightsWriter {
     /// If they cannot be written, or it is none of those that the files were begun with, or of another shape or type.
     pub fn write(&mut self, parameter: &NamedTensor) -> Result<(), WeightsError> {
         let values = parameter.data.as_slice();
-        let values = values.map_err(|_| self.wrong(&parameter.name, "is not of fp32"))?;
+        let values = values.map_err(|_| self.wrong(&parameter.name, "is not fp32"))?;
         self.write_values(&parameter.name, values)
     }
 
     fn write_values(&mut self, name: &str, values: &[f32]) -> Result<(), WeightsError> {
         let Some(Places { shape, pieces }) = self.files.places.get(name) else {
-            return Err(self.wrong(name, "is none of the file's"));
+            return Err(self.wrong(name, "is not in the file"));
         };
         let mut here = pieces
             .iter()
@@ -124,14 +124,17 @@ impl WeightsWriter {
             return Ok(());
         }
         if !self.missing.remove(name) {
-            return Err(self.wrong(name, "was there before"));
+            return Err(self.wrong(name, "was already written"));
         }
         if values.len() != shape.iter().product::<usize>() {
             return Err(self.wrong(name, &format!("has {} values for the shape {shape:?}", values.len())));
         }
         let number = self.files.format.number;
         if let Some(value) = number.not_held(values) {
-            let problem = format!("has the value {value:e}, which {number} cannot hold; bf16 and fp32 can");
+            let problem = format!(
+                "has the value {value:e}, which {number} cannot represent; bf16 and fp32 \
+            can"
+            );
             return Err(self.wrong(name, &problem));
         }
         for (piece, file, path, begin) in here {

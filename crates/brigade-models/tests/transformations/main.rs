@@ -192,8 +192,8 @@ fn what_does_not_fit_is_named() {
             "the parameter `embedding.wpe` [7, 20] cannot be stored as a concatenation along dimension 1 of (8 of `a`, 11 of `b`): the parts have 19 elements along dimension 1, not 20",
         ),
         (Stored::concatenated(2, [("a", 20)]), "[7, 20] has no dimension 2"),
-        (Stored::tensor("a").part(0, 4, 10), "7 elements from 4 on are beyond 10"),
-        (Stored::tensor("a").part(0, usize::MAX, usize::MAX), "are beyond"),
+        (Stored::tensor("a").part(0, 4, 10), "7 elements from 4 go beyond 10"),
+        (Stored::tensor("a").part(0, usize::MAX, usize::MAX), "go beyond"),
         (
             Stored::tensor("a").part(0, 4, 12),
             "tensor `a` has 240 values, of which the model's parameters give 140",
@@ -205,7 +205,7 @@ fn what_does_not_fit_is_named() {
         ),
         (
             Stored::tensor("embedding.wte").part(0, 3, 31),
-            "tensor `embedding.wte` gets the same values from `embedding.wpe` and from `embedding.wte`",
+            "tensor `embedding.wte` would be filled by both `embedding.wpe` and `embedding.wte`",
         ),
     ] {
         contains(&save(&positions(stored.clone())), &[message]);

@@ -185,7 +185,7 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
             }
         }
         if repeated > MOST_REPEATED * shortest.len() {
-            return Err(malformed("links below it lead in circles; name the folders instead".into()));
+            return Err(malformed("links below it form a loop; name the folders instead".into()));
         }
     }
     let mut paths: Vec<PathBuf> = shortest.into_values().collect();
@@ -264,7 +264,7 @@ pub(super) fn saved_files(name: &str, json: &[u8], folder: &str) -> Result<Optio
         let Ok(SavedSplits { splits }) = serde_json::from_slice(json) else { return Ok(None) };
         let first = splits.first().map_or("train", String::as_str);
         let splits = splits.join(", ");
-        let message = format!("it has the splits {splits} of a data set; give one of them: {folder}/{first}");
+        let message = format!("it has the splits {splits} of a dataset; give one of them: {folder}/{first}");
         return Err(Error::Record { place: folder.into(), message });
     }
     let Ok(SavedState { files }) = serde_json::from_slice(json) else { return Ok(None) };

@@ -74,7 +74,7 @@ mod store {
     fn globbed(location: &Location, timeout: Duration) -> Result<Vec<SourceFile>> {
         let malformed = |message: String| Error::Glob { pattern: location.to_string(), message };
         if location.scheme() == Scheme::Http {
-            return Err(malformed("files of a web server cannot be listed; name them".into()));
+            return Err(malformed("files on a web server cannot be listed; name each of them".into()));
         }
         let pattern = location.path().as_ref();
         let wanted = glob::Pattern::new(pattern).map_err(|error| malformed(error.to_string()))?;

@@ -82,7 +82,7 @@ fn a_file_counts_once_whatever_links_lead_to_it() {
     // Two of them make 2^40 paths.
     symlink(at("d"), at("d/again")).unwrap();
     let message = message(&[&at("d/**/*.txt")]);
-    assert!(message.contains("links below it lead in circles; name the folders instead"), "{message}");
+    assert!(message.contains("links below it form a loop; name the folders instead"), "{message}");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn sources_that_lead_nowhere_say_so() {
     assert!(message(&[&at("none.txt")]).ends_with("none.txt does not exist"));
     assert!(message(&[&at("*.txt")]).contains("matches no file"));
     assert!(message(&[folder.path()]).contains("matches no file"));
-    assert!(message(&[&at("picture.png")]).contains("extension that is not known"));
+    assert!(message(&[&at("picture.png")]).contains("an unknown extension"));
     assert!(message(&[&at("***.txt")]).contains("not a valid glob"));
     assert!(matches!(texts(&[]), Err(Error::EmptyCorpus { .. })));
     assert!(message(&[Path::new("/dev/null")]).contains("neither a regular file nor a folder"));
@@ -142,7 +142,7 @@ fn jsonl_lines_are_documents_and_broken_ones_are_named() {
     for (line, part) in [
         ("{\"text\":", "EOF"),
         ("{\"body\":\"x\"}", "there is no column `text`; there are: body. data.columns"),
-        ("{\"text\":3}", "a number, and must have text"),
+        ("{\"text\":3}", "a number, but must have text"),
     ] {
         fs::write(&path, format!("{{\"text\":\"fine\"}}\n\n{line}\n")).unwrap();
         let message = message(&[&path]);

@@ -120,10 +120,11 @@ macro_rules! named {
 
 named! {
     SequenceLayout, "layout": Auto "auto", Packed "packed", Bfd "bfd", Documents "documents";
-    "it is \"auto\", \"packed\", \"bfd\" or \"documents\""
+    "it must be \"auto\", \"packed\", \"bfd\" or \"documents\""
 }
 named! {
-    LongExamples, "long": Cut "cut", Split "split", Refuse "refuse"; "it is \"cut\", \"split\" or \"refuse\""
+    LongExamples, "long": Cut "cut", Split "split", Refuse "refuse"; "it must be \"cut\", \"split\" or \
+    \"refuse\""
 }
 
 #[cfg(test)]

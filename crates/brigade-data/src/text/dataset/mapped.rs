@@ -31,7 +31,7 @@ impl MappedFile {
         }
         match self.u32(8) {
             found if found == version => Ok(()),
-            found => Err(self.error(format!("it has version {found}, this program reads {version}"))),
+            found => Err(self.error(format!("it has version {found}, but this program reads {version}"))),
         }
     }
 
@@ -40,7 +40,7 @@ impl MappedFile {
         if size == self.bytes.len() as u128 {
             return Ok(());
         }
-        Err(self.error(format!("it has {} bytes, its header says {size}", self.bytes.len())))
+        Err(self.error(format!("it has {} bytes, but its header says {size}", self.bytes.len())))
     }
 
     pub(super) fn u32(&self, offset: usize) -> u32 {

@@ -102,8 +102,7 @@ impl PrepareOptions {
         }
         for DataSource { weight, .. } in &self.sources {
             if !(weight.is_finite() && *weight > 0.0) {
-                let allowed =
-                    "it must be a number above 0; leave the source out if it is not to be read".into();
+                let allowed = "it must be a number above 0; leave the source out to skip it".into();
                 return Err(Error::InvalidSetting {
                     option: "data.source.weight",
                     given: weight.to_string(),

@@ -60,7 +60,7 @@ impl Split {
             }
         }
         if documents == 1 && self.fraction > 0.0 && counts.examples > 0 {
-            counts.notes.push("there is one example, so there is none to keep for validation".into());
+            counts.notes.push("there is only one example, so none is set aside for validation".into());
         } else if documents == 1 && self.fraction > 0.0 {
             self.cut(&mut train, &mut validation, tokenizer, &mut counts)?;
         }
@@ -88,7 +88,7 @@ impl Split {
         let tokens = train.token_count();
         let start = split_point(tokens, self.fraction);
         if start == 0 {
-            counts.notes.push("the corpus is too short to keep a part of it for validation".into());
+            counts.notes.push("the corpus is too short to set a part of it aside for validation".into());
             return Ok(());
         }
         let tail = train.take_tail(start)?;
@@ -98,8 +98,7 @@ impl Split {
         train.end_document();
         let percent = 100.0 * tail.tokens.len() as f64 / tokens as f64;
         counts.notes.push(format!(
-            "the corpus is one document, which cannot be split by documents: its last {percent:.1}% of tokens are kept \
-             for validation"
+            "the corpus is a single document, so its last {percent:.1}% of tokens are set aside for validation"
         ));
         Ok(())
     }

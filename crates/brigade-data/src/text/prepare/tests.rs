@@ -270,7 +270,11 @@ fn the_end_of_a_single_document_validates() {
             .unwrap();
     assert_eq!(documents(&prepared, &only(&prepared).train), ["0123456"]);
     assert_eq!(documents(&prepared, &only(&prepared).validation), ["789"]);
-    assert!(prepared.summary.counts.notes[0].contains("one document"), "{:?}", prepared.summary.counts.notes);
+    assert!(
+        prepared.summary.counts.notes[0].contains("a single document"),
+        "{:?}",
+        prepared.summary.counts.notes
+    );
     fs::write(bench.data(), "{\"text\":\"0\"}").unwrap();
     let short = bench.run("bytes");
     assert!(only(&short).validation.is_empty() && only(&short).train.len() == 1);
@@ -403,7 +407,10 @@ fn records_that_cannot_be_examples_are_named() {
         ("{\"text\":\"a\",\"label\":1}\n\n{\"label\":1}\n", "data.jsonl:3: it has no `text`"),
         ("{\"text\":\"a\"}\n{\"note\":\"a\"}\n", "data.jsonl:2: it has no `text`"),
         ("{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\",\"label\":null}\n", "data.jsonl:2: it has no label"),
-        ("{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\"}\n", "what comes before it has a class as its label"),
+        (
+            "{\"text\":\"a\",\"label\":1}\n{\"text\":\"a\"}\n",
+            "the examples before it have a class as its label",
+        ),
     ] {
         let error = labelled(&bench, lines, SequenceLayout::Auto).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains(said), "{error}");

@@ -47,7 +47,7 @@ impl Piece {
             serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         let tokens = TokenFile::open(folder, TOKENS)?;
         if tokens.document_count() as u64 != counts.documents || tokens.vocabulary_size() != vocabulary_size {
-            return Err(damaged("it does not fit to the tokens".into()));
+            return Err(damaged("it does not match the tokens".into()));
         }
         Ok(Self { counts, tokens })
     }
@@ -174,7 +174,7 @@ pub(super) fn check_labels(
     }
     let in_words =
         |kind: Option<LabelKind>| kind.map_or("no label".into(), |kind| format!("{kind} as its label"));
-    let message = format!("it has {}, and what comes before it has {}", in_words(kind), in_words(before));
+    let message = format!("it has {}, but the examples before it have {}", in_words(kind), in_words(before));
     Err(Error::Record { place: place(), message })
 }
 

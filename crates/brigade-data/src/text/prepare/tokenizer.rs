@@ -126,7 +126,7 @@ impl Trained {
         let mut notes = Vec::new();
         if tokenizer.vocabulary_size() < size {
             notes.push(format!(
-                "the corpus gives a vocabulary of {} tokens, fewer than the {size} asked for",
+                "the corpus only gives a vocabulary of {} tokens, fewer than the {size} requested",
                 tokenizer.vocabulary_size()
             ));
         }

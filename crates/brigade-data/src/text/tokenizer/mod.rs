@@ -102,7 +102,7 @@ impl Tokenizer {
             && model.dropout.is_some_and(|dropout| dropout > 0.0)
         {
             return Err(refuse(
-                "it has BPE dropout, which encodes at random; set \"dropout\" to null".into(),
+                "it has BPE dropout, which makes encoding random; set \"dropout\" to null".into(),
             ));
         }
         library.set_encode_special_tokens(true);
@@ -203,7 +203,7 @@ impl Tokenizer {
         let most = most.checked_sub(added).ok_or_else(|| {
             let around = if is_pair { "two texts" } else { "a text" };
             self.error(format!(
-                "it puts {added} special tokens around {around}, and {most} tokens are wanted at most"
+                "it puts {added} special tokens around {around}, but at most {most} tokens are wanted"
             ))
         })?;
         let encoded = catch_panics(|| {

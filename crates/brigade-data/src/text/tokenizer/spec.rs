@@ -45,13 +45,13 @@ impl FromStr for TokenizerSpec {
         if let Some(size) = text.strip_prefix("bpe:") {
             let size = size.parse().ok().filter(|size| (MIN_VOCABULARY..=MAX_VOCABULARY).contains(size));
             let allowed =
-                format!("bpe: takes a vocabulary of {MIN_VOCABULARY} to {MAX_VOCABULARY}, as in bpe:4096");
+                format!("bpe: needs a vocabulary of {MIN_VOCABULARY} to {MAX_VOCABULARY}, as in bpe:4096");
             return size.map(Self::Bpe).ok_or_else(|| refuse(allowed));
         }
         if text.ends_with(".json") {
             return Ok(Self::File(text.into()));
         }
-        Err(refuse("it is \"bytes\", \"bpe:4096\" or the path of a tokenizer.json".into()))
+        Err(refuse("it must be \"bytes\", \"bpe:4096\" or the path of a tokenizer.json".into()))
     }
 }
 

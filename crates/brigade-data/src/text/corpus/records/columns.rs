@@ -50,7 +50,7 @@ impl Columns {
                 return Err(Error::InvalidSetting {
                     option: "data.columns",
                     given: format!("{{ {name} = {in_files:?} }}"),
-                    allowed: format!("the columns that can be named are {}", known.join(", ")),
+                    allowed: format!("the columns that can be mapped are {}", known.join(", ")),
                 });
             };
             column.in_files.clone_from(in_files);

@@ -61,7 +61,7 @@ impl Record {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => {
                 let kind = kind(other);
-                Err(self.place.error(format!("the column for `{column}` has {kind}, and must have text")))
+                Err(self.place.error(format!("the column for `{column}` has {kind}, but must have text")))
             }
         }
     }

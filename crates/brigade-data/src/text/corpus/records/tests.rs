@@ -251,7 +251,7 @@ fn folders_of_saved_data_sets_have_their_files_and_no_caches() {
     file(&above, "dataset_dict.json", b"{\"splits\": [\"train\", \"test\"]}");
     let said = message(above.path(), &Columns::default());
     assert!(
-        said.contains("the splits train, test of a data set; give one of them") && said.ends_with("/train"),
+        said.contains("the splits train, test of a dataset; give one of them") && said.ends_with("/train"),
         "{said}"
     );
 }

@@ -53,9 +53,9 @@ pub(super) fn value(array: &ArrayRef, row: usize) -> Result<Value, String> {
                 .as_u64()
                 .and_then(|key| usize::try_from(key).ok());
             let key = key.filter(|key| *key < dictionary.values().len());
-            value(dictionary.values(), key.ok_or("has a key that its dictionary has not")?)?
+            value(dictionary.values(), key.ok_or("has a key that its dictionary lacks")?)?
         }
-        other => return Err(format!("has values of type {other}, which are not read")),
+        other => return Err(format!("has values of type {other}, which is not supported")),
     })
 }
 

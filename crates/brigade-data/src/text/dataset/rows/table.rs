@@ -53,7 +53,7 @@ impl RowTable {
         let hash_at = file.bytes.len() - HASH_BYTES;
         hasher.update(&file.bytes[..hash_at]);
         if hasher.finalize() != file.hash(hash_at) {
-            return Err(file.error("it does not match its checksum, or is of other tokens".into()));
+            return Err(file.error("it does not match its checksum, or belongs to other tokens".into()));
         }
         let counts =
             RowCounts { long: number(2), cut_tokens: number(3), unlearned: number(4), inputs: number(5) };

@@ -127,7 +127,7 @@ impl TokenWriter {
         let before = self.labels.last().map(|label| label.kind());
         if self.document_count() > 0 && kind != before {
             let (before, kind) = (in_words(before), in_words(kind));
-            return Err(self.error(format!("an example has {kind}, and the one before it {before}")));
+            return Err(self.error(format!("an example has {kind}, but the one before it has {before}")));
         }
         Ok(())
     }
