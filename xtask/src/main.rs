@@ -43,7 +43,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run the tests of some crates, or all but those of GPUs, with cargo-nextest where it is installed.
+    /// Run the tests of some crates, or all but the GPU tests, with cargo-nextest if it is installed.
     Test(test::Args),
     /// Check format, lints and documentation, then run the tests; stop at the first failure.
     Ci,
@@ -55,13 +55,13 @@ enum Command {
     Book(book::Args),
     /// Measure Brigade beside PyTorch and DeepSpeed on this machine and write a table.
     Bench(bench::Args),
-    /// Measure what Brigade adds to the time in which a program on Burn builds; takes ten minutes on two idle cores.
+    /// Measure how much Brigade adds to the build time of a Burn program; takes ten minutes on two idle cores.
     BuildTime,
-    /// Compare the program that was moved from burn-train with burn-train; builds Burn a second time.
+    /// Compare the program that was ported from burn-train with burn-train; builds Burn a second time.
     CheckBurnTrain,
-    /// Let `transformers` make models, train them here, and let it load what comes out; for those who have it.
+    /// Let `transformers` make models, train them here, and let it load the results; needs `transformers`.
     CheckHf(check_hf::Args),
-    /// Compare a real encoder, which is downloaded, with `transformers`, and train it on several meshes.
+    /// Download a real encoder, compare it with `transformers`, and train it on several meshes.
     CheckMinilm(check_hf::MiniLmArgs),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
@@ -72,9 +72,9 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run a command on every host of a network of any speed that this machine plays.
+    /// Run a command on every host of a simulated network of any speed.
     Network(network::Args),
-    /// Run jobs under a Slurm of two nodes that is started on this machine (Debian: slurm-wlm, munge).
+    /// Start a Slurm of two nodes on this machine (Debian: slurm-wlm, munge) and run jobs on it.
     TestSlurm(slurm::Args),
     /// Run the unit tests of the crates with `unsafe` code that need no Burn under AddressSanitizer.
     Sanitize,

@@ -44,7 +44,7 @@ pub fn examine() -> Vec<Finding> {
             Finding::bad("cuBLAS", error.to_string(), advice)
         }
         Err(error) => Finding::good("cuBLAS", error.to_string()).with_advice(
-            "Products of matrices are then Burn's own kernels, which are several times slower: install it (the package libcublas, or pip install nvidia-cublas) and set \
+            "Matrix products then run on Burn's own kernels, which are several times slower: install it (the package libcublas, or pip install nvidia-cublas) and set \
              BRIGADE_CUBLAS to its file, or add its folder to LD_LIBRARY_PATH",
         ),
     });
@@ -108,8 +108,8 @@ fn peers(driver: &Driver, count: usize) -> Finding {
     match all {
         true => found,
         false => found.with_advice(
-            "GPUs that cannot access each other's memory (0) exchange data through host memory, which is slower; this is \
-             usual in virtual machines, and with PCIe access control",
+            "GPUs that cannot access each other's memory (0) exchange data through host memory, which is slower; this \
+            is common in virtual machines, and with PCIe access control",
         ),
     }
 }

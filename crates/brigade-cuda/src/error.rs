@@ -8,9 +8,9 @@ use std::time::Duration;
 pub enum Error {
     /// `libcuda` is not installed, or the loader does not find it.
     #[error(
-        "found no NVIDIA driver: the loader finds neither libcuda.so nor libcuda.so.1. Install the driver on this host; start \
-         a container with its GPUs (docker run --gpus all); if the library is in another folder, add that to \
-         LD_LIBRARY_PATH"
+        "found no NVIDIA driver: the loader finds neither libcuda.so nor libcuda.so.1. Install the driver \
+         on this host; start a container with its GPUs (docker run --gpus all); if the library is in \
+         another folder, add that folder to LD_LIBRARY_PATH"
     )]
     NoDriver,
     /// `cuInit` failed.
@@ -72,7 +72,7 @@ pub enum Error {
         found: String,
     },
     /// A call to cuBLAS failed.
-    #[error("{call} of cuBLAS failed with {status} (BRIGADE_CUBLAS=off multiplies by Burn's own kernels)")]
+    #[error("{call} of cuBLAS failed with {status} (BRIGADE_CUBLAS=off uses Burn's own kernels)")]
     Cublas {
         /// The function.
         call: &'static str,
@@ -163,7 +163,7 @@ pub enum Error {
         waited: Duration,
     },
     /// A computation on the GPU failed.
-    #[error("computing on the GPU failed: {reason}")]
+    #[error("a computation on the GPU failed: {reason}")]
     Compute {
         /// Burn's error.
         reason: String,

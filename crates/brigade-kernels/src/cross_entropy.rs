@@ -44,7 +44,7 @@ pub fn linear_cross_entropy(
     config: CrossEntropyConfig,
 ) -> (Tensor<1>, Tensor<1>) {
     let ([count, width], [classes, inputs]) = (x.dims(), weight.dims());
-    assert!(width == inputs, "a weight of {:?} takes no input of {:?}", weight.dims(), x.dims());
+    assert!(width == inputs, "a weight of {:?} cannot take an input of {:?}", weight.dims(), x.dims());
     assert!(targets.dims() == [count], "{:?} targets for {count} rows", targets.dims());
     if let Some(weights) = &row_weights {
         assert!(weights.dims() == [count], "{:?} weights for {count} rows", weights.dims());

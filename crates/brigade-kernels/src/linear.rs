@@ -128,7 +128,7 @@ impl Linear {
         let [inputs, outputs] = self.shape(weight.dims());
         assert!(
             D > 0 && x[D - 1] == inputs,
-            "a weight for {inputs} inputs and {outputs} outputs takes no input of {x:?}"
+            "a weight for {inputs} inputs and {outputs} outputs cannot take an input of {x:?}"
         );
         if let Some(bias) = bias {
             assert!(bias.dims() == [outputs], "a bias of {:?} for {outputs} outputs", bias.dims());

@@ -72,7 +72,11 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) ->
 
 fn check<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>) {
     let [width] = gamma.dims();
-    assert!(D > 0 && x.dims()[D - 1] == width, "a norm of {width} elements takes no input of {:?}", x.dims());
+    assert!(
+        D > 0 && x.dims()[D - 1] == width,
+        "a norm of {width} elements cannot take an input of {:?}",
+        x.dims()
+    );
 }
 
 /// Its inputs are x, gamma, and beta if there is one.

@@ -64,7 +64,7 @@ fn what_is_missing_is_found() {
     );
     assert_eq!(
         without(1, Backward(task(0))),
-        (1, "backward 1.0 comes where the turn of micro-batch 0 is".into())
+        (1, "backward 1.0 comes when it is the turn of micro-batch 0".into())
     );
     assert_eq!(
         fault(|lists| lists.iter_mut().for_each(Vec::clear)),
@@ -85,7 +85,7 @@ fn what_stands_twice_is_found() {
     assert_eq!(twice(0, Forward(task(0))), (0, "forward 0.0 stands twice".into()));
     assert_eq!(
         twice(0, Backward(task(0))),
-        (0, "backward 0.0 comes where the turn of micro-batch 1 is".into())
+        (0, "backward 0.0 comes when it is the turn of micro-batch 1".into())
     );
     assert_eq!(twice(0, Reduce { chunk: 0 }), (0, "reduce chunk 0 does not follow its last backward".into()));
     assert_eq!(
@@ -228,12 +228,12 @@ fn a_wrong_half_is_found() {
     let error = changed(|list| list.swap(3, 8));
     assert!(error.ends_with("backward-weights 0.0 comes before its first half"), "{error}");
     let error = changed(|list| list.swap(8, 9));
-    assert!(error.ends_with("backward-weights 1.0 comes where the turn of micro-batch 0 is"), "{error}");
+    assert!(error.ends_with("backward-weights 1.0 comes when it is the turn of micro-batch 0"), "{error}");
     let error = changed(|list| {
         list.swap(3, 6);
         list.swap(2, 5);
     });
-    assert!(error.ends_with("backward-input 1.0 comes where the turn of micro-batch 0 is"), "{error}");
+    assert!(error.ends_with("backward-input 1.0 comes when it is the turn of micro-batch 0"), "{error}");
     let error = changed(|list| {
         list.truncate(8);
     });

@@ -32,7 +32,7 @@ fn names_are_read_as_others_write_them() {
 
 #[test]
 fn an_unknown_name_is_told_the_known_ones() {
-    insta::assert_snapshot!("DualPipeV".parse::<PipelineScheduleKind>().unwrap_err(), @r#"pipeline.schedule (--schedule) is "DualPipeV", which is no schedule known here; allowed are gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 and zbv"#);
+    insta::assert_snapshot!("DualPipeV".parse::<PipelineScheduleKind>().unwrap_err(), @r#"pipeline.schedule (--schedule) is "DualPipeV", which is not a known schedule; allowed are gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 and zbv"#);
 }
 
 #[test]

@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The folder holds the metrics of an earlier run.
-    #[error("{path} exists already; give --overwrite to replace it, or another --out folder")]
+    #[error("{path} already exists; give --overwrite to replace it, or another --out folder")]
     Exists {
         /// The file.
         path: PathBuf,
@@ -25,7 +25,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The address for metrics cannot be listened at.
-    #[error("output.metrics_addr (--metrics-addr) {address} cannot be taken: {source}")]
+    #[error("cannot listen on output.metrics_addr (--metrics-addr) {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,

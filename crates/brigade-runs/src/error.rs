@@ -29,7 +29,7 @@ pub enum Error {
         lines: usize,
     },
     /// The runs have nothing to compare.
-    #[error("{other} does not compare with {run}: {why}")]
+    #[error("{other} cannot be compared with {run}: {why}")]
     NotComparable {
         /// The run.
         run: PathBuf,
@@ -66,7 +66,7 @@ pub enum Error {
         there: Vec<String>,
     },
     /// A timeline cannot be read.
-    #[error("{path} is no timeline that Brigade wrote: {why}")]
+    #[error("{path} is not a timeline written by Brigade: {why}")]
     NotATimeline {
         /// The file.
         path: PathBuf,

@@ -12,8 +12,8 @@ pub enum Error {
     NoAdapter,
     /// A node has more ranks than adapters, and these are of several kinds.
     #[error(
-        "local rank {local_rank} has no adapter of its own: this node has {}; ranks share adapters only if all are of one \
-         kind, since the slowest would hold up the others: start at most {} ranks on this node (--nproc-per-node)",
+        "local rank {local_rank} has no adapter of its own: this node has {}; ranks share adapters only if all are of \
+        one kind, because the slowest would hold up the others: start at most {} ranks on this node (--nproc-per-node)",
         found.join(", "), found.len()
     )]
     TooFewAdapters {

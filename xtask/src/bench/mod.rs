@@ -24,14 +24,14 @@ pub struct Args {
     /// Python that has torch, deepspeed, transformers and peft [default: .venv-torch/bin/python, else python3].
     #[arg(long, value_name = "PATH")]
     peer_python: Option<PathBuf>,
-    /// The release binary to measure, where it is not to be built here.
+    /// The release binary to measure, instead of building one.
     #[arg(long, value_name = "FILE")]
     brigade: Option<PathBuf>,
     /// Where to write the page [default: the workspace's, docs/book/src/benchmarks.md or, with --only network, benchmarks-network.md;
     /// no file with another --only].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Measure these sections only.
+    /// Measure only these sections.
     #[arg(long, value_name = "SECTION", value_enum, value_delimiter = ',')]
     only: Vec<SectionName>,
     /// Runs of each side.

@@ -30,10 +30,10 @@ pub struct Args {
     /// Kills in total.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
-    /// Instead of killing training: so many rounds of two or four commands in one folder at once.
+    /// Instead of killing training: this many rounds of two or four commands in one folder at once.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["kills", "run"])]
     races: Option<u32>,
-    /// Instead of killing training: changes of the nodes of elastic runs, as many as --times.
+    /// Instead of killing training: change the nodes of elastic runs, --times times.
     #[arg(long, conflicts_with_all = ["kills", "run", "races"])]
     elastic: bool,
     /// How many nodes leave and come back, with --elastic.
@@ -42,7 +42,7 @@ pub struct Args {
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Repeat only the run with this number, as an error names it.
+    /// Repeat only the run with this number, which an error shows.
     #[arg(long, value_name = "N")]
     run: Option<u32>,
     /// The `brigade` to train with [default: a release build].

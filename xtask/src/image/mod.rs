@@ -25,7 +25,7 @@ pub struct Args {
     /// The file to write, an archive of the image as `podman load`, `docker load` and `skopeo copy oci-archive:` read it.
     #[arg(long, short, value_name = "FILE", default_value = "brigade.tar")]
     output: PathBuf,
-    /// A program that is built already: `brigade`, or one of your own on it.
+    /// A program that is already built: `brigade`, or your own one based on it.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }

@@ -24,10 +24,10 @@ pub struct Args {
     /// The number of hosts.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     hosts: u8,
-    /// What each host can send, and receive, in a second, in the words of `tc`: 10gbit, 100mbit [default: no limit].
+    /// What each host can send and receive per second, in the units of `tc`: 10gbit, 100mbit [default: no limit].
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
-    /// How much longer a packet takes from one host to another: 20ms, 500us [default: no longer].
+    /// Additional latency between hosts: 20ms, 500us [default: none].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     delay: Option<Duration>,
     /// Write to this file what each host has sent, every 10 ms, as a line of JSON: `time`, in seconds since 1970, and a list of `bytes`.

@@ -25,25 +25,24 @@ Examples:
   cargo xtask test                      everything but the tests of GPUs
   cargo xtask test comm plan            brigade-comm and brigade-plan
   cargo xtask test --changed            what the work since main can have broken
-  cargo xtask test --changed HEAD~2     what it and the last two commits can have broken
+  cargo xtask test --changed HEAD~2     the same, including the last two commits
   cargo xtask test comm -- ring         the tests of brigade-comm with `ring` in their names
   cargo xtask test --mpi                what needs an MPI, with each that is installed")]
 pub struct Args {
-    /// Crates whose tests run, `brigade-` may be left out [default: all but the backends of GPUs].
+    /// Crates to test; `brigade-` may be left out [default: all but the GPU backends].
     #[arg(value_name = "CRATE")]
     crates: Vec<String>,
     /// The same, as for cargo.
     #[arg(short, long = "package", value_name = "CRATE", hide = true)]
     packages: Vec<String>,
-    /// The tests of crates with a file that differs from the commit BASE, and the short ones of all crates that depend on
-    /// these (`profile.quick` in .config/nextest.toml says which are not short) [default BASE: where this branch left main].
+    /// The tests of crates with files that differ from the commit BASE, and the short tests of all crates that depend on
+    /// them (`profile.quick` in .config/nextest.toml says which are not short) [default BASE: where this branch left main].
     #[arg(long, value_name = "BASE", num_args = 0..=1, conflicts_with_all = ["crates", "packages"])]
     changed: Option<Option<String>>,
-    /// The tests of the feature `mpi`, with each MPI that is installed, or that of MPICC and MPIRUN.
+    /// The tests of the feature `mpi`, with each installed MPI, or the one in MPICC and MPIRUN.
     #[arg(long, conflicts_with_all = ["crates", "packages", "changed"])]
     mpi: bool,
-    /// Passed on to `cargo nextest run`, or to `cargo test` where nextest is not installed. Documentation's tests run only
-    /// without any.
+    /// Passed on to `cargo nextest run`, or to `cargo test` if nextest is not installed. Doc tests only run without any.
     #[arg(last = true)]
     args: Vec<OsString>,
 }

@@ -5,14 +5,13 @@
 
 use crate::error::Error;
 
-const COPIES: &str =
-    "makes NCCL copy on a stream that would wait for the very operation that the copy belongs to";
+const COPIES: &str = "makes NCCL copy on a stream that would wait for the operation that the copy belongs to";
 
 const REFUSED: [(&str, &str); 4] = [
-    ("NCCL_COMM_BLOCKING", "makes NCCL's calls block, where no deadline can end them"),
+    ("NCCL_COMM_BLOCKING", "makes NCCL's calls block, so that no deadline can end them"),
     (
         "NCCL_LAUNCH_ORDER_IMPLICIT",
-        "makes operations of different groups wait for each other, in an order that is not the same on all ranks",
+        "makes operations of different groups wait for each other, in an order that differs between ranks",
     ),
     ("NCCL_P2P_USE_CUDA_MEMCPY", COPIES),
     ("NCCL_SHM_USE_CUDA_MEMCPY", COPIES),

@@ -86,7 +86,7 @@ impl MatrixProducts for CublasProducts {
         }
         let (stream, shared) = (StreamId::current(), self.shared.clone());
         if let Err(error) = shared.open(stream, &client, &Device::cuda(self.index)) {
-            panic!("no products by cuBLAS on the GPU: {error}");
+            panic!("cuBLAS is not available on the GPU: {error}");
         }
         self.queue.submit(move |server| {
             // A panic would only be logged, and the product missed.

@@ -60,7 +60,7 @@ fn multiply_by_cublas(index: usize, context: &Arc<Context>) -> Result<(), Error>
     };
     match CublasProducts::new(cublas, context.clone(), index).probed() {
         Ok(products) => brigade_kernels::use_products(products),
-        Err(error) => tracing::warn!("{error}: products of matrices are made by Burn's own kernels"),
+        Err(error) => tracing::warn!("{error}: matrix products use Burn's own kernels"),
     }
     Ok(())
 }

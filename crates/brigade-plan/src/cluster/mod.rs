@@ -169,7 +169,8 @@ pub struct Cluster {
 pub enum ClusterError {
     /// It is not of the form `NxGxKIND`.
     #[error(
-        "--cluster {given} is not a cluster: it must be NODESxDEVICESxKIND, as 2x8xH100-80GB, or a TOML file; kinds are {}",
+        "--cluster {given} is not a cluster: it must be NODESxDEVICESxKIND, as in 2x8xH100-80GB, or a TOML file; kinds \
+        are {}",
         kinds::names()
     )]
     Form {

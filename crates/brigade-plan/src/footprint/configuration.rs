@@ -218,7 +218,7 @@ impl Configuration {
         let pipeline = Pipeline::new(self.kind(), self.pp, self.chunks, self.micro_batches)?;
         let blocks = self.split.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
         if blocks > MOST_BLOCKS {
-            let allowed = format!("{MOST_BLOCKS} blocks are the most");
+            let allowed = format!("there can be at most {MOST_BLOCKS} blocks");
             return Err(setting("sum of pipeline.stages", blocks, allowed));
         }
         by_hand(&self.split, blocks, self.pp * self.chunks)?;
@@ -261,7 +261,7 @@ impl Configuration {
             if !(in_order && in_model && unit.users.first() == Some(&unit.home)) {
                 let home = unit.home;
                 let allowed =
-                    format!("they must be in order, of {blocks} blocks, and begin with the home, {home}");
+                    format!("they must be in order, from {blocks} blocks, and begin with the home, {home}");
                 return Err(setting(format!("users of unit {index}"), &unit.users, allowed));
             }
         }
@@ -275,10 +275,10 @@ impl Configuration {
         self.compression.check().or_else(|error| refused(&error.to_string()))?;
         match method {
             Method::None => Ok(()),
-            _ if self.reduce_bytes != 4 => refused("codes are made of fp32 (compute.reduce_dtype)"),
-            Method::PowerSgd if self.replicas > 1 => refused("it takes whole matrices, not shards of them"),
+            _ if self.reduce_bytes != 4 => refused("codes are made from fp32 (compute.reduce_dtype)"),
+            Method::PowerSgd if self.replicas > 1 => refused("it needs whole matrices, not shards of them"),
             Method::PowerSgd if self.sums_each_micro_batch() => {
-                refused("it takes zero.reduce_every = \"step\"")
+                refused("it needs zero.reduce_every = \"step\"")
             }
             _ => Ok(()),
         }

@@ -76,7 +76,7 @@ impl ModelShape {
             return Self::read(Path::new(&folder));
         }
         let needed = |field: &str, value: Option<usize>| {
-            value.ok_or_else(|| wrong(&file, &format!("model.{field}"), "(absent)", "a plan needs it"))
+            value.ok_or_else(|| wrong(&file, &format!("model.{field}"), "(absent)", "planning needs it"))
         };
         let (hidden, layers, heads) =
             (needed("width", width)?, needed("layers", layers)?, needed("heads", heads)?);
@@ -91,9 +91,8 @@ impl ModelShape {
             ));
         }
         let vocabulary = match vocabulary {
-            0 => tokens(&described.data.tokenizer).ok_or_else(|| {
-                wrong(&file, "model.vocabulary", 0, "the tokens of the tokenizer; name their number")
-            })?,
+            0 => tokens(&described.data.tokenizer)
+                .ok_or_else(|| wrong(&file, "model.vocabulary", 0, "the number of the tokenizer's tokens"))?,
             given => given,
         };
         let tied = described.model.tied_head.unwrap_or(true);

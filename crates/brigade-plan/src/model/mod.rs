@@ -77,7 +77,7 @@ impl ModelShape {
     /// let model = ModelShape::llama("8.86B", 32, 4096, 32, 32, 14336, 131_072, false);
     /// assert_eq!(model.parameters() / 10_000_000, 885);
     /// ```
-    #[expect(clippy::too_many_arguments, reason = "they are the columns by which papers describe models")]
+    #[expect(clippy::too_many_arguments, reason = "x")]
     pub fn llama(
         name: &str,
         layers: usize,

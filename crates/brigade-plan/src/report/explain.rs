@@ -13,7 +13,7 @@ use crate::time::{Network, overlap};
 /// # Errors
 /// If the configuration cannot be.
 pub fn explain(workload: &Workload, evaluation: &Evaluation) -> Result<String, PlanError> {
-    let mut text = format!("How this comes about, for {}:\n", evaluation.candidate.label());
+    let mut text = format!("The formulas for {}:\n", evaluation.candidate.label());
     for line in memory(workload, evaluation).into_iter().chain(time(workload, evaluation)?) {
         text.push_str(&format!("  {line}\n"));
     }
@@ -77,7 +77,7 @@ fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
             bytes(parts.activations)
         ),
         format!(
-            "by the ZeRO paper's accounting, the whole model over dp {dp} would hold {:.1} GB a rank, and send {:.0} P numbers in a step",
+            "by the ZeRO paper's accounting, the whole model over dp {dp} would need {:.1} GB per rank, and send {:.0} P numbers per step",
             published::zero(whole, dp, candidate.zero) / 1e9,
             published::zero_volume(candidate.zero)
         ),
@@ -112,7 +112,7 @@ fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, Pla
             100.0 * evaluation.mfu
         ),
         format!(
-            "products reach {:.0}% of the peak where they are large, attention {:.0}%, all else {:.0}% of {:.0} GB/s; they compute for {}",
+            "large products reach {:.0}% of the peak, attention {:.0}%, all else {:.0}% of {:.0} GB/s; compute time {}",
             100.0 * device.efficiency.products,
             100.0 * device.efficiency.attention,
             100.0 * device.efficiency.memory,
@@ -122,7 +122,7 @@ fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, Pla
     ];
     if evaluation.parts.cores > 0.0 {
         lines.push(format!(
-            "{} ranks of a node share {} cores, which compute for others while one waits: {} more than with a core for each",
+            "{} ranks of a node share {} cores, which compute for others while one waits: {} more than with a core per rank",
             cluster.devices_per_node,
             cluster.host_cores,
             seconds(evaluation.parts.cores)

@@ -38,7 +38,7 @@ pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
             None => String::new(),
         };
         text.push_str(&format!(
-            "\nTensor parallelism is not built yet; this is what it would bring{brings}:\n{}\n",
+            "\nTensor parallelism (not built yet) would look like this{brings}:\n{}\n",
             table(&plan.tensor_parallel)
         ));
     }
@@ -135,7 +135,7 @@ fn alone(plan: &Plan) -> String {
         rows.push(vec![alone.name.to_owned(), bytes(alone.memory.total()), verdict]);
     }
     format!(
-        "What one technique alone would need on a rank, with a micro-batch of one sequence:\n{}\n",
+        "Memory per rank with one technique alone, and a micro-batch of one sequence:\n{}\n",
         aligned(rows).join("\n")
     )
 }

@@ -74,7 +74,7 @@ impl Pipeline {
 fn take_turn(done: &mut [usize], action: Action, task: Task) -> Result<Option<usize>, String> {
     let Some(next) = done.get_mut(task.chunk) else { return Ok(None) };
     if task.micro_batch != *next {
-        return Err(format!("{action} comes where the turn of micro-batch {next} is"));
+        return Err(format!("{action} comes when it is the turn of micro-batch {next}"));
     }
     *next += 1;
     Ok(Some(*next))

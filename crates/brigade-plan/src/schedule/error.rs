@@ -9,8 +9,8 @@ use super::PipelineScheduleKind;
 pub enum ScheduleError {
     /// A name that stands for no schedule.
     #[error(
-        "pipeline.schedule (--schedule) is \"{given}\", which is no schedule known here; allowed are \
-         gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 and zbv"
+        "pipeline.schedule (--schedule) is \"{given}\", which is not a known schedule; allowed are gpipe, \
+        1f1b, interleaved-1f1b, zb-h1, zb-h2 and zbv"
     )]
     Unknown {
         /// The name.

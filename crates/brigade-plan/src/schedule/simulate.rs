@@ -170,7 +170,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
             Some((from, before)) if from == rank => {
                 let before = self.index(before)?;
                 if !self.ranks[rank].done(pass)[before] {
-                    return Err(format!("{action} comes before what it starts from"));
+                    return Err(format!("{action} comes before its input"));
                 }
             }
             Some((from, _)) => {
@@ -275,7 +275,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
                 return fault(&format!("the second half of backward {task} is missing"));
             }
             if !rank.awaited.is_empty() {
-                return fault("it asks for a message that it does not use");
+                return fault("it receives a message that it does not use");
             }
         }
         let unread = self.channels.iter().filter(|(_, channel)| channel.sent.len() > channel.posted.len());

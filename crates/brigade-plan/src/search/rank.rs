@@ -195,7 +195,7 @@ fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
     let ranks = workload.cluster.devices();
     if divides {
         let text = format!("{ranks} ranks and {} sequences in a step", workload.global_batch);
-        return PlanError::Nothing(format!("{} does not go together with {text}", axes.asked()));
+        return PlanError::Nothing(format!("{} cannot be combined with {text}", axes.asked()));
     }
     let most = workload.model.blocks();
     // The smallest number of data-parallel ranks that a mesh of these ranks can have.

@@ -128,14 +128,14 @@ impl Workload {
                 return Err(PlanError::new("--slow-rank", format!("{rank}={factor}"), allowed));
             }
             if !(1.0..=1000.0).contains(factor) {
-                let allowed = "a rank takes from 1 to 1000 times as long as others, as in 3=1.3";
+                let allowed = "a rank must take 1 to 1000 times as long as others, as in 3=1.3";
                 return Err(PlanError::new("--slow-rank", format!("{rank}={factor}"), allowed));
             }
         }
         if self.cluster.device.peak(self.dtype) <= 0.0 {
             let device = &self.cluster.device;
             let allowed = format!(
-                "{} has no such products; {} are its fastest",
+                "{} has no hardware for it; its fastest types are {}",
                 device.name,
                 device.default_dtype().name()
             );

@@ -123,10 +123,10 @@ fn wrong_numbers_are_refused() {
         (Workload { sequence_length: 0, ..good.clone() }, "--sequence-length = 0"),
         (Workload { global_batch: 0, ..good.clone() }, "--global-batch-size = 0"),
         (Workload { slow_ranks: vec![(16, 2.0)], ..good.clone() }, "ranks 0 to 15"),
-        (Workload { slow_ranks: vec![(1, 0.5)], ..good.clone() }, "from 1 to 1000"),
+        (Workload { slow_ranks: vec![(1, 0.5)], ..good.clone() }, "1 to 1000"),
         (
             Workload { dtype: brigade_plan::cluster::Dtype::Bf16, ..workload(llama_8b(), "1x8xV100", 64, 8) },
-            "no such products",
+            "no hardware for it",
         ),
         (workload(llama_8b(), "64x8xH100", 4096, 7), "sequences (65536 tokens) would do"),
     ] {
@@ -228,7 +228,7 @@ fn shards_stay_near_where_there_are_many_ranks() {
     // Any divisor can be asked for, but none where nothing is sharded.
     assert_eq!(best(&Axes { replicate: vec![256], ..axes.clone() }).candidate.shards(), 4);
     let none = plan(&many, &Axes { zero: vec![0], replicate: vec![8], ..axes }, 1).unwrap_err().to_string();
-    assert!(none.contains("--zero 0 --replicate 8 does not go together"), "{none}");
+    assert!(none.contains("--zero 0 --replicate 8 cannot be combined"), "{none}");
 }
 
 #[test]

@@ -33,7 +33,8 @@ pub fn metrics_address(given: &str) -> Result<SocketAddr, String> {
     let port = given.parse().map(|port: u16| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     let address = port.or_else(|_| given.parse());
     address.map_err(|_| {
-        "it must be a port of this machine alone, as 9090, or ADDRESS:PORT, as 0.0.0.0:9090 for everybody"
+        "it must be a port for this machine only, as in 9090, or ADDRESS:PORT, as in 0.0.0.0:9090 for \
+        everybody"
             .into()
     })
 }
@@ -176,7 +177,7 @@ mod tests {
         let message = MetricsServer::start(held.address()).unwrap_err().to_string();
         assert!(
             message.starts_with(&format!(
-                "output.metrics_addr (--metrics-addr) {} cannot be taken",
+                "cannot listen on output.metrics_addr (--metrics-addr) {}",
                 held.address()
             )),
             "{message}"

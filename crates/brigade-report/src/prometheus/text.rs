@@ -9,7 +9,7 @@ pub fn text(record: &StepRecord, total_steps: u64, tokens: u64, restarts: u32) -
     let mut text = String::new();
     let gauges = [
         ("step", "Number of the last step.", Some(record.step as f64)),
-        ("total_steps", "Number of the last step that is asked for.", Some(total_steps as f64)),
+        ("total_steps", "Number of steps of the run.", Some(total_steps as f64)),
         ("loss", "Mean loss per target of the last step.", Some(record.loss)),
         (
             "validation_loss",
@@ -24,10 +24,10 @@ pub fn text(record: &StepRecord, total_steps: u64, tokens: u64, restarts: u32) -
         ("step_seconds", "Time of the last step on the slowest rank.", Some(record.step_seconds)),
         ("data_wait_seconds", "Of it, waiting for data.", Some(record.data_wait_seconds)),
         ("comm_wait_seconds", "Of it, waiting for other ranks.", Some(record.comm_wait_seconds)),
-        ("comm_hidden_seconds", "Collectives that nothing waited for.", record.comm_hidden_seconds),
+        ("comm_hidden_seconds", "Time of collectives that was hidden.", record.comm_hidden_seconds),
         ("peak_rss_bytes", "The largest resident memory of a rank.", Some(record.peak_rss_bytes as f64)),
         ("last_step_timestamp_seconds", "When the last step ended, in seconds since 1970.", record.time),
-        ("restarts", "How often the ranks were started again.", Some(f64::from(restarts))),
+        ("restarts", "How often the ranks were restarted.", Some(f64::from(restarts))),
     ];
     for (name, help, value) in gauges {
         if let Some(value) = value {
@@ -38,7 +38,7 @@ pub fn text(record: &StepRecord, total_steps: u64, tokens: u64, restarts: u32) -
     family(&mut text, "targets_total", "counter", "Targets since the ranks were started.");
     line(&mut text, "targets_total", "", tokens as f64);
     if !record.metrics.is_empty() {
-        family(&mut text, "metric", "gauge", "Further values of the last step.");
+        family(&mut text, "metric", "gauge", "Additional values of the last step.");
         for (name, value) in &record.metrics {
             let name = name.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n");
             line(&mut text, "metric", &format!("{{name=\"{name}\"}}"), *value);

@@ -269,7 +269,7 @@ impl Reporter {
         match written {
             Err(error) if self.goes_on => {
                 if !self.has_warned {
-                    self.console.note(&format!("{error}; the run goes on, and its metrics will have gaps"));
+                    self.console.note(&format!("{error}; the run continues, but its metrics will have gaps"));
                 }
                 self.has_warned = true;
                 Ok(())

@@ -106,7 +106,8 @@ impl Warnings {
         let excess = compute[rank] - peers(rank);
         (factor > SLOW && excess > DATA * self.middle(|recent| recent.step)).then(|| {
             format!(
-                "rank {rank} computes {factor:.2} times as long as the others that do the same; `brigade report {}` shows since when",
+                "rank {rank} takes {factor:.2} times as long as the other ranks for the same work; `brigade report {}` shows since \
+                when",
                 self.dir.display()
             )
         })
@@ -117,8 +118,8 @@ impl Warnings {
         let share = self.middle(|recent| recent.bubble) / self.middle(|recent| recent.step);
         (share > expected + BUBBLE).then(|| {
             format!(
-                "ranks stand idle for {:.0}% of a step because of the pipeline, where its schedule leaves {:.0}%; `--profile-steps {}..{}`, and then \
-                 `brigade inspect timeline {}`, say why",
+                "the pipeline leaves ranks idle for {:.0}% of a step, but its schedule only for {:.0}%; `--profile-steps {}..{}`, and then `brigade \
+                inspect timeline {}`, show why",
                 100.0 * share,
                 100.0 * expected,
                 step + 1,
@@ -171,10 +172,10 @@ mod tests {
         assert!(said([0.7, 0.7, 0.5, 0.5], [0.0, 0.04, 0.0, 0.0], 0.24).is_empty(), "stages may differ");
         let data = "step 15: ranks wait 12% of the time for data; `brigade report runs/a` shows which, and what to change";
         assert_eq!(said([0.7; 4], [0.0, 0.12, 0.0, 0.0], 0.2), [data]);
-        let slow = "step 15: rank 3 computes 1.50 times as long as the others that do the same; `brigade report runs/a` shows since when";
+        let slow = "step 15: rank 3 takes 1.50 times as long as the other ranks for the same work; `brigade report runs/a` shows since when";
         assert_eq!(said([0.7, 0.7, 0.4, 0.6], [0.0; 4], 0.2), [slow]);
         let idle = said([0.7; 4], [0.0; 4], 0.31);
         assert!(idle.len() == 1 && idle[0].contains("idle for 31% of a step"), "{idle:?}");
-        assert!(idle[0].contains("where its schedule leaves 20%; `--profile-steps 16..18`"), "{idle:?}");
+        assert!(idle[0].contains("but its schedule only for 20%; `--profile-steps 16..18`"), "{idle:?}");
     }
 }

@@ -67,22 +67,23 @@ pub fn heat(run: &Run) -> Option<Heat> {
     let measures = vec![
         measure(
             "own time",
-            "The time that a rank took for itself, without waiting for others, over the median of all ranks in that step. A row that \
-             stays above 1 is a slow rank, or a stage with more to do.",
+            "A rank's time without waiting for others, divided by the median of all ranks in that step. A row that stays above 1 is \
+            a slow rank, or a stage with more work.",
             "number",
             (0.7, Some(1.0), 1.5),
             own_over_median,
         ),
         measure(
             "waiting for ranks",
-            "The share of a step that a rank waited for others. The one that all wait for waits least.",
+            "The share of a step in which a rank waited for others. The rank that all others wait for waits \
+            least.",
             "percent",
             (0.0, None, 60.0),
             |seconds, rank| share(seconds, seconds.comm_wait.get(rank)?, rank),
         ),
         measure(
             "waiting for data",
-            "The share of a step that a rank waited for its data.",
+            "The share of a step in which a rank waited for its data.",
             "percent",
             (0.0, None, 30.0),
             |seconds, rank| share(seconds, seconds.data_wait.get(rank)?, rank),

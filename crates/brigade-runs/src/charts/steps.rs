@@ -96,18 +96,13 @@ fn wanted<'a>(records: &[StepRecord], unit: &str) -> Vec<Wanted<'a>> {
     ];
     all.extend(metric_charts(records));
     all.extend([
-        Wanted::new("learning-rate", "Learning rate", "number", "As the schedule gives it.")
+        Wanted::new("learning-rate", "Learning rate", "number", "As set by the schedule.")
             .with("learning rate", |record| Some(record.learning_rate)),
         Wanted::new("gradient-norm", "Gradient norm", "number", "Of the whole gradient, before clipping.")
             .log()
             .with("gradient norm", |record| Some(record.grad_norm)),
-        Wanted::new(
-            "throughput",
-            &format!("Throughput: {unit} per second"),
-            "rate",
-            "Of all ranks together.",
-        )
-        .with(&format!("{unit}/s"), |record| Some(record.tokens_per_second)),
+        Wanted::new("throughput", &format!("Throughput: {unit} per second"), "rate", "Total of all ranks.")
+            .with(&format!("{unit}/s"), |record| Some(record.tokens_per_second)),
         Wanted::new("mfu", "Model FLOPs utilization", "percent", "Of a device's peak, mean over the ranks.")
             .with("MFU", |record| record.mfu_percent),
     ]);
@@ -137,7 +132,7 @@ fn metric_charts<'a>(records: &[StepRecord]) -> Vec<Wanted<'a>> {
 
 /// Where a step's time went, mean over the ranks.
 fn time_chart<'a>(records: &[StepRecord]) -> Wanted<'a> {
-    let hint = "Means over the ranks. `other` is what no part counts: hooks, snapshots, and ranks that were done before the slowest.";
+    let hint = "Means over the ranks. `other` is the rest: hooks, snapshots, and time after a rank was done before the slowest.";
     let mut chart = Wanted::new("time", "Time of a step by part", "seconds", hint)
         .stacked()
         .with("forward", |record| Some(record.forward_seconds))
@@ -157,7 +152,7 @@ fn time_chart<'a>(records: &[StepRecord]) -> Wanted<'a> {
 
 /// Communication that is waited for, and that which is hidden, of runs that recorded it.
 fn communication_chart<'a>() -> Wanted<'a> {
-    let hint = "Collectives of a rank, mean over the ranks: waited for (exposed), and under way while it computed or the pipeline waited (hidden).";
+    let hint = "Collectives of a rank, mean over the ranks: waited for (exposed), or running while it computed or the pipeline waited (hidden).";
     Wanted::new("communication", "Communication of a step", "seconds", hint)
         .stacked()
         .with("exposed", |record| record.comm_hidden_seconds.map(|_| exposed_seconds(record)))
@@ -181,7 +176,7 @@ fn other_seconds(record: &StepRecord) -> f64 {
 }
 
 fn memory_chart<'a>() -> Wanted<'a> {
-    let hint = "The most so far, on the rank that holds most of each; the process as the system counts it.";
+    let hint = "The peak so far, on the rank with the most of each; the process as the system counts it.";
     Wanted::new("memory", "Memory of a rank by part", "bytes", hint)
         .with("parameters", |record| Some(record.memory.parameter_bytes_peak as f64))
         .with("gradients", |record| Some(record.memory.gradient_bytes_peak as f64))
@@ -193,7 +188,7 @@ fn memory_chart<'a>() -> Wanted<'a> {
 
 fn traffic_chart<'a>(records: &[StepRecord]) -> Wanted<'a> {
     let mut chart =
-        Wanted::new("traffic", "Sent in a step, by collective", "bytes", "By all ranks together.").stacked();
+        Wanted::new("traffic", "Sent in a step, by collective", "bytes", "Total of all ranks.").stacked();
     let kinds: BTreeSet<&String> = records.iter().flat_map(|record| record.collectives.keys()).collect();
     for kind in kinds {
         let name = kind.clone();

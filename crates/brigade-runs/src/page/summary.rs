@@ -88,7 +88,7 @@ pub fn notes(run: &Run, data: &PageData) -> Vec<String> {
     }
     if run.history.is_empty() {
         notes.push(
-            "The run was written by a version that kept no history: starts and failures are not shown."
+            "The run was written by a version without a history: starts and failures are not shown."
                 .to_owned(),
         );
     }

@@ -29,7 +29,7 @@ impl Run {
             more => format!(" (and {more} more)"),
         };
         differ(format!(
-            "it trained another model, with {} = {}, not {}{more}",
+            "it trained a different model, with {} = {}, not {}{more}",
             first.name,
             value(&first.other),
             value(&first.own)
@@ -94,7 +94,7 @@ mod tests {
         let message = first.check_compares(&wider).unwrap_err().to_string();
         assert_eq!(
             message,
-            "b does not compare with a: it trained another model, with model.width = 16, not 8 (and 1 more)"
+            "b cannot be compared with a: it trained a different model, with model.width = 16, not 8 (and 1 more)"
         );
     }
 }

@@ -138,13 +138,13 @@ fn gap(smallest: &Profile, largest: &Profile) -> Vec<Part> {
 fn parts(profile: &Profile) -> Vec<(String, f64)> {
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let mut parts = vec![
-        ("computing, which takes longer for as much".to_owned(), profile.compute),
+        ("computing, which takes longer for the same work".to_owned(), profile.compute),
         ("waiting for data".to_owned(), most(&profile.data_wait_of)),
         ("other work of the training thread".to_owned(), most(&profile.rest_of)),
-        ("ranks that take turns in being late".to_owned(), profile.jitter),
+        ("ranks that take turns being late".to_owned(), profile.jitter),
     ];
     match profile.stage_count() {
-        1 => parts.push(("a rank that is slow".to_owned(), most(&profile.compute_of) - profile.compute)),
+        1 => parts.push(("a slow rank".to_owned(), most(&profile.compute_of) - profile.compute)),
         _ => {
             parts.push(("stages with unequal work".to_owned(), profile.imbalance()));
             parts.push(("the pipeline's bubble".to_owned(), (profile.bubble - profile.imbalance()).max(0.0)));

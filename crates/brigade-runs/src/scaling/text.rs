@@ -36,10 +36,9 @@ impl fmt::Display for Scaling {
             }
         }
         match self.findings.is_empty() {
-            true => writeln!(
-                f,
-                "\nNothing stands out that would make the largest run faster by more than a few percent."
-            ),
+            true => {
+                writeln!(f, "\nNo single change would make the largest run more than a few percent faster.")
+            }
             false => {
                 writeln!(f, "\nWhat to change first:")?;
                 (self.findings.iter().enumerate())
@@ -70,9 +69,9 @@ impl Scaling {
         if let Some(CommunicationModel { latency, bandwidth }) = self.communication {
             let bytes = match bandwidth.is_finite() {
                 true => format!("{:.3} GB/s of a rank", bandwidth / 1e9),
-                false => "bytes cost nothing that can be told".to_owned(),
+                false => "bytes cost nothing measurable".to_owned(),
             };
-            writeln!(f, "Communication that is not hidden: {} a message, {bytes}", duration(latency))?;
+            writeln!(f, "Exposed communication: {} per message, {bytes}", duration(latency))?;
         }
         let Profile { step, communication, hidden, .. } = &last.profile;
         if let Some(hidden) = hidden.filter(|hidden| hidden + communication > 0.0) {

@@ -55,7 +55,7 @@ pub async fn check(State(access): State<Arc<Access>>, request: Request, next: Ne
         return response;
     }
     let what = match *access {
-        Access::Loopback => "this page is for this machine alone",
+        Access::Loopback => "this page is only for this machine",
         Access::Token(_) => "give the token: ?token=…",
     };
     (StatusCode::FORBIDDEN, what).into_response()

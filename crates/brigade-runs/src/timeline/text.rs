@@ -51,7 +51,7 @@ impl Idle {
             }
             Reason::Communication { what } => format!("{percent} for {what} itself"),
             Reason::LastRank { rank, what } => {
-                format!("{percent} for rank {rank}, the last to come to {what}")
+                format!("{percent} for rank {rank}, the last to reach {what}")
             }
             Reason::Stage { rank } => {
                 let stage = self.ranks.get(*rank).map_or(0, |other| other.stage);
@@ -78,7 +78,7 @@ impl fmt::Display for Advice {
             ),
             None => writeln!(
                 f,
-                "the schedule leaves {idle:.0}% idle with that, and no other split of the blocks less"
+                "the schedule leaves {idle:.0}% idle with that, and no other split of the blocks leaves less"
             ),
         }
     }

@@ -91,7 +91,7 @@ fn a_split_that_leaves_less_idle_is_named() {
     let said = idle(&timeline).to_string();
     for expected in [
         "step 4, 1.00 s each",
-        "rank 0 waits 80%: 60% for rank 1 (stage 1 has 3.00 times its work), 10% for rank 1, the last to come to all_reduce",
+        "rank 0 waits 80%: 60% for rank 1 (stage 1 has 3.00 times its work), 10% for rank 1, the last to reach all_reduce",
         "`pipeline.stages = [2, 2]` would leave 11%",
     ] {
         assert!(said.contains(expected), "{expected}: {said}");

@@ -75,7 +75,7 @@ fn ranks_that_take_turns() {
         Illness::Jitter,
         None,
         29.0,
-        &["another rank is last"],
+        &["a different rank is last"],
     );
 }
 
@@ -126,7 +126,7 @@ fn too_few_micro_batches_for_the_stages() {
 fn too_small_a_batch() {
     let simulated =
         Simulated { communication: (0.4, "all_reduce"), bytes: 1_000_000, ..Simulated::default() };
-    check(&simulated, Illness::SmallBatch, None, 39.0, &["the batch is too small for so many ranks"]);
+    check(&simulated, Illness::SmallBatch, None, 39.0, &["the batch is too small for this many ranks"]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub enum SectionName {
     Start,
     /// What the planner predicts, and what runs take.
     Plan,
-    /// Every way to train together, on slower and slower networks, and what becomes of the loss; needs what `cargo xtask network` needs.
+    /// Every strategy on slower and slower networks, and its effect on the loss; needs what `cargo xtask network` needs.
     Network,
 }
 

@@ -9,7 +9,7 @@ use super::command::UserCommand;
 use super::state::State;
 use crate::chaos::run::Reference;
 
-const IN_USE: &str = "another run is at work in this folder";
+const IN_USE: &str = "another run is using this folder";
 
 /// # Errors
 /// If something was lost, or a command's exit code contradicts what it left behind.
@@ -97,7 +97,7 @@ fn check_command(
             after.weights.is_some() && (*overwrite || before.weights.is_none())
         }
         (UserCommand::Consolidate { to: None, .. }, 2) if said(IN_USE) => trains,
-        (UserCommand::Consolidate { overwrite: false, .. }, 2) if said("is there already") => true,
+        (UserCommand::Consolidate { overwrite: false, .. }, 2) if said("already exists") => true,
         (UserCommand::Verify | UserCommand::List, 0) => true,
         (UserCommand::Consolidate { .. } | UserCommand::Verify, 1) => {
             before.newest.is_none() && (said("holds no checkpoint") || said("holds no whole checkpoint"))

@@ -23,7 +23,7 @@ pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
     let saved = own * (1.0 - share(2.0 * micro_batches) / share(micro_batches));
     Finding::new(Illness::Bubble, saved, profile.step, |gain| {
         format!(
-            "{stages} stages fill and drain with {micro_batches:.0} micro-batches a step, and stand idle for {:.0}% of it; twice as many micro-batches \
+            "{stages} stages fill and drain with {micro_batches:.0} micro-batches per step, and are idle for {:.0}% of it; twice as many micro-batches \
              (a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`) would make training about {gain:.0}% faster",
             100.0 * own / profile.step
         )
@@ -43,8 +43,9 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
         let saved = reduced * (1.0 - 1.0 / micro_batches);
         return Finding::new(Illness::RepeatedReduction, saved, profile.step, |gain| {
             format!(
-                "gradients are summed over the ranks after each of {micro_batches:.0} micro-batches, which takes {} of a step that backward does not hide; \
-                 `zero.reduce_every = \"step\"` sends {micro_batches:.0} times less and would make training about {gain:.0}% faster, for more memory",
+                "gradients are summed over the ranks after each of {micro_batches:.0} micro-batches, which takes {} of a step that backward does \
+                 not hide; `zero.reduce_every = \"step\"` sends {micro_batches:.0} times less, and would make training about {gain:.0}% faster for \
+                 more memory",
                 duration(reduced)
             )
         });
@@ -54,24 +55,25 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
             "`zero.prefetch = 2`, `zero.keep_gathered = true`, or a lower ZeRO stage gather earlier or less"
         }
         _ => {
-            "more micro-batches a step (`train.global_batch_size`) sum as much for more targets, and `compute.reduce_dtype = \"bf16\"` sends half"
+            "more micro-batches per step (`train.global_batch_size`) send the same bytes for more targets, and `compute.reduce_dtype = \
+            \"bf16\"` sends half"
         }
     };
     let small = is_latency(run, profile);
     let illness = if small { Illness::SmallBatch } else { Illness::ExposedCommunication };
     let why = match small {
         true => {
-            "so little is sent that this is the time of messages, not of bytes: the batch is too small for so many ranks; "
+            "so little is sent that this is latency, not bandwidth: the batch is too small for this many ranks; "
         }
         false => "",
     };
     let hidden = match profile.hidden {
-        Some(hidden) => format!(" (beside {} that it does)", duration(hidden)),
+        Some(hidden) => format!(" (and {} that it does)", duration(hidden)),
         None => String::new(),
     };
     Finding::new(illness, waited, profile.step, |gain| {
         format!(
-            "{} of a step ({:.0}%) is communication that computing does not hide{hidden}, mostly {what}; {why}{advice}; hidden entirely it would make training {gain:.0}% faster",
+            "{} of a step ({:.0}%) is communication that computing does not hide{hidden}, mostly {what}; {why}{advice}; hiding all of it would make training {gain:.0}% faster",
             duration(waited),
             100.0 * waited / profile.step
         )

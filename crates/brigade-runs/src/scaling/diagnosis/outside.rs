@@ -17,7 +17,7 @@ pub fn checkpoints(run: &Run) -> Option<Finding> {
     // As many as leave 1%.
     let enough = every.map(|every| (every * share / 0.01).ceil());
     let beside = match run.setting("checkpoint.asynchronous") {
-        Some("false") => "`checkpoint.asynchronous = true` writes beside training; ",
+        Some("false") => "`checkpoint.asynchronous = true` writes while training continues; ",
         _ => "",
     };
     Finding::new(Illness::Checkpoints, stall, whole, |gain| {
@@ -46,7 +46,7 @@ pub fn between_steps(run: &Run) -> Option<Finding> {
     let whole = training_seconds(&run.records) + all;
     let what = match validating > all / 2.0 {
         true => "mostly validation: a larger `train.validate_every`, or fewer `train.validation_samples`",
-        false => "restarts, hooks and what a loop of your own does; less of it",
+        false => "restarts, hooks and whatever your own loop does; less of it",
     };
     Finding::new(Illness::OutsideSteps, lost, whole, |gain| {
         format!("{} pass between steps, {what} would make training up to {gain:.0}% faster", duration(lost))

@@ -29,8 +29,8 @@ pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
         if since > 1 && since + FEWEST_SLOW <= last { format!(" since step {since}") } else { String::new() };
     let finding = Finding::new(Illness::SlowRank, excess(&rank), profile.step, |gain| {
         format!(
-            "rank {rank} takes {factor:.2} times as long as the others that do the same{since}, and they wait for it; on a processor like theirs, \
-             which it has for itself, training would be {gain:.0}% faster"
+            "rank {rank} takes {factor:.2} times as long as the others for the same work{since}, and they wait for it; on a processor like \
+            theirs, not shared with anything, training would be {gain:.0}% faster"
         )
     })?;
     Some(finding.at(rank))
@@ -78,8 +78,8 @@ fn peers(profile: &Profile, rank: usize) -> f64 {
 pub fn jitter(profile: &Profile) -> Option<Finding> {
     Finding::new(Illness::Jitter, profile.jitter, profile.step, |gain| {
         format!(
-            "in each step another rank is last, by {} on average, and all wait for it: something else runs on the machines, or their processors change \
-             their frequency; with a core of its own for each rank training would be {gain:.0}% faster",
+            "in each step a different rank is last, by {} on average, and all wait for it: something else runs on the machines, or their processors \
+            change frequency; with a core of its own for each rank, training would be {gain:.0}% faster",
             duration(profile.jitter)
         )
     })
@@ -91,8 +91,8 @@ pub fn host_stalls(profile: &Profile) -> Option<Finding> {
     let usual = median(others(&profile.rest_of, rank)).unwrap_or(0.0);
     let finding = Finding::new(Illness::HostStalls, most - usual, profile.step, |gain| {
         format!(
-            "rank {rank} neither computes nor waits for {} of each step, and the others wait for it: a hook, `Dataset::batch`, writing of files or a \
-             collector of garbage holds its thread; without that training would be {gain:.0}% faster",
+            "rank {rank} neither computes nor waits for {} of each step, and the others wait for it: a hook, `Dataset::batch`, writing files or a \
+            garbage collector holds its thread; without that, training would be {gain:.0}% faster",
             duration(most - usual)
         )
     })?;
@@ -107,8 +107,8 @@ pub fn starvation(profile: &Profile) -> Option<Finding> {
     let who = if is_one { format!("rank {rank} waits") } else { "ranks wait".to_owned() };
     let finding = Finding::new(Illness::InputStarvation, most, profile.step, |gain| {
         format!(
-            "{who} for data for {} of each step ({:.0}%): reading or tokenizing is too slow, or its disk is; data that is there in time would make \
-             training {gain:.0}% faster",
+            "{who} for data for {} of each step ({:.0}%): reading or tokenizing is too slow, or the disk is; data that arrives in time would make \
+            training {gain:.0}% faster",
             duration(most),
             100.0 * most / profile.step
         )
