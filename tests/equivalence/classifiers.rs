@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::case::{Case, floats, ints};
 
-const LENGTH: usize = 8;
-const VOCABULARY: usize = 40;
-const LABELS: usize = 3;
+pub const LENGTH: usize = 8;
+pub const VOCABULARY: usize = 40;
+pub const LABELS: usize = 3;
 
 fn config(family: &str) -> Config {
     let mut fields = json!({
@@ -29,13 +29,13 @@ fn config(family: &str) -> Config {
     Config::from_fields("config.json", fields.as_object().unwrap()).unwrap()
 }
 
-fn adapters(targets: &[&str]) -> LoraConfig {
+pub fn adapters(targets: &[&str]) -> LoraConfig {
     let targets = targets.iter().map(|target| (*target).to_owned()).collect();
     LoraConfig { rank: 2, alpha: 4.0, dropout: 0.2, targets, rslora: false }
 }
 
 /// Two rows, of which the first is a text of 5 tokens and padding.
-fn rows(number: usize) -> Tokens {
+pub fn rows(number: usize) -> Tokens {
     let mut bounds = [0, 5].repeat(5);
     bounds.extend((5..LENGTH as i64).flat_map(|at| [at, at + 1]));
     bounds.extend([0, LENGTH as i64].repeat(LENGTH));
@@ -46,7 +46,7 @@ fn rows(number: usize) -> Tokens {
 }
 
 /// Compares all meshes with one process; gives the names of the parameters that training has changed, and of all.
-fn changed<O: Activation, T: Clone>(
+pub fn changed<O: Activation, T: Clone>(
     model: impl Fn() -> Model<Tokens, O, T> + Sync,
     batch: impl Fn(usize) -> Batch<Tokens, T> + Sync,
 ) -> (Vec<String>, Vec<String>) {
