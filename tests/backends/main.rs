@@ -7,7 +7,6 @@
 mod backend;
 mod compare;
 mod kernels;
-mod measured;
 mod meshes;
 #[cfg(feature = "cuda")]
 mod nccl;
