@@ -7,6 +7,7 @@
 mod backend;
 mod compare;
 mod kernels;
+mod measured;
 mod meshes;
 #[cfg(feature = "cuda")]
 mod nccl;
