@@ -1,0 +1,211 @@
+//! What a run will hold and send, rank by rank, and whether the machine has that much memory.
+
+use anyhow::Context;
+use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
+use brigade_core::{
+    Activation, Batch, Chain, DP, EngineSettings, MeasuredActivations, Model, PP, REPLICATE, Recompute,
+};
+use brigade_files::write_atomic;
+use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory};
+
+use super::machine::Machine;
+use super::need::{Need, assessment};
+use crate::error::print_stderr;
+use crate::folder::MEMORY_PLAN;
+use crate::run::Session;
+use crate::settings::{Backend, RunPlan};
+
+/// What each rank of a run will hold and send, and what that means on this machine.
+pub(crate) struct MemoryPlan {
+    pub footprint: Footprint,
+    /// Why what blocks keep inside is not in it, if it is not.
+    pub unmeasured: Option<String>,
+    /// What the ranks of this machine need and what it has; none where that is unknown.
+    pub assessment: Option<Assessment>,
+}
+
+/// Whether a machine has what its ranks need.
+pub(crate) struct Assessment {
+    pub fits: bool,
+    /// Need and memory in words, and what would fit if this does not.
+    pub text: String,
+}
+
+/// Gives a micro-batch of so many samples.
+pub(crate) type Samples<'a, I, T> = &'a dyn Fn(usize) -> anyhow::Result<Batch<I, T>>;
+
+impl Session {
+    /// Measures the blocks and computes what each rank will hold and send.
+    ///
+    /// # Errors
+    /// If the model cannot be trained as it is configured.
+    pub(crate) fn memory_plan<I, O, T>(
+        &self,
+        plan: &RunPlan,
+        model: &Model<I, O, T>,
+        samples: Samples<'_, I, T>,
+    ) -> anyhow::Result<MemoryPlan>
+    where
+        I: Activation,
+        O: Activation,
+        T: Clone,
+    {
+        let machine = Machine::of(self);
+        let measured = self.measured(model, samples, self.settings.train.micro_batch_size);
+        let smaller = |size| self.measured(model, samples, size).ok();
+        self.plan_with(plan, model.chain(), machine.as_ref(), measured, &smaller)
+    }
+
+    /// On rank 0 of a process of its own, warns before anything large is allocated if the machine has less memory than the run needs, and
+    /// leaves a note of both for its launcher. `samples` are on the CPU's device, whatever the model's is.
+    pub(crate) fn check_memory<I, O, T>(
+        &self,
+        run: &RunPlan,
+        model: &Model<I, O, T>,
+        samples: Samples<'_, I, T>,
+    ) where
+        I: Activation,
+        O: Activation,
+        T: Clone,
+    {
+        let machine = Machine::of(self).filter(|_| self.rank() == 0);
+        let Some(machine) = machine else { return };
+        let note = |plan: &MemoryPlan| {
+            let path = self.out.join(MEMORY_PLAN);
+            // Without the notes the launcher says less after a failure, and a report less of memory, which is no reason to fail here.
+            drop(path.parent().map(std::fs::create_dir_all));
+            if let Some(assessment) = &plan.assessment {
+                drop(write_atomic(&path, assessment.text.as_bytes()));
+            }
+            let planned = serde_json::to_vec(&planned_memory(&plan.footprint)).unwrap_or_default();
+            drop(write_atomic(&self.out.join(PLANNED_MEMORY_FILE), &planned));
+        };
+        // Whatever is wrong with the model, the run itself finds and reports.
+        let plan = |measured, smaller: &dyn Fn(usize) -> Option<MeasuredActivations>| {
+            let plan = self.plan_with(run, model.chain(), Some(&machine), measured, smaller).ok()?;
+            note(&plan);
+            plan.assessment
+        };
+        // First without what takes memory itself to be measured.
+        let Some(mut assessment) = plan(Err(anyhow::anyhow!("it has not been measured yet")), &|_| None)
+        else {
+            return;
+        };
+        if assessment.fits && self.measures(model) {
+            self.heartbeat.send("measuring what the blocks need");
+            let measured = self.measured(model, samples, self.settings.train.micro_batch_size);
+            let smaller = |size| self.measured(model, samples, size).ok();
+            assessment = plan(measured, &smaller).unwrap_or(assessment);
+        }
+        if !assessment.fits && !self.quiet {
+            print_stderr(format_args!("warning: {}", assessment.text));
+        }
+    }
+
+    /// The plan with what was measured. `smaller` measures fewer samples.
+    fn plan_with<I: Activation, O: Activation>(
+        &self,
+        plan: &RunPlan,
+        chain: &Chain<I, O>,
+        machine: Option<&Machine>,
+        measured: anyhow::Result<MeasuredActivations>,
+        smaller: &dyn Fn(usize) -> Option<MeasuredActivations>,
+    ) -> anyhow::Result<MemoryPlan> {
+        let (measured, unmeasured) = match measured {
+            Ok(measured) if measured.saved_activations.is_empty() => {
+                (measured, Some("this system does not report the size of the heap".to_owned()))
+            }
+            Ok(measured) => (measured, None),
+            Err(error) => (MeasuredActivations::default(), Some(format!("{error:#}"))),
+        };
+        let configuration = configuration(plan, chain, measured)?;
+        let footprint = Footprint::of(&configuration)?;
+        let smaller = |size| {
+            let measured = smaller(size).filter(|_| unmeasured.is_none())?;
+            Some((measured.boundary_activations, measured.saved_activations))
+        };
+        let size = self.settings.train.micro_batch_size;
+        let assessment = machine.map(|machine| {
+            let alternatives = || configuration.alternatives(size, &chain.costs(), smaller);
+            let need = Need::of(&footprint, configuration.dp * configuration.replicas, machine);
+            let mut assessment = assessment(machine, &need, alternatives);
+            if unmeasured.is_some() {
+                assessment.text.push_str("; tensors saved inside blocks come on top of that");
+            }
+            assessment
+        });
+        Ok(MemoryPlan { footprint, unmeasured, assessment })
+    }
+
+    /// Whether a run measures what blocks keep inside, which it does on the CPU: for a GPU only where that takes little time.
+    fn measures<I: Activation, O: Activation, T>(&self, model: &Model<I, O, T>) -> bool {
+        self.settings.compute.backend == Backend::Cpu || model.is_soon_measured()
+    }
+
+    /// What the blocks need for so many samples, which are on the CPU's device.
+    fn measured<I: Activation, O: Activation, T: Clone>(
+        &self,
+        model: &Model<I, O, T>,
+        samples: Samples<'_, I, T>,
+        size: usize,
+    ) -> anyhow::Result<MeasuredActivations> {
+        anyhow::ensure!(
+            self.is_dry_run || self.measures(model),
+            "it is only measured on the CPU (by --dry-run)"
+        );
+        let batch = samples(size).context("reading samples")?;
+        let meter = brigade_cpu::heap_meter();
+        let EngineSettings { precision, schedule, chunks, .. } = &self.plan.engine;
+        let splits = schedule.splits_backward() && self.plan.mesh.size(PP) * chunks > 1;
+        Ok(model.measure_activations(batch, precision.compute, splits, meter.as_deref())?)
+    }
+}
+
+/// What the rank that needs most of each is planned to hold at its peak.
+fn planned_memory(footprint: &Footprint) -> PlannedMemory {
+    let most = |bytes: fn(&MemoryFootprint) -> u64| {
+        footprint.stages.iter().map(|stage| bytes(&stage.memory)).max().unwrap_or(0)
+    };
+    PlannedMemory {
+        parameter_bytes: most(|memory| memory.parameters.peak),
+        gradient_bytes: most(|memory| memory.gradients.peak),
+        optimizer_bytes: most(|memory| memory.optimizer.peak),
+        activation_bytes: most(|memory| memory.boundary_activations.peak),
+        saved_activation_bytes: most(|memory| memory.saved_activations.peak),
+    }
+}
+
+fn configuration<I: Activation, O: Activation>(
+    plan: &RunPlan,
+    chain: &Chain<I, O>,
+    measured: MeasuredActivations,
+) -> anyhow::Result<Configuration> {
+    let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;
+    Ok(Configuration {
+        units: chain.units(&plan.engine.groups)?,
+        boundary_activations: measured.boundary_activations,
+        saved_activations: measured.saved_activations,
+        pp: plan.mesh.size(PP),
+        dp: plan.mesh.size(DP),
+        replicas: plan.mesh.size(REPLICATE),
+        split: plan.split(&chain.costs())?,
+        schedule: *schedule,
+        chunks: *chunks,
+        micro_batches: plan.gradient_accumulation_steps,
+        sync_every: plan.engine.strategy.period(),
+        outer: plan.outer,
+        zero_stage: zero.stage,
+        reshard: zero.reshard_policy(plan.mesh.size(PP)),
+        prefetch: zero.prefetch,
+        reduce_each_micro_batch: zero.reduces_each_micro_batch(),
+        recompute_every: match recompute {
+            Recompute::None => 0,
+            Recompute::Every(k) => *k,
+        },
+        compute_bytes: precision.compute.bytes(),
+        reduce_bytes: precision.reduce.bytes(),
+        compression: plan.compression,
+        offload: offload.is_some(),
+        optimizer_bytes: plan.optimizer.state_bytes_per_value(&brigade_cpu::device()),
+    })
+}

@@ -1,0 +1,257 @@
+//! Descriptions of a run: the lines before it starts, and the text of a dry run.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::ops::Range;
+
+use brigade_core::compress::{Compression, Method};
+use brigade_core::plan::ranges;
+use brigade_core::{Activation, Batch, Chain, DATA, DP, Model, PP, REPLICATE, WORKERS};
+use brigade_data::Sampler;
+use brigade_report::counted;
+
+use super::balance::BlockSeconds;
+use super::same_bits::same_bits_note;
+use crate::error::DryRun;
+use crate::memory::{MemoryPlan, Samples};
+use crate::run::Session;
+use crate::settings::{Balance, RunPlan};
+
+impl Session {
+    /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
+    /// body; otherwise it does nothing. [`Session::train`] calls it first; call it yourself before work that a dry run should
+    /// skip.
+    ///
+    /// `micro_batch` gives a micro-batch of so many samples, on which each kind of block runs once, so that what blocks
+    /// keep inside is measured. Any values of the right shapes will do.
+    ///
+    /// # Errors
+    /// In a dry run.
+    pub fn stop_if_dry_run<I: Activation, O: Activation, T: Clone>(
+        &self,
+        model: &Model<I, O, T>,
+        micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
+    ) -> anyhow::Result<()> {
+        self.stop_if_dry_run_of(&self.plan, model, &micro_batch)
+    }
+
+    /// The same for a plan with what the program brings of its own.
+    pub(super) fn stop_if_dry_run_of<I: Activation, O: Activation, T: Clone>(
+        &self,
+        plan: &RunPlan,
+        model: &Model<I, O, T>,
+        micro_batch: Samples<'_, I, T>,
+    ) -> anyhow::Result<()> {
+        if !self.is_dry_run {
+            return Ok(());
+        }
+        model.chain().check_groups(&plan.engine.groups)?;
+        let memory = self.memory_plan(plan, model, micro_batch);
+        print_stdout(&self.description(plan, &self.config, model.chain(), memory));
+        Err(DryRun.into())
+    }
+
+    /// Lines on what is about to be trained, and how.
+    pub(super) fn summary_lines<I: Activation, O: Activation>(
+        &self,
+        (plan, seconds): (&RunPlan, &BlockSeconds),
+        chain: &Chain<I, O>,
+        total_steps: u64,
+        data: Option<(usize, &Sampler)>,
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        let (settings, workers) = (&self.settings.train, plan.mesh.size(WORKERS));
+        lines.push(format!("{}; mesh {}", self.world, mesh_text(plan)));
+        let length = match data {
+            Some((samples, sampler)) => {
+                let epochs = sampler.epochs_after(total_steps);
+                format!(
+                    "{}, {epochs:.2} epochs in {}",
+                    counted(samples, "sample"),
+                    counted(total_steps as usize, "step")
+                )
+            }
+            None => counted(total_steps as usize, "step"),
+        };
+        let blocks = counted(chain.parameters_by_block().len(), "block");
+        lines.push(format!("{} in {blocks}; {length}", counted(chain.parameters(), "parameter")));
+        lines.push(format!(
+            "global batch {} = {}dp {} x {} micro-batches of {}; learning rate {} ({})",
+            settings.global_batch_size,
+            if self.settings.strategy.has_workers() {
+                format!("workers {workers} x ")
+            } else {
+                String::new()
+            },
+            plan.data_ranks() / workers,
+            plan.gradient_accumulation_steps,
+            settings.micro_batch_size,
+            plan.learning_rate,
+            plan.learning_rate_reason
+        ));
+        lines.extend(self.settings.strategy.describe(workers));
+        lines.extend(self.settings.strategy.describe_servers(plan.data_ranks()));
+        if settings.sync_every > 1 {
+            lines.push(format!(
+                "an update after every {} steps, whose gradients are added up",
+                settings.sync_every
+            ));
+        }
+        if let Ok(schedule) = plan.lr_scheduler(total_steps)
+            && schedule.warmup_steps > total_steps
+        {
+            lines.push(format!(
+                "note: the warm-up of {} steps is longer than the run of {} steps; the peak learning rate is never reached",
+                schedule.warmup_steps, total_steps
+            ));
+        }
+        if settings.early_stopping_patience > 0 && settings.validate_every == 0 {
+            let what = "early stopping compares validations";
+            lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
+        }
+        lines.extend(compression_line(plan));
+        lines.extend(same_bits_note(&self.settings, plan));
+        lines.extend(parallelism_lines(plan, chain, seconds));
+        lines
+    }
+
+    /// The resolved configuration, the mesh, and the parameters of each block.
+    fn description<I: Activation, O: Activation>(
+        &self,
+        plan: &RunPlan,
+        config: &str,
+        chain: &Chain<I, O>,
+        memory: anyhow::Result<MemoryPlan>,
+    ) -> String {
+        let mut text = format!("{}\n", config.trim_end());
+        let _ = writeln!(text, "\n# world: {}", self.world);
+        let _ = writeln!(text, "# mesh: {} = {} ranks", mesh_text(plan), plan.mesh.world());
+        let _ = writeln!(
+            text,
+            "# gradient accumulation: {} micro-batches per rank and step",
+            plan.gradient_accumulation_steps
+        );
+        if plan.engine.strategy.period() > 1 {
+            let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
+        }
+        let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
+        for line in compression_line(plan).into_iter().chain(same_bits_note(&self.settings, plan)) {
+            let _ = writeln!(text, "# {line}");
+        }
+        for line in parallelism_lines(plan, chain, &BlockSeconds::new()) {
+            let _ = writeln!(text, "# {line}");
+        }
+        if self.settings.pipeline.balance == Balance::Measured {
+            text.push_str(
+                "# the run measures its blocks before the first step, and may divide them otherwise\n",
+            );
+        }
+        match memory {
+            Ok(MemoryPlan { footprint, unmeasured, assessment }) => {
+                let per = if plan.engine.strategy.period() > 1 { "update" } else { "step" };
+                let _ = writeln!(text, "# peak bytes of each rank, and what it sends per {per}:");
+                for line in footprint.render().lines() {
+                    let _ = writeln!(text, "#   {line}");
+                }
+                if let Some(why) = unmeasured {
+                    let _ = writeln!(text, "# what blocks keep inside (saved activations) is unknown: {why}");
+                }
+                if let Some(assessment) = assessment {
+                    let warning = if assessment.fits { "" } else { "warning: " };
+                    let _ = writeln!(text, "# {warning}{}", assessment.text);
+                }
+            }
+            Err(error) => {
+                let _ = writeln!(text, "# bytes of each rank: unknown, because {error}");
+            }
+        }
+        for (name, parameters) in chain.parameters_by_block() {
+            let _ = writeln!(text, "# block {name:<16} {parameters:>12} parameters");
+        }
+        let _ = writeln!(text, "# all   {:<16} {:>12} parameters", "", chain.parameters());
+        text
+    }
+}
+
+/// Which blocks each pipeline stage has, and what ZeRO shards.
+fn parallelism_lines<I: Activation, O: Activation>(
+    plan: &RunPlan,
+    chain: &Chain<I, O>,
+    seconds: &BlockSeconds,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let (true, Ok(split)) = (plan.mesh.size(PP) * plan.engine.chunks > 1, plan.split(&chain.costs())) {
+        let blocks = chain.parameters_by_block();
+        let names = ranges(&split).into_iter().map(|range| match range.len() {
+            1 => blocks[range.start].0.clone(),
+            _ => format!("{} to {}", blocks[range.start].0, blocks[range.end - 1].0),
+        });
+        let names: Vec<_> = names.collect();
+        let mut line = format!(
+            "pipeline {}: {} stages, blocks {split:?}: {}",
+            plan.engine.schedule,
+            plan.mesh.size(PP),
+            names.join(" | ")
+        );
+        if !seconds.is_empty() {
+            let seconds =
+                |range: Range<usize>| blocks[range].iter().map(|(name, _)| seconds[name]).sum::<f64>();
+            let times = ranges(&split).into_iter().map(|range| format!("{:.1}", 1e3 * seconds(range)));
+            let _ = write!(
+                line,
+                "; a micro-batch takes {} ms, as measured",
+                times.collect::<Vec<_>>().join(" | ")
+            );
+        }
+        lines.push(line);
+    }
+    if plan.engine.zero.stage > 0 {
+        let what = [
+            "",
+            "optimizer state",
+            "optimizer state and gradients",
+            "optimizer state, gradients and parameters",
+        ];
+        let what = what[usize::from(plan.engine.zero.stage.min(3))];
+        let replicas = match plan.mesh.size(REPLICATE) {
+            1 => String::new(),
+            replicas => format!(", {replicas} times"),
+        };
+        lines.push(format!(
+            "ZeRO-{}: {what} in {} shards{replicas}",
+            plan.engine.zero.stage,
+            plan.mesh.size(DP)
+        ));
+    }
+    lines
+}
+
+/// What gradients travel as, where they do not as they are.
+fn compression_line(plan: &RunPlan) -> Option<String> {
+    let Compression { method, warmup_steps, .. } = plan.compression;
+    let who = match plan.mesh.size(REPLICATE) {
+        _ if method == Method::None || plan.mesh.size_over(&DATA) == 1 => return None,
+        1 => "data-parallel ranks",
+        _ => "replicas",
+    };
+    let from = match warmup_steps {
+        0 => String::new(),
+        steps => format!(" from step {} on", steps + 1),
+    };
+    let feedback = match plan.compression.needs_error_feedback() {
+        true => "; what that leaves out is added to the next ones",
+        false => "",
+    };
+    Some(format!("gradients travel as {method} between {who}{from}{feedback}"))
+}
+
+/// The axes of the mesh with their sizes.
+fn mesh_text(plan: &RunPlan) -> String {
+    let axes = plan.mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size));
+    axes.collect::<Vec<_>>().join(" x ")
+}
+
+/// Prints to standard output; the run continues even if nobody reads it any more (`| head`).
+pub(crate) fn print_stdout(text: &str) {
+    drop(std::io::stdout().write_all(text.as_bytes()));
+}

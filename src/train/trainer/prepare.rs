@@ -1,0 +1,175 @@
+//! From a model to a run that is ready for its first step.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::bail;
+use brigade_core::{Activation, Engine, Model};
+
+use super::Trainer;
+use super::nonfinite::NonFiniteSteps;
+use crate::checkpoint::RunProgress;
+use crate::error::UsageError;
+use crate::run::Session;
+use crate::train::profile::Profile;
+use crate::train::start::file_names;
+use crate::train::watch::{Best, check_load_best, watches};
+use crate::training::{Training, WeightsFile};
+use crate::world::check_same;
+
+impl Session {
+    /// Makes a model ready to be trained by a loop of your own: see [`Trainer`]. The run starts from scratch or from a
+    /// checkpoint, as [`train`](Self::train) does. All ranks call it.
+    ///
+    /// A session has one run. Further models are part of it: see [`Trainer::add_model`].
+    ///
+    /// # Errors
+    /// If the model cannot be trained as the settings say, the run's folder or checkpoint cannot be used, or a rank failed. In a
+    /// [dry run](Self::stop_if_dry_run).
+    pub fn prepare<I, O, T>(
+        &self,
+        model: Model<I, O, T>,
+        mut training: Training<I, O, T>,
+    ) -> anyhow::Result<Trainer<'_, I, O, T>>
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone + 'static,
+    {
+        let mut plan = training.update.plan(&self.plan, &self.settings)?;
+        let first_samples = |size| training.first_samples(size, &self.device());
+        self.stop_if_dry_run_of(&plan, &model, &first_samples)?;
+        if self.has_run.replace(true) {
+            return Err(UsageError(anyhow::anyhow!(
+                "this session already has a run; additional models join it with `Trainer::add_model`"
+            ))
+            .into());
+        }
+        self.mark_preparing();
+        let (samples, validated) = training.sizes();
+        let shares = training.shares();
+        let mut sizes = format!("{samples} samples to train on, {validated} to validate on");
+        if let Some(shares) = shares.as_ref().filter(|shares| shares.len() > 1) {
+            let shares: Vec<String> =
+                shares.iter().map(|share| format!("{} x {}", share.len, share.weight)).collect();
+            sizes += &format!(", from sources by weights: {}", shares.join(", "));
+        }
+        check_same(self.group(), "dataset", &sizes)?;
+        let mut facts = self.facts.clone();
+        facts.insert("dataset".into(), sizes);
+        let sampler = shares.map(|shares| self.sampler(&shares)).transpose()?;
+        let total_steps = self.settings.total_steps(samples)?;
+        let profiled = self.settings.profile.range_within(total_steps)?;
+        let schedule = self.plan.lr_scheduler(total_steps)?;
+        let seconds = self.block_seconds(&plan, &model, &first_samples)?;
+        let costs = match seconds.is_empty() {
+            true => model.chain().costs(),
+            false => model.chain().parameters_by_block().iter().map(|(name, _)| seconds[name]).collect(),
+        };
+        plan.engine.split = plan.split(&costs)?;
+        let on_cpu = |size| training.first_samples(size, &brigade_cpu::device());
+        self.check_memory(&plan, &model, &on_cpu);
+        let model = training.add_metrics_to(model);
+        let metrics: Vec<String> =
+            model.metric_names().iter().chain(training.derived.names()).cloned().collect();
+        let metrics = checked_names(&metrics)?;
+        check_load_best(&self.settings, !training.hooks.is_empty())?;
+        let (early_stopping, best_checkpoint) = watches(&self.settings, metrics, validated > 0)?;
+        let mut summary = self.run_summary(
+            (&plan, &seconds),
+            model.chain(),
+            total_steps,
+            sampler.as_ref().map(|s| (samples, s)),
+        );
+        summary.extend(training.update.lines());
+        self.heartbeat.send("making the model");
+        let mut engine = Engine::new(model, self.seed(), &plan.optimizer, self.groups(), plan.engine)?;
+        brigade_cpu::trim_heap();
+        training.update.add_hooks_to(&mut engine);
+        let mut saver = self.saver()?;
+        summary.extend(self.check_storage(&saver)?);
+        let WeightsFile { name, holds } = training.weights;
+        let names = file_names(&self.out.join(name), &engine.shapes(), &training.mapping, holds)?;
+        let description = self.run_description(names, seconds)?;
+        let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
+        let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
+        let resumes = restored.is_some();
+        let progress = restored.map_or_else(RunProgress::default, |restored| restored.progress);
+        let profile = Profile::new(profiled, progress.step);
+        let nonfinite = NonFiniteSteps::new(self.settings.train.nonfinite_limit, progress.nonfinite);
+        let (nonfinite, update_position) = (Rc::new(nonfinite), progress.position);
+        let mut trainer = Trainer {
+            session: self,
+            engine,
+            training,
+            total_steps,
+            schedule,
+            saver,
+            reporter,
+            saved_step: resumes.then_some(progress.step),
+            progress,
+            description,
+            facts,
+            early_stopping,
+            best_checkpoint,
+            added: Vec::new(),
+            next_learning_rate: Rc::new(Cell::new(0.0)),
+            nonfinite,
+            sampler,
+            reader: None,
+            has_begun: false,
+            is_read: false,
+            update_began: None,
+            data_wait: Duration::ZERO,
+            update_position,
+            record: None,
+            reported: None,
+            is_unvalidated: false,
+            best_is_unsaved: false,
+            best_saved: Best::default(),
+            best_being_saved: Best::default(),
+            completed: Vec::new(),
+            is_preempted: false,
+            profile,
+            device_peak: 0,
+        };
+        trainer.next_learning_rate.set(trainer.learning_rate());
+        trainer.best_saved = trainer.best();
+        if resumes && trainer.is_over() {
+            trainer.note_nothing_left();
+        } else if trainer.profile.is_none() && !self.settings.profile.steps.is_empty() {
+            let (steps, done) = (&self.settings.profile.steps, trainer.progress.step);
+            trainer.note(&format!(
+                "no timeline of steps {steps} (profile.steps) is written: the run is at step {done}"
+            ));
+        }
+        self.mark_started();
+        Ok(trainer)
+    }
+}
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Says why a run that was resumed does not train on.
+    fn note_nothing_left(&mut self) {
+        let step = self.progress.step;
+        let text = match self.stopped() {
+            Some(why) => format!(
+                "the run ended after step {step} of {}, because {why}; nothing is left to do",
+                self.total_steps
+            ),
+            None => format!("all {step} steps are done; --steps N trains on"),
+        };
+        self.note(&text);
+    }
+}
+
+/// The names of a model's metrics, each of them once and none of those that are taken.
+fn checked_names(names: &[String]) -> anyhow::Result<&[String]> {
+    let mut seen = BTreeSet::from(["loss", "valid_targets", "target_weight"]);
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(name) => bail!("a metric is named `{name}`, but that name is taken; each metric needs its own"),
+        None => Ok(names),
+    }
+}
