@@ -82,3 +82,15 @@ fn a_dry_run_describes_and_trains_nothing() {
     assert!(text.contains("# the run will need about "), "{text}");
     assert!(!out.exists());
 }
+
+/// Of each of two micro-batches, 32 samples of 32 numbers and what describes them go to the second stage, and as much comes back.
+#[test]
+fn a_dry_run_of_a_pipeline_counts_what_its_stages_send() {
+    let output =
+        Command::new(example()).args(["--nproc-per-node", "2", "--pp", "2", "--dry-run"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("# mesh: pp 2 x dp 1 = 2 ranks"), "{text}");
+    assert!(text.contains("# gradient accumulation: 2 micro-batches per rank and step"), "{text}");
+    assert_eq!(text.matches("send 8.0 KiB in 2 calls").count(), 2, "{text}");
+}

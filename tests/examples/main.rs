@@ -16,8 +16,13 @@ fn ended_on_every_mesh(name: &str, four_ranks: &str, folder: &Path) -> Ended {
     let in_the_book = BOOK.command(name);
     assert!(in_the_book.flags.starts_with("--nproc-per-node 2 --out "), "{in_the_book:?}");
     let ended = brigade(&in_the_book, folder);
-    let meshes =
-        ["--nproc-per-node 1", four_ranks, "--nproc-per-node 2 --pp 2", "--nproc-per-node 2 --zero 3"];
+    let meshes = [
+        "--nproc-per-node 1",
+        four_ranks,
+        "--nproc-per-node 2 --pp 2",
+        "--nproc-per-node 2 --zero 3",
+        "--nproc-per-node 2 --transport tcp",
+    ];
     for (number, mesh) in meshes.into_iter().enumerate() {
         let command = in_the_book.with(format!("{mesh} --quiet --out mesh-{number}"));
         let other = brigade(&command, folder);
@@ -61,5 +66,6 @@ fn own_loop() {
 fn from_burn_train() {
     let folder = tempfile::tempdir().unwrap();
     // Its global batch has two micro-batches.
-    ended_on_every_mesh("from_burn_train", "--nproc-per-node 4 --dp 2 --pp 2", folder.path());
+    let ended = ended_on_every_mesh("from_burn_train", "--nproc-per-node 4 --dp 2 --pp 2", folder.path());
+    assert_eq!((ended.weights.len(), ended.reports.len()), (1, 4));
 }
