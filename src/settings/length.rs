@@ -106,7 +106,7 @@ mod tests {
         accumulating.train.sync_every = 3;
         assert_eq!(accumulating.total_steps(64).unwrap(), 9);
         assert_eq!(settings(5, 0.0).total_steps(64).unwrap(), 5);
-        for (epochs, samples, said) in [(1.0, 0, "no data"), (1e300, 64, "no end")] {
+        for (epochs, samples, said) in [(1.0, 0, "no data"), (1e300, 64, "never end")] {
             let message = settings(0, epochs).total_steps(samples).unwrap_err().to_string();
             assert!(message.starts_with("train.epochs (--epochs) = ") && message.contains(said), "{message}");
         }

@@ -90,6 +90,6 @@ fn it_is_given_or_measured() {
         (2, Balance::Measured, vec![1, 5]);
     assert_eq!(
         settings.plan(2, 1).unwrap_err().to_string(),
-        "pipeline.balance = measured is not possible: pipeline.stages = [1, 5] says how many blocks each stage has; give that or this"
+        "pipeline.balance = measured is not possible: pipeline.stages = [1, 5] already says how many blocks each stage has; set only one of the two"
     );
 }

@@ -55,7 +55,7 @@ fn who_is_missing_is_named() {
     let listener = listener();
     let joins = [(0, SHORT), (2, PATIENT)].map(|(rank, wait)| joining(Kind::Tcp, rank, 4, &listener, wait));
     let errors = failures(joins.into());
-    assert!(errors[0].contains("ranks [1, 3] of 4 did not come"), "{}", errors[0]);
+    assert!(errors[0].contains("ranks [1, 3] of 4 did not connect"), "{}", errors[0]);
     assert!(errors[1].contains("rank 2 was refused") && errors[1].contains("[1, 3]"), "{}", errors[1]);
 }
 
@@ -86,7 +86,7 @@ fn ranks_that_do_not_fit() {
         joining(Kind::Tcp, 1, 3, &at, PATIENT),
         joining(Kind::Tcp, 1, 3, &at, PATIENT),
     ]);
-    assert!(twice.iter().all(|error| error.contains("rank 1 came twice")), "{twice:?}");
+    assert!(twice.iter().all(|error| error.contains("rank 1 connected twice")), "{twice:?}");
 
     let at = listener();
     let sizes =
