@@ -4,7 +4,7 @@ use std::path::Path;
 
 use brigade_comm::{MAX_WORLD_SIZE, RAISE_OPEN_FILES, open_files_of_a_rank, ranks_within_open_files};
 pub use brigade_report::Finding;
-use brigade_report::HumanBytes;
+use brigade_report::{HumanBytes, counted};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use crate::settings::Backend;
@@ -49,7 +49,7 @@ fn cores() -> usize {
 fn processor() -> Finding {
     let memory = rustix::system::sysinfo();
     let bytes = HumanBytes(memory.totalram as u64 * u64::from(memory.mem_unit));
-    Finding::good("host", format!("{} cores, {bytes} of memory", cores()))
+    Finding::good("host", format!("{}, {bytes} of memory", counted(cores(), "core")))
 }
 
 /// Shared memory in files, which only NCCL uses: Brigade's own shared memory is anonymous.
@@ -81,14 +81,15 @@ fn open_files(limit: Rlimit, world_size: usize) -> Finding {
     let name = "open files (ulimit -Hn)";
     let Some(files) = limit.maximum else { return Finding::good(name, "unlimited") };
     let (need, most) = (open_files_of_a_rank(world_size), ranks_within_open_files(files));
-    let most = most.min(MAX_WORLD_SIZE as u64);
+    let most = most.min(MAX_WORLD_SIZE as u64) as usize;
+    let enough = format!("{files}, enough for worlds of {}", counted(most, "rank"));
     match files < need {
         true => Finding::bad(
             name,
-            format!("{files}, enough for worlds of {most} ranks"),
+            enough,
             format!("a rank of a world of {world_size} may need {need}: {RAISE_OPEN_FILES}"),
         ),
-        false => Finding::good(name, format!("{files}, enough for worlds of {most} ranks")),
+        false => Finding::good(name, enough),
     }
 }
 

@@ -325,7 +325,7 @@ impl ScheduleSettings {
         };
         if decay_steps > total_steps {
             let allowed =
-                format!("it must be at most the {total_steps} steps of the run (train.steps, train.epochs)");
+                format!("it must be at most {total_steps}, the steps of the run (train.steps, train.epochs)");
             return Err(SettingError::new("schedule.decay_steps", decay_steps, allowed));
         }
         Ok(LrScheduler { kind: self.name, warmup_steps, total_steps, min_ratio: self.min_ratio, decay_steps })

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use brigade_report::counted;
 use serde::{Deserialize, Serialize};
 
 use super::SettingError;
@@ -51,7 +52,8 @@ impl ProfileSettings {
     pub(crate) fn range_within(&self, total_steps: u64) -> Result<Option<RangeInclusive<u64>>, SettingError> {
         let range = self.range()?;
         if range.as_ref().is_some_and(|range| *range.end() > total_steps) {
-            let allowed = format!("the run has {total_steps} steps (train.steps, train.epochs)");
+            let allowed =
+                format!("the run has {} (train.steps, train.epochs)", counted(total_steps as usize, "step"));
             return Err(SettingError::new(OPTION, &self.steps, allowed));
         }
         Ok(range)

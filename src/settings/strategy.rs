@@ -8,6 +8,7 @@ use brigade_core::{
     Compressed, DP, Float, LocalUpdates, Mesh, OuterOptimizer, PP, Strategy, Synchronous, WORKERS,
 };
 use brigade_kernels::SgdConfig;
+use brigade_report::counted;
 use serde::{Deserialize, Serialize};
 
 use super::{OnNonFinite, SettingError, Settings};
@@ -100,14 +101,16 @@ impl StrategySettings {
             given => {
                 let nearest = (1..=given.min(world)).rev().find(|number| world.is_multiple_of(*number));
                 return refuse(format!(
-                    "it must divide the {world} ranks; the nearest is {}",
+                    "it must divide the {}; the nearest is {}",
+                    counted(world, "rank"),
                     nearest.unwrap_or(1)
                 ));
             }
         };
         match (workers, self.name) {
             (1, StrategyName::LocalSgd) => refuse(format!(
-                "{world} ranks make only one worker, which has no other to average with; it must be at least 2, or --strategy sync"
+                "in a world of {} there is only one worker, which has no other to average with; it must be at least 2, or --strategy sync",
+                counted(world, "rank")
             )),
             _ => Ok(workers),
         }
@@ -126,10 +129,13 @@ impl StrategySettings {
                 if self.outer_dtype == Float::Bf16 { "bf16" } else { "fp32" }
             ),
         };
-        let s = if workers == 1 { "" } else { "s" };
+        let each = match self.inner_steps {
+            1 => "every step".to_owned(),
+            steps => format!("every {steps} steps"),
+        };
         Some(format!(
-            "{workers} worker{s}, each with its own updates; after every {} steps {how}; the weights depend on the number of workers",
-            self.inner_steps
+            "{}, each with its own updates; after {each} {how}; the weights depend on the number of workers",
+            counted(workers, "worker")
         ))
     }
 

@@ -76,7 +76,7 @@ impl Session {
         let blocks = counted(chain.parameters_by_block().len(), "block");
         lines.push(format!("{} in {blocks}; {length}", counted(chain.parameters(), "parameter")));
         lines.push(format!(
-            "global batch {} = {}dp {} x {} micro-batches of {}; learning rate {} ({})",
+            "global batch {} = {}dp {} x {} of {}; learning rate {} ({})",
             settings.global_batch_size,
             if self.settings.strategy.has_workers() {
                 format!("workers {workers} x ")
@@ -84,7 +84,7 @@ impl Session {
                 String::new()
             },
             plan.data_ranks() / workers,
-            plan.gradient_accumulation_steps,
+            counted(plan.gradient_accumulation_steps, "micro-batch"),
             settings.micro_batch_size,
             plan.learning_rate,
             plan.learning_rate_reason
@@ -101,8 +101,9 @@ impl Session {
             && schedule.warmup_steps > total_steps
         {
             lines.push(format!(
-                "note: the warm-up of {} steps is longer than the run of {} steps; the peak learning rate is never reached",
-                schedule.warmup_steps, total_steps
+                "note: the warm-up of {} is longer than the run of {}; the peak learning rate is never reached",
+                counted(schedule.warmup_steps as usize, "step"),
+                counted(total_steps as usize, "step")
             ));
         }
         if settings.early_stopping_patience > 0 && settings.validate_every == 0 {
@@ -125,11 +126,11 @@ impl Session {
     ) -> String {
         let mut text = format!("{}\n", config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
-        let _ = writeln!(text, "# mesh: {} = {} ranks", mesh_text(plan), plan.mesh.world());
+        let _ = writeln!(text, "# mesh: {} = {}", mesh_text(plan), counted(plan.mesh.world(), "rank"));
         let _ = writeln!(
             text,
-            "# gradient accumulation: {} micro-batches per rank and step",
-            plan.gradient_accumulation_steps
+            "# gradient accumulation: {} per rank and step",
+            counted(plan.gradient_accumulation_steps, "micro-batch")
         );
         if plan.engine.strategy.period() > 1 {
             let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
@@ -188,9 +189,9 @@ fn parallelism_lines<I: Activation, O: Activation>(
         });
         let names: Vec<_> = names.collect();
         let mut line = format!(
-            "pipeline {}: {} stages, blocks {split:?}: {}",
+            "pipeline {}: {}, blocks {split:?}: {}",
             plan.engine.schedule,
-            plan.mesh.size(PP),
+            counted(plan.mesh.size(PP), "stage"),
             names.join(" | ")
         );
         if !seconds.is_empty() {
@@ -218,9 +219,9 @@ fn parallelism_lines<I: Activation, O: Activation>(
             replicas => format!(", {replicas} times"),
         };
         lines.push(format!(
-            "ZeRO-{}: {what} in {} shards{replicas}",
+            "ZeRO-{}: {what} in {}{replicas}",
             plan.engine.zero.stage,
-            plan.mesh.size(DP)
+            counted(plan.mesh.size(DP), "shard")
         ));
     }
     lines

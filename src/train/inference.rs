@@ -2,6 +2,7 @@
 
 use anyhow::bail;
 use brigade_core::{Activation, Engine, Model};
+use brigade_report::counted;
 
 use crate::dataset::Dataset;
 use crate::run::Session;
@@ -21,7 +22,7 @@ impl Session {
         T: Clone + 'static,
         V: Dataset<Input = I, Target = T>,
     {
-        check_same(self.group(), "dataset", &format!("{} samples", data.len()))?;
+        check_same(self.group(), "dataset", &counted(data.len(), "sample"))?;
         if data.len() == 0 {
             bail!("there are no samples to evaluate on");
         }

@@ -11,7 +11,7 @@ use brigade_data::{Sampler, Share};
 use brigade_files::write_atomic;
 use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
 use brigade_report::timeline::PROFILE_FOLDER;
-use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions};
+use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions, counted};
 
 use crate::checkpoint::{
     FIRST_MODEL, FileNames, Restored, RunDescription, Saver, refuse_checkpoints, restore,
@@ -107,7 +107,7 @@ impl Session {
                 0 => SettingError::new(
                     "train.epochs (--epochs)",
                     self.settings.train.epochs,
-                    format!("that makes {total_steps} steps, and {allowed}"),
+                    format!("that makes {}, and {allowed}", counted(total_steps as usize, "step")),
                 ),
                 steps => SettingError::new("train.steps (--steps)", steps, allowed),
             }

@@ -95,30 +95,32 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
 fn row_notes(PreparedSource { train: rows, .. }: &PreparedSource) -> Vec<String> {
     let Some(met) = rows.row_counts() else { return Vec::new() };
     let length = rows.sequence_length();
-    let (documents, filled) = (HumanCount(rows.tokens().document_count() as u64), met.inputs as f64);
+    let (documents, filled) = (rows.tokens().document_count(), met.inputs as f64);
     let percent = 100.0 * filled / (rows.len() * length).max(1) as f64;
     let layout = rows.options().layout;
     let mut notes = Vec::new();
     if layout == SequenceLayout::Bfd {
         notes.push(format!(
-            "{documents} documents fill {percent:.1}% of {} rows of {length} tokens (data.layout = \"bfd\")",
-            HumanCount(rows.len() as u64)
+            "{} in {} of {length} tokens, filled to {percent:.1}% (data.layout = \"bfd\")",
+            counted(documents, "document"),
+            counted(rows.len(), "row")
         ));
     }
     if met.long > 0 {
         let done = match rows.options().long {
-            LongExamples::Split => "are split into several".to_owned(),
-            _ => format!("are cut, by {} tokens in total", HumanCount(met.cut_tokens)),
+            LongExamples::Split => "split into several".to_owned(),
+            _ => format!("cut, by {} in total", counted(met.cut_tokens as usize, "token")),
         };
         notes.push(format!(
-            "{} of {documents} documents are longer than model.sequence_length = {length} and {done} (data.long)",
-            HumanCount(met.long)
+            "{} of {} longer than model.sequence_length = {length}, and {done} (data.long)",
+            HumanCount(met.long),
+            counted(documents, "document")
         ));
     }
     if met.unlearned > 0 {
         notes.push(format!(
-            "{} documents, or parts of them, are left out: within a row there is nothing in them to learn",
-            HumanCount(met.unlearned)
+            "{} left out, whole or in part: nothing to learn within a row",
+            counted(met.unlearned as usize, "document")
         ));
     }
     notes

@@ -11,6 +11,11 @@ pub(crate) fn aligned(rows: Vec<Vec<String>>) -> Vec<String> {
     rows.iter().map(row).collect()
 }
 
+/// A number of things by the name of one: "1 rank", "8 ranks".
+pub(crate) fn counted(count: usize, name: &str) -> String {
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A size in the largest binary unit that it fills. Own code for the same reason.
 pub(crate) fn bytes(size: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

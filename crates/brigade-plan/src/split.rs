@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::columns::counted;
+
 /// An impossible split.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{option} = {given} is not possible: {allowed}")]
@@ -26,7 +28,9 @@ pub fn balanced(costs: &[f64], stages: usize) -> Result<Vec<usize>, SplitError> 
             option: "mesh.pp x pipeline.chunks (--pp, --chunks)",
             given: stages.to_string(),
             allowed: format!(
-                "the model has {blocks} blocks, and no stage may be empty; at most {blocks} stages"
+                "the model has {}, and no stage may be empty; at most {}",
+                counted(blocks, "block"),
+                counted(blocks, "stage")
             ),
         });
     }
@@ -110,7 +114,10 @@ pub fn by_hand(counts: &[usize], blocks: usize, stages: usize) -> Result<(), Spl
     }
     if sum != blocks {
         let differs = if sum < blocks { "leaves some out" } else { "has more" };
-        return Err(error(format!("the model has {blocks} blocks, and the sum, {sum}, {differs}")));
+        return Err(error(format!(
+            "the model has {}, and the sum, {sum}, {differs}",
+            counted(blocks, "block")
+        )));
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use indicatif::{FormattedDuration, HumanBytes, HumanCount, HumanFloatCount};
 
+use crate::counted;
 use crate::record::{CheckpointRecord, DeviceMemory, RoundRecord, StepRecord, percent};
 
 /// A run in a few numbers, counted in this process alone. `Display` gives the lines to print.
@@ -247,10 +248,10 @@ impl fmt::Display for Summary {
             writeln!(f, "waiting       data {data:.1}%, other ranks {ranks:.1}%")?;
         }
         if let Some(RoundRecord { staleness_mean, staleness_max, waits, wait_seconds, .. }) = self.rounds {
-            let waits = HumanCount(waits);
+            let waits = counted(waits as usize, "time");
             writeln!(
                 f,
-                "staleness     {staleness_mean:.2} steps (mean), {staleness_max:.2} (most); workers waited {waits} times at the bound, {wait_seconds:.1} s"
+                "staleness     {staleness_mean:.2} steps (mean), {staleness_max:.2} (most); workers waited {waits} at the bound, {wait_seconds:.1} s"
             )?;
         }
         if self.checkpoints > 0 {

@@ -11,6 +11,7 @@ use anyhow::Context;
 use brigade_comm::{DType, FlightRecorder};
 use brigade_core::plan::{Action, Pass};
 use brigade_core::{Activity, PP, Span};
+use brigade_report::counted;
 use brigade_report::timeline::{PROFILE_FOLDER, Timeline, TimelineInfo, Track, Tracks, timeline_file};
 use serde_json::{Value, json};
 
@@ -175,8 +176,9 @@ impl Profile {
             (Ok(()), 0) => format!("timeline: {}", path.display()),
             (Ok(()), some) => {
                 format!(
-                    "timeline: {}; {some} operations of rank 0 were left out, because there were too many",
-                    path.display()
+                    "timeline: {}; {} of rank 0 left out, because there were too many",
+                    path.display(),
+                    counted(some as usize, "operation")
                 )
             }
         })

@@ -50,7 +50,8 @@ impl Session {
         self.mark_preparing();
         let (samples, validated) = training.sizes();
         let shares = training.shares();
-        let mut sizes = format!("{samples} samples to train on, {validated} to validate on");
+        let s = if samples == 1 { "" } else { "s" };
+        let mut sizes = format!("{samples} sample{s} to train on, {validated} to validate on");
         if let Some(shares) = shares.as_ref().filter(|shares| shares.len() > 1) {
             let shares: Vec<String> =
                 shares.iter().map(|share| format!("{} x {}", share.len, share.weight)).collect();
@@ -159,6 +160,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
                 "the run ended after step {step} of {}, because {why}; nothing is left to do",
                 self.total_steps
             ),
+            None if step == 1 => "its only step is done; --steps N trains on".to_owned(),
             None => format!("all {step} steps are done; --steps N trains on"),
         };
         self.note(&text);

@@ -5,8 +5,8 @@ use std::time::Instant;
 use anyhow::bail;
 use brigade_checkpoint::TrainState;
 use brigade_core::{Activation, StepReport};
-use brigade_report::RunEvent;
 use brigade_report::timeline::Track;
+use brigade_report::{RunEvent, counted};
 
 use super::Trainer;
 use super::nonfinite::reason;
@@ -154,10 +154,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
                 self.nonfinite.add(&format!("steps up to {}", report.step), report)?;
             }
             if outer.skipped > 0 {
-                let many = outer.skipped;
                 self.note(&format!(
-                    "steps up to {}: loss or gradient norm not finite in {many} updates of workers, which were skipped",
-                    report.step
+                    "steps up to {}: loss or gradient norm not finite in updates of workers: {} skipped",
+                    report.step,
+                    counted(outer.skipped as usize, "update")
                 ));
             }
             return Ok(());

@@ -210,7 +210,8 @@ fn on(mesh: &BTreeMap<String, u64>) -> String {
 fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
     let Manifest { step, state, files, .. } = checkpoint.manifest();
     let mut text = format!("step            {step}\n");
-    writeln!(text, "data            {} batches consumed", state.position)?;
+    let batches = if state.position == 1 { "batch" } else { "batches" };
+    writeln!(text, "data            {} {batches} consumed", state.position)?;
     writeln!(text, "mesh            {}", on(&state.mesh))?;
     for (what, value) in &state.facts {
         writeln!(text, "{what:<15} {value}")?;
@@ -235,9 +236,9 @@ fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
             .collect();
         writeln!(
             text,
-            "  {}: {} elements in {}{}",
+            "  {}: {} in {}{}",
             unit.name,
-            unit.elements,
+            counted(unit.elements as usize, "element"),
             unit.slots.join(", "),
             scalars.concat()
         )?;
@@ -320,6 +321,6 @@ fn written(
     let step = checkpoint.manifest().step;
     let files = consolidate(checkpoint, to, format, replaces)?.into_iter();
     Ok(files
-        .map(|(file, tensors)| format!("{}: {tensors} tensors of step {step}\n", file.display()))
+        .map(|(file, tensors)| format!("{}: {} of step {step}\n", file.display(), counted(tensors, "tensor")))
         .collect())
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
-use brigade::report::METRICS_FILE;
+use brigade::report::{METRICS_FILE, counted};
 use brigade::{UsageError, exit, has_option};
 use brigade_runs::Run;
 use brigade_runs::scaling::scaling;
@@ -95,7 +95,8 @@ fn train(command: &[OsString], ranks: usize, folder: &Path) -> anyhow::Result<()
     let status = child.stdin(Stdio::null()).stdout(Stdio::null()).status();
     let status = status.context("cannot start `brigade train`")?;
     if !status.success() {
-        bail!("the run on {ranks} ranks failed; the others were not started, and nothing is compared");
+        let ranks = counted(ranks, "rank");
+        bail!("the run on {ranks} failed; the others were not started, and nothing is compared");
     }
     Ok(())
 }

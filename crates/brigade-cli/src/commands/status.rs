@@ -159,7 +159,10 @@ fn text(seen: &Seen) -> String {
         }
         let left = seen.total_steps.map(|total| total.saturating_sub(last.step)).filter(|left| *left > 0);
         if let Some(left) = left.filter(|_| seen.state == RunState::Running) {
-            text.push_str(&format!("; {:.0} minutes to go", left as f64 * last.step_seconds / 60.0));
+            text.push_str(&format!(
+                "; {} to go",
+                counted((left as f64 * last.step_seconds / 60.0).round() as usize, "minute")
+            ));
         }
         text.push('\n');
     }

@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::Context;
 use brigade::CachedText;
+use brigade::report::counted;
 use brigade_hf::chat::{Chat, ChatTemplate};
 
 use super::Generator;
@@ -62,8 +63,9 @@ impl ChatSession {
             if model.fits(&tokens) {
                 if left_out > 0 {
                     brigade::print_stderr(format_args!(
-                        "note: the chat has more tokens than the model has positions ({}); its first {left_out} messages are dropped",
-                        model.model.sequence_length()
+                        "note: the chat has more tokens than the model has positions ({}); {} dropped from its beginning",
+                        model.model.sequence_length(),
+                        counted(left_out, "message")
                     ));
                 }
                 return Ok(Some(tokens));

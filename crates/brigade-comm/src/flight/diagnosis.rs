@@ -222,7 +222,8 @@ impl WorldRecords<'_> {
     fn nothing(&self) -> FailureReport {
         match &self.missing[..] {
             [] => {
-                let text = format!("nothing failed in the records of {} ranks", self.records.len());
+                let s = if self.records.len() == 1 { "" } else { "s" };
+                let text = format!("nothing failed in the records of {} rank{s}", self.records.len());
                 report(FailureKind::Nothing, [], text)
             }
             missing => {

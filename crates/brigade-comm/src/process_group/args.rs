@@ -56,12 +56,13 @@ impl OpArgs {
                 });
             }
         }
+        let s = if size == 1 { "" } else { "s" };
         match (root, peer) {
             (Some(root), _) if root >= size => {
-                Err(format!("root {root} is given, but the group has {size} ranks"))
+                Err(format!("root {root} is given, but the group has {size} rank{s}"))
             }
             (_, Some(peer)) if peer >= size => {
-                Err(format!("peer {peer} is given, but the group has {size} ranks"))
+                Err(format!("peer {peer} is given, but the group has {size} rank{s}"))
             }
             (_, Some(peer)) if peer == rank => {
                 Err(format!("peer {peer} is given, which is the caller itself"))

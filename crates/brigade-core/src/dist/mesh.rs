@@ -172,9 +172,10 @@ fn wrong_size(world: usize, axes: &[Axis]) -> Error {
         option: "mesh (--pp, --dp)",
         given: text(axes),
         allowed: format!(
-            "{} must be the world size, {world}; {nearest}, or start {} ranks (--nproc-per-node)",
+            "{} must be the world size, {world}; {nearest}, or start {} rank{} (--nproc-per-node)",
             names.join(" x "),
-            product(axes)
+            product(axes),
+            if product(axes) == 1 { "" } else { "s" }
         ),
     }
 }

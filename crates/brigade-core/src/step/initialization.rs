@@ -160,8 +160,9 @@ pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -
 pub(crate) fn check_mesh(mesh: &Mesh, ranks: usize, strategy: &dyn Strategy) -> Result<()> {
     if mesh.world() != ranks {
         return Err(Error::Model(format!(
-            "the mesh has {} ranks, but the group of all ranks has {ranks}",
-            mesh.world()
+            "the mesh has {} rank{}, but the group of all ranks has {ranks}",
+            mesh.world(),
+            if mesh.world() == 1 { "" } else { "s" }
         )));
     }
     let known = [WORKERS, PP, REPLICATE, DP];

@@ -32,7 +32,10 @@ where
         if given != own {
             return wrong(shape(given), format!("the engine has {}", shape(own)));
         }
-        let given = || format!("{} micro-batches", pipeline.micro_batches);
+        let given = || match pipeline.micro_batches {
+            1 => "1 micro-batch".to_owned(),
+            many => format!("{many} micro-batches"),
+        };
         if let Err(error) = pipeline.check() {
             return wrong(given(), error.to_string());
         }

@@ -129,8 +129,9 @@ where
     fn pass_of_server(&self, count: usize, clock: &mut Clock) -> Result<()> {
         if count > 0 {
             let rank = self.store.groups.data.rank();
+            let were = if count == 1 { "micro-batch was" } else { "micro-batches were" };
             return Err(Error::Model(format!(
-                "{count} micro-batches were given to a step on rank {rank}, which is a server and runs none"
+                "{count} {were} given to a step on rank {rank}, which is a server and runs none"
             )));
         }
         let pending = self.store.groups.data.all_gather_scalars(TargetSum::default().to_words());

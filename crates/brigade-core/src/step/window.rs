@@ -42,8 +42,9 @@ impl Window {
             Some(before) if before == count => return Ok(()),
             Some(before) => format!("the earlier steps of this update had {before}"),
         };
+        let were = if count == 1 { "micro-batch was" } else { "micro-batches were" };
         // Only this rank may know.
-        Err(Error::Model(format!("{count} micro-batches were given to a step on this rank: {allowed}")))
+        Err(Error::Model(format!("{count} {were} given to a step on this rank: {allowed}")))
     }
 
     /// Adds what a pass found.

@@ -55,8 +55,9 @@ impl ChatTemplate {
         let turns: Vec<_> = assistant_turns(chat).collect();
         if !turns.iter().all(|index| chat.learned[*index]) {
             if spans.len() != turns.len() {
-                let problem =
-                    format!("it marks {} parts for {} turns of the assistant", spans.len(), turns.len());
+                let [parts, turns] = [(spans.len(), "part"), (turns.len(), "turn")]
+                    .map(|(count, name)| format!("{count} {name}{}", if count == 1 { "" } else { "s" }));
+                let problem = format!("it marks {parts} for {turns} of the assistant");
                 return Err(self.wrong(format!("{problem}, so it is unclear which to learn")));
             }
             let mut turns = turns.into_iter();

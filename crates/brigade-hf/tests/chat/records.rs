@@ -108,5 +108,5 @@ fn marks_that_are_not_those_of_the_turns_do_not_say_which_are_learned() {
         { "role": "user", "content": "A" }, { "role": "assistant", "content": "B", "weight": 0 },
     ] });
     let message = tokens(Some(&template), &record).unwrap_err().to_string();
-    assert!(message.contains("it marks 2 parts for 1 turns of the assistant"), "{message}");
+    assert!(message.contains("it marks 2 parts for 1 turn of the assistant"), "{message}");
 }

@@ -2,7 +2,7 @@
 
 use super::{billions, seconds};
 use crate::cluster::Collective;
-use crate::columns::bytes;
+use crate::columns::{bytes, counted};
 use crate::memory::published;
 use crate::schedule::formula;
 use crate::search::{Evaluation, PlanError, Workload};
@@ -70,10 +70,10 @@ fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
             bytes(parts.optimizer)
         ),
         format!(
-            "activations: {in_flight} in flight on stage {} of {} ({kind}), each {} blocks; = {}",
+            "activations: {in_flight} in flight on stage {} of {} ({kind}), each of {}; = {}",
             evaluation.fullest_stage,
             candidate.pp,
-            evaluation.split.get(evaluation.fullest_stage).copied().unwrap_or(0),
+            counted(evaluation.split.get(evaluation.fullest_stage).copied().unwrap_or(0), "block"),
             bytes(parts.activations)
         ),
         format!(
@@ -122,9 +122,9 @@ fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, Pla
     ];
     if evaluation.parts.cores > 0.0 {
         lines.push(format!(
-            "{} ranks of a node share {} cores, which compute for others while one waits: {} more than with a core per rank",
-            cluster.devices_per_node,
-            cluster.host_cores,
+            "{} of a node share {}, which compute for others while one waits: {} more than with a core per rank",
+            counted(cluster.devices_per_node, "rank"),
+            counted(cluster.host_cores, "core"),
             seconds(evaluation.parts.cores)
         ));
     }
@@ -165,10 +165,10 @@ fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
     let gradient = layer * workload.reduce_bytes;
     let takes = network.collective(collective, gradient, ranks);
     let mut lines = vec![format!(
-        "{name} of a layer's gradients: {:.1} MB over {} ranks on {} nodes, {}: {}; {} of a step are not hidden",
+        "{name} of a layer's gradients: {:.1} MB over {} on {}, {}: {}; {} of a step are not hidden",
         gradient / 1e6,
-        ranks.size,
-        ranks.nodes(),
+        counted(ranks.size, "rank"),
+        counted(ranks.nodes(), "node"),
         workload.algorithm.name(),
         seconds(takes),
         seconds(evaluation.parts.reduce)
@@ -177,10 +177,10 @@ fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
         let replicas = network.ranks(candidate.replicate, candidate.tp * candidate.shards());
         let shard = gradient / candidate.shards() as f64;
         lines.push(format!(
-            "all-reduce of a layer's sums over {} replicas, once a step: {:.1} MB on {} nodes: {}",
+            "all-reduce of a layer's sums over {} replicas, once a step: {:.1} MB on {}: {}",
             replicas.size,
             shard / 1e6,
-            replicas.nodes(),
+            counted(replicas.nodes(), "node"),
             seconds(network.collective(Collective::AllReduce, shard, replicas))
         ));
     }

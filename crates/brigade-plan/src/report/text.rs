@@ -1,7 +1,7 @@
 //! The table of the best configurations, and what is known of the first.
 
 use super::{billions, command, count, failures, seconds};
-use crate::columns::{aligned, bytes};
+use crate::columns::{aligned, bytes, counted};
 use crate::search::{Evaluation, Plan, Workload};
 
 /// A plan for people. `model` is what the command of the best configuration names.
@@ -49,20 +49,19 @@ pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
 fn heading(workload: &Workload, plan: &Plan) -> String {
     let Workload { model, cluster, .. } = workload;
     format!(
-        "{}: {} parameters in {} blocks, {} without the embedding, which is how MFU counts them\n\
-         {}: {} {} of {} {}, {} each; {} sequences of {} tokens in a step ({} tokens), {}\n\
+        "{}: {} parameters in {}, {} without the embedding, which is how MFU counts them\n\
+         {}: {} of {} {}, {} each; {} of {} tokens in a step ({} tokens), {}\n\
          {} configurations, {} of which fit\n",
         model.name,
         billions(model.parameters() as f64),
-        model.blocks(),
+        counted(model.blocks(), "block"),
         billions(model.multiplying_parameters() as f64),
         cluster.name,
-        cluster.nodes,
-        if cluster.nodes == 1 { "node" } else { "nodes" },
+        counted(cluster.nodes, "node"),
         cluster.devices_per_node,
         cluster.device.name,
         bytes(cluster.device.memory),
-        workload.global_batch,
+        counted(workload.global_batch, "sequence"),
         workload.sequence_length,
         count(workload.tokens()),
         workload.dtype.name(),

@@ -7,6 +7,7 @@ use super::candidate::Candidate;
 use super::evaluate::{Evaluation, Evaluator};
 use super::rank::Found;
 use super::workload::{PlanError, Workload};
+use crate::columns::counted;
 use crate::memory::MemoryParts;
 use crate::schedule::PipelineScheduleKind;
 use crate::unshard::ReshardPolicy;
@@ -63,7 +64,7 @@ pub(super) fn advise(
         other.global_batch *= grows;
         if let Some(candidate) = fits(&other) {
             let batch = if grows > 1 {
-                format!(" and a global batch of {} sequences", other.global_batch)
+                format!(" and a global batch of {}", counted(other.global_batch, "sequence"))
             } else {
                 String::new()
             };

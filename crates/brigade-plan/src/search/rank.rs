@@ -9,6 +9,7 @@ use super::axes::{Axes, Tensor};
 use super::candidate::Candidate;
 use super::evaluate::{Evaluation, Evaluator};
 use super::workload::{PlanError, Workload};
+use crate::columns::counted;
 use crate::schedule::{PipelineScheduleKind, ScheduleError};
 use crate::unshard::ReshardPolicy;
 
@@ -194,7 +195,11 @@ impl Found {
 fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
     let ranks = workload.cluster.devices();
     if divides {
-        let text = format!("{ranks} ranks and {} sequences in a step", workload.global_batch);
+        let text = format!(
+            "{} and {} in a step",
+            counted(ranks, "rank"),
+            counted(workload.global_batch, "sequence")
+        );
         return PlanError::Nothing(format!("{} cannot be combined with {text}", axes.asked()));
     }
     let most = workload.model.blocks();

@@ -94,7 +94,7 @@ impl Job {
             && self.gpus > 0
             && value != self.gpus.to_string()
         {
-            let allowed = format!("each of the {} GPUs (--gpus) has a rank; leave it out", self.gpus);
+            let allowed = format!("each GPU of --gpus {} has a rank; leave it out", self.gpus);
             return Err(Error::value("--nproc-per-node", value, allowed));
         }
         if self.is_training()

@@ -26,7 +26,10 @@ impl Ssh {
     pub fn check(&self, job: &Job) -> Result<()> {
         if self.hosts.len() != job.nodes {
             let given = self.hosts.join(",");
-            let why = format!("there are {} hosts, but --nodes is {}", self.hosts.len(), job.nodes);
+            let why = match self.hosts.len() {
+                1 => format!("there is 1 host, but --nodes is {}", job.nodes),
+                hosts => format!("there are {hosts} hosts, but --nodes is {}", job.nodes),
+            };
             return Err(Error::value("--hosts", if given.is_empty() { "(none)" } else { &given }, why));
         }
         let of_names = |letter: char| letter.is_ascii_alphanumeric() || "-_.@:[]".contains(letter);

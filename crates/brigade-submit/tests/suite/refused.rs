@@ -24,7 +24,7 @@ fn jobs_that_no_system_takes() {
         (job("generate --out a"), "it must be train … or launch …"),
         (job("train"), "--out is needed"),
         (with("--node-rank 3"), "--node-rank 3 is not possible: the system numbers the nodes"),
-        (with("--nproc-per-node=4"), "--nproc-per-node 4 is not possible: each of the 8 GPUs"),
+        (with("--nproc-per-node=4"), "--nproc-per-node 4 is not possible: each GPU of --gpus 8"),
         (with("--preemption-grace soon"), "--preemption-grace soon is not possible"),
         (with("--set a.password=x"), "argument 5 of the command after -- contains a secret"),
         (Job { env: [("A B".into(), String::new())].into(), ..fine.clone() }, "--env A B is not possible"),

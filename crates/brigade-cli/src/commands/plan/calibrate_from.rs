@@ -9,7 +9,7 @@ use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
 use brigade::plan::search::{Calibrated, Candidate, MeasuredStep, Workload, calibrate};
-use brigade::report::RunEvent;
+use brigade::report::{RunEvent, counted};
 use brigade::{CONFIG_FILE, ZeroSettings};
 use brigade_runs::Run;
 use brigade_runs::scaling::Profile;
@@ -35,9 +35,9 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let profile = Profile::of(&run);
     ensure!(
         profile.steps >= STEPS,
-        "{} has {} steps after its first ones; calibration needs {STEPS}",
+        "{} has {} after its first ones; calibration needs {STEPS}",
         file.display(),
-        profile.steps
+        counted(profile.steps, "step")
     );
     let config = dir.join(CONFIG_FILE);
     ensure!(config.is_file(), "{} is missing; it says what the run computed", config.display());
@@ -48,10 +48,10 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let found = calibrate(&workload, &candidate, &measured(&profile))
         .with_context(|| format!("--calibrate-from {}", dir.display()))?;
     let text = format!(
-        "# Measured from the run {}: {}, {} steps of {:.4} s.\n{}",
+        "# Measured from the run {}: {}, {} of {:.4} s.\n{}",
         dir.display(),
         candidate.label(),
-        profile.steps,
+        counted(profile.steps, "step"),
         profile.step,
         found.cluster.to_toml()
     );
@@ -102,8 +102,9 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
             let cluster = Cluster::read(given)?;
             ensure!(
                 cluster.devices() == ranks,
-                "--cluster {given} has {} devices, but the run {dir} had {ranks} ranks",
-                cluster.devices()
+                "--cluster {given} has {}, but the run {dir} had {}",
+                counted(cluster.devices(), "device"),
+                counted(ranks, "rank")
             );
             cluster
         }

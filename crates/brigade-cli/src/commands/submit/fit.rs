@@ -5,6 +5,7 @@ use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Workload, plan};
+use brigade::report::counted;
 use brigade_submit::{GpuKind, Job};
 
 use crate::commands::train::TrainArgs;
@@ -30,8 +31,8 @@ fn planned(args: &TrainArgs, job: &Job, kind: &GpuKind) -> anyhow::Result<(Strin
     if let Some(best) = plan.best.first().filter(|_| train.steps > 0) {
         let hours = best.seconds * train.steps as f64 / 3600.0;
         text.push_str(&format!(
-            "{} steps take {hours:.1} hours with the first plan, {:.0} GPU hours\n",
-            train.steps,
+            "{}: {hours:.1} hours with the first plan, {:.0} GPU hours\n",
+            counted(train.steps as usize, "step"),
             hours * (job.nodes * job.gpus) as f64
         ));
     }

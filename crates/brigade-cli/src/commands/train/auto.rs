@@ -10,7 +10,7 @@ use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Plan, Tensor, Workload, plan};
-use brigade::report::{HumanBytes, HumanCount, memory_capacity};
+use brigade::report::{HumanBytes, HumanCount, counted, memory_capacity};
 use brigade::{
     Backend, Choice, Chosen, ForNodes, MicroBatchSize, Program, Ranks, SettingError, Settings,
     earlier_choice, has_option, without,
@@ -138,8 +138,8 @@ fn choose_mesh(
     let found = plan(&workload, &axes, 3).context("--mesh auto")?;
     let Some(best) = found.best.first() else {
         bail!(
-            "--mesh auto finds nothing that fits on {} ranks: {}",
-            ranks.world(),
+            "--mesh auto finds nothing that fits on {}: {}",
+            counted(ranks.world(), "rank"),
             render(&workload, &found, "MODEL").trim_end()
         );
     };
@@ -165,10 +165,10 @@ fn reason(workload: &Workload, plan: &Plan) -> String {
         format!("; next is {}, {slower:.0}% slower", next.candidate.label())
     });
     format!(
-        "{}, one of {} that fit {} ranks ({}): {} tokens/s predicted, {} of {} per rank, limited by {}{}",
+        "{}, one of {} that fit {} ({}): {} tokens/s predicted, {} of {} per rank, limited by {}{}",
         best.candidate.label(),
         plan.fitting,
-        workload.cluster.devices(),
+        counted(workload.cluster.devices(), "rank"),
         workload.cluster.name,
         HumanCount(best.tokens_per_second as u64),
         HumanBytes(best.memory.total()),
@@ -199,9 +199,9 @@ fn cluster(args: &TrainArgs, backend: Backend, ranks: &Ranks) -> anyhow::Result<
             let cluster = Cluster::read(given)?;
             ensure!(
                 cluster.devices() == ranks.world(),
-                "--cluster {given} has {} devices, but there are {} ranks",
-                cluster.devices(),
-                ranks.world()
+                "--cluster {given} has {}, but there are {}",
+                counted(cluster.devices(), "device"),
+                counted(ranks.world(), "rank")
             );
             return Ok(cluster);
         }

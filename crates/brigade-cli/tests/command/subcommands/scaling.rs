@@ -51,7 +51,7 @@ fn sizes_are_measured_and_compared() {
     }
     let done =
         place.run(&mut place.brigade(&format!("scaling --measure 1,2 --out b {train} --set train.steps=0")));
-    assert!(done.code == Some(1) && done.err.contains("the run on 1 ranks failed"), "{}", done.err);
+    assert!(done.code == Some(1) && done.err.contains("the run on 1 rank failed"), "{}", done.err);
 }
 
 /// Runs that were made ill on purpose: what is found first.

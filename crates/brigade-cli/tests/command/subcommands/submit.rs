@@ -105,7 +105,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
         "# jobset.json",
         "\"JobSet\"",
         "2x8xH100-80GB: 2 nodes of 8 H100-80GB",
-        "steps take",
+        "hours with the first plan",
         "submit:  kubectl create -f jobset.json",
     ] {
         assert!(done.out.contains(said), "{said}: {}", done.out);

@@ -142,7 +142,7 @@ fn settings() {
         ),
         (
             "--strategy local-sgd --nproc-per-node 1 --inner-steps 2",
-            ["strategy.workers (--workers) = 0", "1 ranks make only one worker"],
+            ["strategy.workers (--workers) = 0", "in a world of 1 rank there is only one worker"],
         ),
         ("--workers 2", ["strategy.workers (--workers) = 2", "--strategy local-sgd or diloco"]),
         (

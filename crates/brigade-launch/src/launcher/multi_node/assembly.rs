@@ -139,16 +139,20 @@ impl Node<'_> {
         let Some(rendezvous) = &self.rendezvous else { return Err(self.rendezvous_failed("it is closed")) };
         let mut waiting = rendezvous.waiting();
         let there = waiting.len() + 1;
+        let (nodes_there, are) = match there {
+            1 => ("1 node".to_owned(), "is"),
+            many => (format!("{many} nodes"), "are"),
+        };
         let (count, args) = self.for_nodes.most(there).map_err(|reason| {
             rendezvous.refuse_all(&reason);
             let allowed =
                 format!("no number of nodes that --nnodes allows and that have joined can be used: {reason}");
-            Error::Flag { option: "--nnodes", value: format!("{there} nodes"), allowed }
+            Error::Flag { option: "--nnodes", value: nodes_there.clone(), allowed }
         })?;
         self.unused = self
             .for_nodes
             .refusal(there)
-            .map(|reason| format!("{there} nodes are there, of which {count} are used: {reason}"));
+            .map(|reason| format!("{nodes_there} {are} there, of which {count} are used: {reason}"));
         waiting.sort_by_key(|other| (!self.expected.contains(&other.node), other.node));
         waiting.truncate(count - 1);
         waiting.sort();

@@ -100,7 +100,12 @@ impl Event {
                     false => format!("; before on nodes {}", numbers(before)),
                 };
                 let why = unused.as_ref().map_or_else(String::new, |why| format!("; {why}"));
-                Some(format!("{} ranks on nodes {}{was}{why}", nodes.len() * nproc, numbers(nodes)))
+                let ranks = match nodes.len() * nproc {
+                    1 => "1 rank".to_owned(),
+                    many => format!("{many} ranks"),
+                };
+                let s = if nodes.len() == 1 { "" } else { "s" };
+                Some(format!("{ranks} on node{s} {}{was}{why}", numbers(nodes)))
             }
             _ => None,
         }

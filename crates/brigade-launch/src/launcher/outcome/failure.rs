@@ -188,6 +188,7 @@ fn write_others(f: &mut fmt::Formatter<'_>, others: &[OtherRank], with_heartbeat
     }
     match others.len().saturating_sub(SHOWN_OTHERS) {
         0 => Ok(()),
+        1 => f.write_str("\n  and 1 more rank"),
         more => write!(f, "\n  and {more} more ranks"),
     }
 }
