@@ -49,7 +49,7 @@ fn what_kubernetes_does_not_take() {
         refused(
             &kubernetes(Controller::JobSet),
             &Job { name: name.into(), ..fine.clone() },
-            &format!("--name {name} is not possible: Kubernetes wants"),
+            &format!("--name {name} is not possible: Kubernetes requires"),
         );
     }
     for controller in [Controller::JobSet, Controller::TrainJob] {

@@ -151,7 +151,7 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
     case("--to slurm --gpus 8 --env HF_TOKEN=abc -- train --out a", "--env HF_TOKEN contains a secret");
     case(
         "--to jobset --gpus 8 --image a:1 --name My_job -- train --out a",
-        "--name My_job is not possible: Kubernetes wants",
+        "--name My_job is not possible: Kubernetes requires",
     );
     case(
         "--to vertex --region r --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
