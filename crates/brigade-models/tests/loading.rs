@@ -190,7 +190,7 @@ fn shapes_are_compared_however_strictly_names_are() {
     for strict in [Strict::Yes, Strict::Parameters, Strict::No] {
         let error = chain(5).load_weights(&path, &plain(), strict).unwrap_err().to_string();
         assert!(
-            error.contains("tensor `head.linear.bias` is F32 [2], the model needs F32, F16 or BF16 [5]"),
+            error.contains("tensor `head.linear.bias` is F32 [2], but the model needs F32, F16 or BF16 [5]"),
             "{error}"
         );
     }
@@ -221,7 +221,7 @@ fn a_table_gets_rows_that_the_file_lacks() {
     // Fewer rows than the file has, or where it is not said, is a mistake.
     for (rows, mapping) in [(3, mapping), (6, plain())] {
         let error = table(rows).load_weights(&path, &mapping, Strict::Yes).unwrap_err().to_string();
-        assert!(error.contains("tensor `table.linear.weight` is F32 [4, 3], the model needs"), "{error}");
+        assert!(error.contains("tensor `table.linear.weight` is F32 [4, 3], but the model needs"), "{error}");
     }
 }
 

@@ -262,7 +262,7 @@ fn a_file_of_another_model_is_refused_by_name() {
     };
     let wider = load(GptConfig { width: 48, ..reference.config() });
     assert!(
-        wider.contains("`wpe.weight` is F32 [16, 24], the model needs F32, F16 or BF16 [16, 48]"),
+        wider.contains("`wpe.weight` is F32 [16, 24], but the model needs F32, F16 or BF16 [16, 48]"),
         "{wider}"
     );
     let deeper = load(GptConfig { layers: 4, ..reference.config() });

@@ -246,6 +246,6 @@ fn numbers_of_16_bits_are_read_back_and_those_that_do_not_fit_are_refused() {
     save_safetensors(&path, &[large], &WeightsMapping::default()).unwrap();
     let to = folder.path().join("none");
     let error = convert_weights(&[&path], &to, format(WeightsNumber::Fp16, 1 << 20)).unwrap_err().to_string();
-    assert!(error.contains("parameter `large` has the value 1e5, which fp16 cannot hold"), "{error}");
+    assert!(error.contains("parameter `large` has the value 1e5, which fp16 cannot represent"), "{error}");
     assert!(!to.exists());
 }

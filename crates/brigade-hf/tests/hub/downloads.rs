@@ -154,7 +154,7 @@ fn what_the_hub_does_not_have_is_said() {
         "{absent}"
     );
     let pickle = message(&hub);
-    assert!(pickle.contains("it has neither model.safetensors nor model.safetensors.index.json, but pytorch_model.bin, a Python pickle"), "{pickle}");
+    assert!(pickle.contains("it has neither model.safetensors nor model.safetensors.index.json, only pytorch_model.bin, a Python pickle"), "{pickle}");
     server.state().files.remove("pytorch_model.bin");
     assert!(message(&hub).ends_with("nor model.safetensors.index.json"));
     server.state().files.remove("config.json");
@@ -171,7 +171,7 @@ fn a_hub_that_fails_is_asked_again_but_not_for_ever() {
     let (hub, _folder) = super::hub(&server.endpoint);
     server.fail("?blobs=true", [Fault::Status(500); 3]);
     let text = message(&hub);
-    assert!(text.contains(" answers 500 ") && text.ends_with("(3 times)"), "{text}");
+    assert!(text.contains(" answered 500 ") && text.ends_with("(3 times)"), "{text}");
     assert_eq!(server.requests().len(), 3);
     server.fail("?blobs=true", [Fault::Status(418)]);
     assert!(message(&hub).contains(" answers 418 "));
@@ -189,7 +189,7 @@ fn a_silent_hub_has_a_deadline() {
     hub.timeout = Duration::from_millis(100);
     let begun = Instant::now();
     let text = message(&hub);
-    assert!(text.contains("cannot be reached: timeout"), "{text}");
+    assert!(text.contains(": timeout"), "{text}");
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 

@@ -175,12 +175,12 @@ fn what_does_not_fit_is_named() {
     let positions = |stored: Stored| WeightsMapping::default().rule("embedding.wpe", stored);
     contains(
         &load(&positions("embeddings".into())),
-        &["tensor `embeddings` is F32 [38, 20], the model needs F32, F16 or BF16 [7, 20]"],
+        &["tensor `embeddings` is F32 [38, 20], but the model needs F32, F16 or BF16 [7, 20]"],
     );
     contains(
         &load(&positions(Stored::tensor("embeddings").part(0, 30, 37))),
         &[
-            "`embeddings` is F32 [38, 20], the model needs F32, F16 or BF16 [37, 20] for its parameter `embedding.wpe` [7, 20]",
+            "`embeddings` is F32 [38, 20], but the model needs F32, F16 or BF16 [37, 20] for its parameter `embedding.wpe` [7, 20]",
             "stored as elements from 30 on of the 37 along dimension 0 of `embeddings`",
         ],
     );

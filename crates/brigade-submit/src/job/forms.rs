@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// A job's name after the folder of its results: small letters, digits and `-`.
+/// A job's name after the folder of its results: lowercase letters, digits and `-`.
 pub fn job_name(out: &str) -> String {
     let last = out.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
     let letters = last.chars().map(|letter| match letter.to_ascii_lowercase() {
@@ -107,7 +107,7 @@ mod tests {
         for name in ["", "A", "a_b", "a-", "-a", "7b", "ä", &"a".repeat(21)] {
             let message = dns_label("--name", name, 20).unwrap_err().to_string();
             assert!(
-                message.starts_with(&format!("--name {name} is not possible: Kubernetes wants")),
+                message.starts_with(&format!("--name {name} is not possible: Kubernetes requires")),
                 "{message}"
             );
         }
