@@ -107,7 +107,10 @@ fn of_two_texts_the_longer_one_is_cut() {
     }
     assert_eq!(tokenizer.encode_whole("abcd", 3).unwrap(), [0x61, 0x62, 256]);
     let error = tokenizer.encode_pair(["a", "b"], 1).unwrap_err().to_string();
-    assert!(error.contains("puts 2 special tokens around two texts, but at most 1 tokens are wanted"), "{error}");
+    assert!(
+        error.contains("puts 2 special tokens around two texts, but at most 1 tokens are wanted"),
+        "{error}"
+    );
 }
 
 #[test]
