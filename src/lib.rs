@@ -41,14 +41,14 @@
 //! ```
 //!
 //! `./program` trains on this machine, `./program --nproc-per-node 4 --pp 2` on two pipeline stages of two replicas each, and
-//! `./program --help` lists the flags. The rest of this page leads to the six things to do next.
+//! `./program --help` lists the flags. The rest of this page covers the six things to do next.
 //!
 //! # Bring a model
 //!
-//! A model is a [`Chain`] of [`Block`]s, each a Burn module: the output of one is the input of the next. Blocks are what is
-//! split into pipeline stages, sharded by ZeRO and checkpointed, so a transformer has one per layer. Blocks know nothing of
-//! ranks. `Chain::loss` adds the loss and makes it a [`Model`], and `Model::metric` adds metrics such as the accuracy. [`models`] reads and writes
-//! safetensors with Hugging Face's names. With the feature `text` it has a GPT-2 to start from, and `LanguageModel` runs the trained one.
+//! A model is a [`Chain`] of [`Block`]s, each a Burn module: the output of one is the input of the next. Blocks are the units that are split into
+//! pipeline stages, sharded by ZeRO and checkpointed, so a transformer has one per layer. Blocks know nothing about ranks. `Chain::loss` adds the
+//! loss and makes it a [`Model`], and `Model::metric` adds metrics such as the accuracy. [`models`] reads and writes safetensors with Hugging
+//! Face's names. With the feature `text` it has a GPT-2 to start from, and `LanguageModel` runs the trained one.
 //!
 //! # Bring data
 //!
@@ -83,8 +83,9 @@
 //! }
 //! ```
 //!
-//! [`Training`] joins the data with what else a run needs: validation data, metrics, hooks, the mapping of parameters in the
-//! file of weights. [`Session::train`] is the loop; with [`Session::prepare`] and a [`Trainer`] you write your own.
+//! [`Training`] combines the data with everything else that a run needs: validation data, metrics, hooks, the mapping of
+//! parameters to the weights file. [`Session::train`] is the loop; with [`Session::prepare`] and a [`Trainer`] you write
+//! your own.
 //!
 //! # Configure
 //!
@@ -108,8 +109,8 @@
 //! [`launch`] is the whole `main` of a program: it starts one process per core or GPU and supervises them, or joins the world
 //! if torchrun, Slurm, Kubernetes or MPI started it. `body` gets a [`Session`]: this process's rank, its device, and
 //! [`Session::train`]. A program with its own command line, data to prepare, or costs of blocks known in advance uses
-//! [`Program`] instead. [`launcher`] has the launcher itself, [`comm`] the process groups, and `BRIGADE_LOG` says what is
-//! logged ([`log`]).
+//! [`Program`] instead. [`launcher`] has the launcher itself, [`comm`] the process groups, and `BRIGADE_LOG` selects what
+//! is logged ([`log`]).
 //!
 //! # Checkpoint and resume
 //!
@@ -146,22 +147,22 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `autotune` (on by default) | with `cuda`: kernels that are fastest when timed; alone it builds nothing |
+//! | `autotune` (on by default) | with `cuda`: picks kernels by timing them; alone it builds nothing |
 //! | `text` | corpora, tokenizers and token files in [`data`], language models in [`models`], `TokenDataset`, `LanguageModel` |
 //! | `parquet` | `text`, and corpora in Parquet files |
 //! | `object-store` | checkpoints at `gs://` and `s3://`, and text there and at `https://` |
 //! | `cuda` | NVIDIA GPUs; NCCL is found at run time |
 //! | `wgpu` | GPUs of any vendor, through Vulkan |
 //!
-//! A program that trains a model of its own on the CPU needs none of them. Models are Burn modules, so the program and Brigade must
-//! use the same version of Burn: [`burn`] is the one that this version was built with. Either depend on `burn` in that version, or
-//! write `use brigade::burn;` where the code says `burn::`.
+//! A program that trains its own model on the CPU needs none of them. Models are Burn modules, so the program and Brigade must use
+//! the same version of Burn: [`burn`] is the version that Brigade was built with. Either depend on that version of `burn`, or write
+//! `use brigade::burn;` where the code says `burn::`.
 //!
 //! # Layers
 //!
 //! This crate runs programs. Below it, [`core`] has the training step and its strategies, [`plan`] the schedules and the
 //! arithmetic of memory and traffic; [`models`], [`data`], [`checkpoints`], [`report`], [`launcher`] and [`comm`] know nothing
-//! of each other.
+//! about each other.
 
 mod checkpoint;
 mod dataset;

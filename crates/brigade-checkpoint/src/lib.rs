@@ -13,15 +13,15 @@
 //!
 //! Invariants, for every kind of storage:
 //!
-//! - **Visible means complete.** A save is written where no reader looks, flushed to the disk, and becomes visible by one
-//!   operation of the storage. A process that dies at any instant leaves the old checkpoint or the new one.
+//! - **Visible means complete.** A save is written where no reader looks, flushed to the disk, and made visible by one
+//!   storage operation. A process that dies at any instant leaves the old checkpoint or the new one.
 //! - **Every element exactly once.** A save whose items leave a gap or overlap is not published.
-//! - **Nothing is read unchecked.** Every [`CHUNK_BYTES`] have a checksum of their own, so that a range can be checked without
-//!   reading the rest. An error names the file, chunk and offset that are damaged.
+//! - **Nothing is read unchecked.** Every chunk of [`CHUNK_BYTES`] has its own checksum, so that a range can be checked
+//!   without reading the rest. An error names the damaged file, chunk and offset.
 //! - **Bytes from outside are not trusted.** Sizes are checked against the real files before anything is allocated.
 //! - **The same shard gives the same file.** Only the manifest contains the time.
 //! - **Older checkpoints are removed last**, when newer ones are complete.
-//! - **A place has one run at a time** where each takes its lease ([`take_lease`]), with no other means than files that are created once.
+//! - **A location has one run at a time** if each run takes its lease ([`take_lease`]), which only needs files that can be created once.
 //!
 //! ```
 //! use brigade_checkpoint::*;

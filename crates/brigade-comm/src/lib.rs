@@ -1,9 +1,9 @@
 //! Process groups, collectives over host memory, and the transports below them, for distributed training. This crate
-//! knows nothing of tensors.
+//! knows nothing about tensors.
 //!
 //! A *world* is a fixed set of ranks: the threads of one process ([`threads`]) or processes on one or more
 //! hosts ([`join()`]). Ranks communicate through [`Group`]s: the group of all ranks, and the groups that [`Group::split`]
-//! makes of it.
+//! makes from it.
 //!
 //! # Invariants
 //! - **One order of addition.** A reduction adds, per element, the contributions of ranks 0..n *pairwise* in rank
@@ -17,39 +17,39 @@
 //!   byte streams, and the results have the same bits.
 //! - **Operations of one group run in call order**, and every rank must call them in the same order. Point-to-point
 //!   transfers are ordered per pair and direction, and never wait for collectives.
-//! - **What is on its way stays in the cache.** Two ranks of one host have at most 256 KiB in flight in each direction of a
-//!   collective where both directions carry as much: shared memory by the size of its ring, TCP because each end sends at
-//!   most so much more than it has received. Between hosts, TCP's own windows decide.
+//! - **Data in flight stays in the cache.** Two ranks on one host have at most 256 KiB in flight in each direction of a
+//!   collective whose directions carry the same amount: shared memory by the size of its ring, TCP because each end sends
+//!   at most that much more than it has received. Between hosts, TCP's own windows decide.
 //! - **Every wait has a deadline, and nothing is taken on trust**: every operation starts with a header from every
 //!   member that sends to this rank (protocol version, group, sequence, operation, type, size). A difference is an error on
 //!   all ranks.
-//! - **A byte crosses the network once a host.** Ranks learn at the rendezvous which [host and NUMA node](Place) each of them is
-//!   on. Where every host has the same power of two of consecutive ranks, collectives go inside hosts first and last, and between
-//!   hosts in between ([`Algorithm`]); the bits are the same. [`Stats::between_hosts`] counts what crosses.
-//! - **A pair of ranks connects when it first communicates.** In groups of more than 32 ranks a collective goes along the
-//!   rows and columns of a grid where the size allows it, so that few pairs connect; the bits are the same. Rings shrink as
-//!   groups grow. [`MAX_WORLD_SIZE`] holds for every kind of world.
+//! - **A byte crosses the network once per host.** Ranks learn at the rendezvous which [host and NUMA node](Place) each of them
+//!   is on. If every host has the same power of two of consecutive ranks, collectives run inside hosts first and last, and
+//!   between hosts in between ([`Algorithm`]); the bits are the same. [`Stats::between_hosts`] counts what crosses.
+//! - **A pair of ranks connects when it first communicates.** In groups of more than 32 ranks, a collective runs along the
+//!   rows and columns of a grid if the size allows it, so that few pairs connect; the bits are the same. Rings shrink as
+//!   groups grow. [`MAX_WORLD_SIZE`] applies to every kind of world.
 //! - **The first failure is final.** It fails the world on every rank: operations in flight and later ones return it at
 //!   once. A dead process is noticed by its closed control connection, a lost host by the bytes that it no longer
 //!   acknowledges.
 //! - **Stalls are traced to their cause.** Before an operation times out, every rank is asked what it is waiting for. The
-//!   error first names the rank that holds up all others: one that does not answer, or one that is in no operation.
+//!   error first names the rank that holds up all others: one that does not answer, or one that is not in any operation.
 //! - **What a rank does is recorded**, see [`flight`]; a rank's record outlives its world.
 //! - **Nothing is left behind.** Shared memory is an anonymous file without a name in any file system.
 //! - **Bytes from the network are not trusted.** A peer proves that it knows the [`AuthToken`] before anything else is read
 //!   from it, and lengths are checked ([`MAX_FRAME_BYTES`], [`MAX_WORLD_SIZE`], the limit of a receive of unknown size)
-//!   before memory is allocated. What leaves a host is encrypted and authenticated ([`Encryption`]), under keys of each connection's
-//!   own that not even the token gives away later: nobody on the network reads it, and who changes, repeats, reorders or drops any
-//!   of it ends the world. So are all messages besides operations, everywhere.
+//!   before memory is allocated. Traffic between hosts is encrypted and authenticated ([`Encryption`]), with keys for each
+//!   connection that not even the token reveals later: nobody on the network can read it, and changing, repeating, reordering or
+//!   dropping any of it ends the world. The same holds for all messages other than operations, everywhere.
 //!
 //! # Layout, from the bottom up
 //! - `op`: element types, calls and their headers, the arithmetic of reductions, and the plans that say which bytes each rank
-//!   sends to whom.
+//!   sends to which.
 //! - `link`: bytes between two ranks, through shared memory or TCP.
 //! - [`flight`]: the flight recorder, and what its records say about a failure.
 //! - `progress`: operations in flight, and the engine that drives them.
 //! - `group`: what a rank calls, and worlds of threads.
-//! - [`engine`]: what engines of other crates are made of.
+//! - [`engine`]: building blocks for engines in other crates.
 //! - `join`: worlds of processes. `wire` has the messages, `control` the control plane, `network` the connections behind
 //!   links, `rendezvous` how ranks find each other.
 

@@ -1,10 +1,10 @@
-//! Sums of gradients in fewer bytes: codecs over flat buffers, error feedback, and PowerSGD. All of it is arithmetic on one rank; what is
-//! sent to whom is up to the caller.
+//! Sums of gradients in fewer bytes: codecs over flat buffers, error feedback, and PowerSGD. All of it is arithmetic on one rank; the
+//! caller does the communication.
 //!
-//! A [`Codec`] makes a code of a fixed size from some numbers. [`CodedSum`] adds buffers that way: each rank codes one slice
-//! for every other, adds what it gets pairwise in rank order, and codes the sum for all. A codec that loses part of what it is given in
-//! the same direction every time needs [error feedback](Errors): what the code left out is added to the next buffer. [`PowerSgd`]
-//! factors matrices instead. [`Compression`] names them all, as settings do.
+//! A [`Codec`] encodes numbers into a code of fixed size. [`CodedSum`] adds buffers this way: each rank encodes one slice for every
+//! other, adds what it receives pairwise in rank order, and encodes the sum for all. A codec with a systematic error needs [error
+//! feedback](Errors): the error is added to the next buffer. [`PowerSgd`] factors matrices instead. [`Compression`] names them all, as
+//! in the settings.
 //!
 //! | method | bytes of a code, of 4 per number | loses |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! | [`OneBit`] | 1/8, and 4 for each block | all but the signs and the mean size of a block |
 //! | [`PowerSgd`] | `4 r (n + m)` for a matrix of n × m | all but r directions |
 //!
-//! All are deterministic: where numbers are drawn, they are a function of a key. None has the bits of an uncompressed sum. The
-//! result is the same on all ranks. A number that is not finite stays visible: something in the sum is not finite then.
+//! All are deterministic: random numbers are a function of a key. None has the bits of an uncompressed sum. The result is the
+//! same on all ranks. Non-finite numbers stay visible: something in the sum is then not finite.
 
 mod blocks;
 mod codec;

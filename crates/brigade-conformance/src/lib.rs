@@ -1,7 +1,7 @@
 //! What [`Collectives`] do on every backend, as checks: one function for each behaviour, called on every rank of a group.
 //!
-//! A check panics if the collectives behave differently. None assumes where tensors are or what carries them, and each holds
-//! for any number of ranks, including one; what needs a peer does nothing on a rank that is alone. A backend's tests
+//! A check panics if the collectives behave differently. None assumes where tensors are or what carries them, and each works
+//! for any number of ranks, including one; checks that need a peer do nothing on a single rank. A backend's tests
 //! instantiate them all:
 //!
 //! ```no_run

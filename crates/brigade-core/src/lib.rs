@@ -1,10 +1,10 @@
 //! The strategies that distribute the training of a Burn model over ranks.
 //!
-//! A model is a list of [blocks](Block), and each runs in an autodiff graph of its own. A block's parameters are in one
+//! A model is a list of [blocks](Block), and each runs in its own autodiff graph. A block's parameters are in one
 //! [flat buffer](FlatLayout), whole or in [shards](Zero). An [`Engine`] runs a rank's share of a training step, that is, the
 //! actions that a [schedule](plan::Pipeline) lists for its stage. It communicates with the other ranks of the mesh through
 //! [`Collectives`], a trait that a backend crate implements. This crate knows neither devices nor transports, and models know
-//! nothing of parallelism.
+//! nothing about parallelism.
 //!
 //! Invariants:
 //! - **Order of sums.** Gradients and losses are added pairwise over the global index of the
@@ -17,12 +17,12 @@
 //!   begins, never from timing.
 //! - **One division.** A micro-batch's loss is a sum over valid targets, divided once, before the backward, by the number of valid
 //!   targets in the global batch, or the exact sum of their weights ([`Batch::weighted`]). After that, only clipping and gradient
-//!   hooks scale anything. Where an update has several steps ([`Engine::accumulate`]), nobody knows that number so early, and the
+//!   hooks scale anything. If an update has several steps ([`Engine::accumulate`]), that number is not known so early, and the
 //!   optimizer divides the summed gradient by it.
-//! - **Same decisions everywhere.** Ranks decide (to clip, to skip a step, to stop) only by values that are equal to the bit on all
-//!   of them, or, where workers make updates of their own ([`LocalUpdates`]), on all of their worker's.
-//! - **Keys are paths.** Everything that crosses a process is keyed by block name and parameter
-//!   path, never by Burn's parameter ids, which are random per process.
+//! - **Same decisions everywhere.** Ranks decide (to clip, to skip a step, to stop) only from values that are equal to the bit on
+//!   all of them, or, if workers make their own updates ([`LocalUpdates`]), on all ranks of their worker.
+//! - **Keys are paths.** Everything that leaves a process is keyed by block name and parameter path, never by
+//!   Burn's parameter ids, which are random per process.
 
 mod dist;
 mod error;

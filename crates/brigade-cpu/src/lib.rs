@@ -1,7 +1,7 @@
-//! The CPU backend: Burn's Flex device, settings of the heap, and collectives in host memory.
+//! The CPU backend: Burn's Flex device, heap settings, and collectives in host memory.
 //!
-//! A rank computes on one thread: cores are filled by ranks, not by threads inside operations. So Burn's feature `rayon` is off. Its
-//! SIMD code, which it selects at run time, is on.
+//! A rank computes on one thread: ranks fill the cores, not threads inside operations. So Burn's feature `rayon` is off. Its SIMD
+//! code, selected at run time, is on.
 
 mod counted_heap;
 mod heap;

@@ -6,15 +6,15 @@
 //! - **No call blocks.** Communicators are made with `blocking = 0`. Every wait on the host polls, and has a deadline. A
 //!   [`Watchdog`] watches what runs on the GPU.
 //! - **A communicator ends once**: it is finalized and destroyed if all went well, and aborted after any failure.
-//! - **The first failure is final.** It aborts all communicators of the rank, reaches the other ranks, and is what every later call
-//!   returns.
+//! - **The first failure is final.** It aborts all communicators of the rank, reaches the other ranks, and is returned by every
+//!   later call.
 //!
 //! # NCCL among Burn's operations
-//! Each communicator has a stream of its own ([`CommStream`]), and each direction between two pipeline stages is a communicator of
-//! two ranks. An operation runs after everything that its thread has given to Burn: Burn's stream increments a counter in the
-//! GPU's memory, and NCCL's stream waits until it reads that value. Whatever is computed after the wait for an operation runs after
-//! the operation: the whole context waits for an event. (An event of the context would not do in the first direction. It would
-//! also capture NCCL's own operations in flight, and two stages that send to each other would wait forever; a test shows it.)
+//! Each communicator has its own stream ([`CommStream`]), and each direction between two pipeline stages is a communicator of
+//! two ranks. An operation runs after everything that its thread has submitted to Burn: Burn's stream increments a counter in the
+//! GPU's memory, and NCCL's stream waits until it reads that value. Anything computed after the wait for an operation runs after
+//! the operation: the whole context waits for an event. (A context event would not work in the first direction. It would also
+//! capture NCCL's own operations in flight, and two stages that send to each other would wait forever; a test shows it.)
 //!
 //! So the dependencies on the GPU are a subset of those of a program that blocks at each wait. Sends are not such a wait: in tests
 //! under load, replicas whose hosts waited for every send could wait for each other through all-gathers. The interpreter waits for

@@ -6,18 +6,19 @@
 //!
 //! Invariants, on any machine, with any number of threads and ranks:
 //!
-//! - **Same content, same tokens.** Documents are read, split and written in the order of the corpus; the number of threads
-//!   changes only the time it takes. The cache key is made from contents and settings, never from paths or times; for an object in a store,
-//!   its URL, size and ETag stand for its content.
+//! - **Same content, same tokens.** Documents are read, split and written in the order of the corpus; the number of threads only changes
+//!   the time it takes. The cache key is made from contents and settings, never from paths or times; for an object in a store, URL,
+//!   size and ETag identify its content.
 //! - **A cache entry is complete or absent,** as is each piece of one. They are written under another name, flushed and renamed. Processes
-//!   share the pieces, and one makes an entry of them, while others wait for a bounded time. What does not match its checksums is
-//!   built again.
-//! - **The corpus is never held in memory.** Files and objects are streamed, and a process holds some batches of text at once.
+//!   share the pieces, and one joins them into an entry, while others wait for a bounded time. Data that does not match its checksums is
+//!   rebuilt.
+//! - **The corpus is never held in memory.** Files and objects are streamed, and a process holds only a few batches of text at
+//!   once.
 //! - **The sampler has no state.** Which sequence a row of a batch holds is a function of (seed, step, row). It does
 //!   not depend on the number of ranks, and every sequence comes exactly once per epoch.
 //! - **Bytes from disk are not trusted.** Lengths are checked against the file before anything is allocated or read.
-//! - **No token is lost unseen.** A split's last window is padded; documents are cut to the length of a row only where that is asked
-//!   for, and counted. Padding and prompts are marked as invalid targets.
+//! - **No token is lost silently.** A split's last window is padded; documents are only cut to the length of a row if requested, and
+//!   counted. Padding and prompts are marked as invalid targets.
 //!
 //! The feature `text` (on by default, with `parquet`) has everything up to the token sequences; without it there are the sampler and
 //! the prefetcher, which need neither tokenizers nor a file.

@@ -1,4 +1,4 @@
-//! Files that are complete or absent. Brigade writes every file that somebody reads in this way.
+//! Files that are complete or absent. Brigade writes every file that others read this way.
 //!
 //! An [`AtomicFile`] is written beside its target, as `.<name>.<8 random characters>.part`, flushed to the disk, and
 //! renamed to the target.
@@ -8,8 +8,8 @@
 //! - **Writers** share nothing, not even writers of one target: the last to commit wins.
 //! - **Nothing remains** of a file that is dropped before it is committed. The leftovers of a killed process are removed by the
 //!   next writer of the same target. A writer locks its file (`flock`) until it ends, and locked files are never touched. On a
-//!   file system without locks, leftovers stay; if locks do not reach other machines, a writer there may be taken for dead by one
-//!   here, and its [`commit`](AtomicFile::commit) fails.
+//!   file system without locks, leftovers stay; if locks do not reach other machines, a writer there may seem dead to one here,
+//!   and its [`commit`](AtomicFile::commit) fails.
 
 mod stale;
 

@@ -1,7 +1,8 @@
-//! Folders of models as Hugging Face's libraries read and write them: configurations, names of tensors, tokenizers' templates.
+//! Model folders as Hugging Face's libraries read and write them: configurations, tensor names, chat templates.
 //!
-//! A [`ConfigFile`] is what `config.json` says, as one plain struct for all decoders ([`DecoderConfig`]) and one for all encoders
-//! ([`EncoderConfig`]): the families are special cases of them. [`Config::tensors`] lists what their files of weights hold.
+//! A [`ConfigFile`] has the contents of `config.json`, as one plain struct for all decoders ([`DecoderConfig`]) and one for all
+//! encoders ([`EncoderConfig`]): the families are special cases of them. [`Config::tensors`] lists the contents of their weight
+//! files.
 //!
 //! [`weights`] finds the files of weights in a folder, and compares their tensors with those of the model.
 //!
@@ -11,12 +12,12 @@
 //! [`hub`] finds models by name in the cache that Hugging Face's libraries share, and downloads them.
 //!
 //! # Invariants
-//! - **No field that may change what a model computes is ignored.** What a family does not know is an error that names it, unless it
-//!   is absent, null, false or empty, or known to be harmless.
+//! - **No field that may change what a model computes is ignored.** A field that a family does not know is an error that names it,
+//!   unless it is null, false or empty, or known to be harmless.
 //! - **A field that is absent has the value that `transformers` 5.23 gives it**, which is not always that of null.
-//! - **What is written reads back as what it was written from**; the rest of a file that was read stays as it was.
+//! - **Written values read back unchanged**; the rest of a file that was read stays as it was.
 //!
-//! Nothing here knows tensors or ranks.
+//! This crate knows neither tensors nor ranks.
 
 #[cfg(feature = "chat")]
 pub mod chat;

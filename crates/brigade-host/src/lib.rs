@@ -1,11 +1,11 @@
-//! Collectives over tensors of any device, through host memory: what the CPU, wgpu, and CUDA without NCCL share.
+//! Collectives over tensors of any device, through host memory, for the CPU, wgpu, and CUDA without NCCL.
 //!
 //! - A tensor is copied from its device to the host, a process group of [`brigade_comm`] communicates the bytes, and the
-//!   result is copied back: one copy each way, and back only the part that the rank keeps ([`DeviceCopies`]). Where tensors
-//!   already *are* in host memory ([`Placement::Host`]), a tensor that is whole and solely owned is moved in and out without
-//!   a copy.
+//!   result is copied back: one copy each way, and back only the part that the rank keeps ([`DeviceCopies`]). If tensors
+//!   already *are* in host memory ([`Placement::Host`]), a whole tensor with a single owner is moved in and out without a
+//!   copy.
 //! - Sums are taken per element, pairwise in rank order: equal addends give equal bits on every device.
-//! - Every operation has the deadline of its group, and fails as the group fails.
+//! - Every operation has its group's deadline, and fails when the group fails.
 
 mod collectives;
 mod copies;

@@ -5,10 +5,11 @@
 //!
 //! Invariants:
 //! - Sums, statistics of norms, softmaxes and losses are fp32, whatever type the values have.
-//! - An operation's result and gradients depend on its inputs alone: on no other thread, no address, no state.
-//! - Where a gradient is left for later ([`deferring`]), it has the same bits.
-//! - A row's result depends on that row alone (and on parameters).
-//! - Nothing is written before a result is: a process that keeps its heap (`brigade_cpu::keep_heap`) gets no fresh pages after its first steps.
+//! - An operation's result and gradients depend only on its inputs: not on other threads, addresses or state.
+//! - A gradient that is left for later ([`deferring`]) has the same bits.
+//! - A row's result depends only on that row (and on parameters).
+//! - Memory is not cleared before results are written: a process that keeps its heap (`brigade_cpu::keep_heap`) gets no fresh pages after its
+//!   first steps.
 
 mod activation;
 mod attention;

@@ -1,13 +1,12 @@
 //! Finds the world that a process belongs to, or launches one and monitors its ranks.
 //!
-//! - [`detect`] reads the flags ([`LaunchArgs`]) and the environment and returns a [`Detected`]: this
-//!   process *is* a rank ([`RankInfo`]), or it is to start the ranks of a node ([`NodeInfo`]).
-//! - [`launch`] is what TorchElastic's agent is: it starts the ranks of a node as processes, writes their logs, restarts all of
-//!   them after a failure, and returns when they have exited for good. On several nodes the launchers do so together.
-//! - In a rank: [`interrupt::install`] returns a flag that signals set (stop, or save and exit), and limits
-//!   how long the rank may go on afterwards; [`HeartbeatSender`] tells the launcher where the rank is; [`restart_count`] says
-//!   how often the ranks were restarted; [`inherited_listener`] takes over, in rank 0, the rendezvous socket that
-//!   the launcher has bound.
+//! - [`detect`] reads the flags ([`LaunchArgs`]) and the environment and returns a [`Detected`]: this process
+//!   *is* a rank ([`RankInfo`]), or it should start the ranks of a node ([`NodeInfo`]).
+//! - [`launch`] corresponds to TorchElastic's agent: it starts the ranks of a node as processes, writes their logs, restarts
+//!   all of them after a failure, and returns when they have finally exited. On several nodes the launchers do this together.
+//! - In a rank: [`interrupt::install`] returns a flag that signals set (stop, or save and exit), and limits how long the rank
+//!   may run after that; [`HeartbeatSender`] tells the launcher how far the rank is; [`restart_count`] says how often the
+//!   ranks were restarted; [`inherited_listener`] takes over, in rank 0, the rendezvous socket that the launcher has bound.
 //!
 //! A program that starts itself once for each rank:
 //! ```no_run
@@ -33,21 +32,20 @@
 //! ```
 //!
 //! # Invariants
-//! - A variable or option that is set but makes no sense is an error that names it; it is never skipped in
-//!   favour of the next source.
+//! - A variable or option that is set but invalid is an error that names it; it is never skipped in favour of
+//!   the next source.
 //! - The precedence of sources is fixed (see [`detect`]) and the result says which one was used.
 //! - All nodes come to the same decisions: their launchers exchange what they know in lockstep and apply
 //!   the same rules to the same statuses. No decision depends on what only one of them has seen.
-//! - No process outlives [`launch`]: each rank leads a process group of its own, which is killed before the
-//!   rank's process id is given back to the system. On Linux the ranks also die with a launcher that is
-//!   killed.
-//! - Of several failed ranks the report names the first in time as the root cause, on whatever node, except that a rank that
-//!   was killed, panicked or sent no heartbeat goes before one that merely exited with an error within [`ROOT_CAUSE_WINDOW`] of
-//!   the first failure (most likely because its peer was gone).
+//! - No process outlives [`launch`]: each rank leads its own process group, which is killed before the rank's
+//!   process id is returned to the system. On Linux the ranks also die with a launcher that is killed.
+//! - If several ranks fail, the report names the first one in time as the root cause, on any node, except that a rank that was
+//!   killed, panicked or sent no heartbeat comes before one that only exited with an error within [`ROOT_CAUSE_WINDOW`] of the
+//!   first failure (most likely because its peer was gone).
 //! - Every wait has a deadline except the one for the ranks themselves to finish; a rank with a [`HeartbeatSender`] must send a
 //!   heartbeat within [`LaunchConfig::heartbeat_timeout`].
 //! - SIGTERM to a rank means one thing only: save and exit. To stop a rank the launcher uses SIGINT and SIGKILL.
-//! - This crate knows no tensors, and of communicators only the one between the launchers.
+//! - This crate knows no tensors, and no communicator but the one between the launchers.
 //!
 //! Unix only; behaviour that only Linux has is documented as such.
 

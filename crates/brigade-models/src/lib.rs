@@ -1,10 +1,11 @@
-//! Models as lists of blocks, with the names and files that other projects know them by.
+//! Models as lists of blocks, with the names and files that other projects use.
 //!
-//! A model here knows nothing of ranks, meshes or devices other than the one it is built for. Its
+//! A model here knows nothing about ranks, meshes or devices other than the one it is built for. Its
 //! parameters get their initial values from (seed, path) when they are first needed, so that every
 //! rank of any mesh starts from the same weights and a rank can build only the blocks it holds.
 //!
-//! The feature `text` has the models themselves; without it there are files of weights, for models of other crates.
+//! The feature `text` has the models themselves; without it there are only weight files, for models of other
+//! crates.
 
 #[cfg(feature = "text")]
 mod causal_lm;

@@ -1,8 +1,8 @@
 //! What a configuration will do, computed in advance: the actions of each rank of a pipeline and their order, the blocks it
 //! holds, when parameters are gathered and freed, and how many bytes it holds and sends.
 //!
-//! The planner (feature `planner`) goes on from there: of a cluster and a model, a search computes the memory of every configuration, plays the steps of the best
-//! on all ranks, and a report says which to run.
+//! The planner (feature `planner`) builds on this: for a cluster and a model, a search computes the memory of every configuration and simulates the steps of the
+//! best on all ranks, and a report says which to run.
 //!
 //! Nothing runs here. Everything is a pure function of a few numbers, so it can be printed, drawn and checked by properties, and it
 //! is the same on every rank. This crate knows neither tensors nor transports.

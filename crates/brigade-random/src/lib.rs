@@ -1,8 +1,7 @@
 //! Pseudo-random numbers that are functions of their keys, with no state: the same on every rank, thread and machine.
 //!
-//! Where many numbers are drawn for one purpose, seed a generator of `rand_chacha` with [`keyed_seed`]. Where one number
-//! belongs to one key (the next place in an order of samples, the split that a document falls into), [`keyed`] gives it at
-//! once.
+//! To draw many numbers for one purpose, seed a generator of `rand_chacha` with [`keyed_seed`]. For one number per key
+//! (the next position in an order of samples, the split of a document), use [`keyed`].
 //!
 //! # Invariant
 //! The bits never change: initial weights and the order of training data are derived from them.

@@ -1,24 +1,24 @@
 //! Metrics of a run, which rank 0 writes: `metrics.jsonl`, `history.jsonl`, TensorBoard event files, progress on the terminal, and
 //! a summary.
 //!
-//! The training loop makes a [`StepRecord`] a step and hands it to a [`Reporter`], which does everything
-//! else. [`ByteProgress`] shows the progress of a pass over data, and a [`Finding`] says what a machine has or lacks.
+//! The training loop makes a [`StepRecord`] per step and passes it to a [`Reporter`], which does everything else.
+//! [`ByteProgress`] shows the progress of a pass over data, and a [`Finding`] says what a machine has or lacks.
 //!
 //! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
 //! - `metrics_file`, `tensorboard`, `history`: the kinds of files.
-//! - [`timeline`]: what each rank did when, for viewers of traces.
+//! - [`timeline`]: what each rank did when, for trace viewers.
 //! - `console`: lines and progress bars; `summary`: what is printed at the end.
-//! - `prometheus`: the last step over HTTP, where it is asked for.
+//! - `prometheus`: the last step over HTTP, if requested.
 //! - `reporter`: all of these for one run.
 //!
 //! # Invariants
 //! - A step that was reported is in the files before [`Reporter::step`] returns; a file that cannot be
 //!   written is an error that names it.
-//! - `metrics.jsonl` is valid JSON whatever the numbers are: a number that is not finite is written as `null`.
+//! - `metrics.jsonl` is valid JSON whatever the numbers are: non-finite numbers are written as `null`.
 //! - An earlier run's files are not touched unless [`ReporterOptions::overwrite`] is set. A run that is resumed
 //!   ([`Reporter::resume`]) or rolled back ([`Reporter::rewind`]) loses the lines of the steps that will run again, and
 //!   no others; at any instant `metrics.jsonl` is the file before or the file after.
-//! - Progress goes only to standard error; a run goes on when nobody reads its output (a closed pipe).
+//! - Progress only goes to standard error; a run continues when nobody reads its output (a closed pipe).
 //! - Nothing here reads a tensor or communicates with another rank.
 
 mod console;

@@ -1,19 +1,19 @@
-//! What runs left in their folders, for people: a page with charts, a list of runs, and why a run is slow.
+//! Reports on runs from their folders: a page with charts, a list of runs, and why a run is slow.
 //!
-//! [`Run::read`] reads a run's folder, [`page()`] makes of it one HTML file that needs no network, [`Server`] shows it while the run goes on,
-//! and [`overviews`] lists the runs of a folder.
+//! [`Run::read`] reads a run's folder, [`page()`] turns it into one HTML file that needs no network, [`Server`] serves it while the run
+//! continues, and [`overviews`] lists the runs of a folder.
 //!
-//! - `run`: the files of a folder, and what became of the run.
+//! - `run`: the files of a folder, and the run's status.
 //! - `charts`: columns of numbers from the records of steps, the heat map of ranks, and marks of what happened when.
 //! - `page`: the HTML, from templates, with uPlot inside; `serve`: the same over HTTP.
-//! - [`timeline`]: who stands idle in the timeline of some steps, and why.
-//! - [`scaling`]: why a run is slow, and why more ranks do not make it as much faster.
+//! - [`timeline`]: which ranks are idle in the timeline of some steps, and why.
+//! - [`scaling`]: why a run is slow, and why more ranks do not make it proportionally faster.
 //!
 //! # Invariants
-//! - Nothing here writes into a run's folder; [`page()`] gives a text.
-//! - Files that are being written, were cut short or come from older versions are read as far as they go. What cannot be read is
-//!   counted and said, never guessed.
-//! - A page holds all that it shows: scripts, styles and numbers. Text of a run is escaped wherever it stands.
+//! - Nothing here writes into a run's folder; [`page()`] returns text.
+//! - Files that are being written, were truncated or come from older versions are read as far as possible. Unreadable parts are
+//!   counted and reported, never guessed.
+//! - A page contains everything that it shows: scripts, styles and numbers. Text from a run is always escaped.
 //! - Nothing here knows tensors, ranks or Burn; the training library does not build this crate.
 
 mod charts;

@@ -1,16 +1,16 @@
-//! Kernels of training on slices of host memory, by SIMD that is chosen at run time: AVX-512, AVX2 with FMA, NEON, or portable code.
+//! Training kernels on slices of host memory, with SIMD chosen at run time: AVX-512, AVX2 with FMA, NEON, or portable code.
 //!
 //! Each function makes one pass over its data. All of them compute in `f32`, and take their data as any [`Element`]: `f32`, or
 //! `half::bf16`, which is widened when it is loaded and rounded to the nearest even when it is stored.
 //!
 //! # Invariants
 //! - A kernel gives the same bits whenever it runs on the same kind of processor: nothing depends on alignment, threads or time.
-//! - An element-wise result depends neither on where its element stands in a slice nor on the kind of processor: only
-//!   correctly rounded operations (addition, product, fused product and sum, quotient, root) make it, in the same order.
+//! - An element-wise result depends neither on the element's position in a slice nor on the kind of processor: it only
+//!   uses correctly rounded operations (addition, product, fused multiply-add, quotient, root), in the same order.
 //! - A sum along a row has one order for each width of SIMD register; a sum over rows has one order.
 //!
 //! # Panics
-//! Slices whose lengths do not fit together are a mistake of the caller: every function panics with the argument's name.
+//! Slices with mismatched lengths are a bug in the caller: every function panics with the argument's name.
 
 mod arch;
 mod convert;

@@ -1,6 +1,6 @@
 //! The wgpu backend: GPUs of any vendor, with collectives through host memory.
 //!
-//! - Brigade runs on Linux, where wgpu uses Vulkan. The choice of an adapter also supports Metal and DX12.
+//! - Brigade runs on Linux, where wgpu uses Vulkan. Adapter selection also supports Metal and DX12.
 //! - A rank's adapter depends on its local rank; see [`device`]. Ranks may share an adapter.
 //! - wgpu has no collectives: tensors are read from the device, summed on the host, and written back. For the same addends, sums
 //!   have the same bits as on the CPU.
