@@ -38,8 +38,8 @@ pub struct RunDescription {
     /// Seconds that each block took for a micro-batch, by name, where the stages are balanced by that (`pipeline.balance`).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub block_seconds: BTreeMap<String, f64>,
-    /// Where the parameters of each further model are ([`Trainer::add_model`](crate::Trainer::add_model)), by its name; parameters have the names
-    /// that they have in their model.
+    /// Where the parameters of each additional model are ([`Trainer::add_model`](crate::Trainer::add_model)), by its name; parameters have the
+    /// names that they have in their model.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub further: BTreeMap<String, FileNames>,
 }

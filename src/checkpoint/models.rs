@@ -1,4 +1,4 @@
-//! The models of a run in one checkpoint. The units and parameters of further models have the model's name before their own.
+//! The models of a run in one checkpoint. The units and parameters of additional models have the model's name as a prefix.
 
 use brigade_checkpoint::{Checkpoint, UnitMetadata, WriteItem};
 use brigade_core::{BoxError, Snapshot, StateReader};
@@ -35,7 +35,7 @@ impl ModelSnapshot {
 /// A checkpoint as the engine of one model after the other reads it.
 pub(crate) struct ModelReader<'a> {
     checkpoint: &'a Checkpoint,
-    /// The prefixes of the further models that the checkpoint has.
+    /// The prefixes of the additional models in the checkpoint.
     further: Vec<String>,
     prefix: String,
     units: Vec<UnitMetadata>,

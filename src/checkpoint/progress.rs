@@ -21,7 +21,7 @@ pub(crate) struct RunProgress {
     pub best_step: Option<u64>,
     /// Counters of what is watched from validation to validation, under names of their own.
     pub watched: BTreeMap<String, u64>,
-    /// The steps of each further model.
+    /// The steps of each additional model.
     pub added: BTreeMap<String, u64>,
 }
 

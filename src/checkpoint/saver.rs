@@ -45,7 +45,7 @@ impl SaveProgress {
     }
 }
 
-/// How a save ended, on all ranks alike.
+/// How a save ended; the same on all ranks.
 #[derive(Debug)]
 pub(crate) enum SaveOutcome {
     Saved {

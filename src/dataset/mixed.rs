@@ -7,9 +7,9 @@ use burn::tensor::Device;
 use super::Dataset;
 
 /// Datasets of one kind, of which each has its share of the samples that a run draws. An epoch has as many samples as all of them together, and
-/// of each as many as its weight says: one that is smaller than that is repeated, and one that is larger goes on in the next epoch
-/// ([`Sampler`](brigade_data::Sampler)). Samples are shuffled across all of them. Without weights (to validate, say) it is
-/// one dataset after the other, each as often as it is.
+/// each in proportion to its weight: a smaller one is repeated, and a larger one continues in the next epoch
+/// ([`Sampler`](brigade_data::Sampler)). Samples are shuffled across all of them. Without weights (to validate, say) it is one
+/// dataset after the other, each as often as it is.
 ///
 /// ```
 /// # use brigade::{Dataset, Mixed, samples};

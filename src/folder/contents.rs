@@ -30,7 +30,8 @@ pub const ADAPTERS_LABELS_FILE: &str = "labels.json";
 /// What a finished run has one of.
 const RESULTS: [&str; 3] = [WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTERS_FILE];
 
-/// The file of weights of a further model, beside that of the first one: `model-critic.safetensors` beside `model.safetensors`.
+/// The weights file of an additional model, beside that of the first one: `model-critic.safetensors` beside
+/// `model.safetensors`.
 pub(crate) fn added_weights_file(first: &Path, model: &str) -> PathBuf {
     let mut name = first.file_stem().unwrap_or_default().to_owned();
     name.push(format!("-{model}"));

@@ -15,7 +15,7 @@ pub(super) struct Machine {
 pub(super) enum Memory {
     /// All ranks of the machine share it.
     Host(MemoryCapacity),
-    /// Each rank has a device with so many bytes.
+    /// Each rank has a device with this many bytes.
     Device(u64),
 }
 

@@ -303,7 +303,7 @@ impl RunPlan {
         Ok(split(given, costs, parts)?)
     }
 
-    /// The learning-rate schedule of a run of so many steps, with its warm-up in steps.
+    /// The learning-rate schedule of a run of this many steps, with its warm-up in steps.
     ///
     /// # Errors
     /// If the run is shorter than the schedule's decay.

@@ -44,7 +44,7 @@ impl LanguageModel<'static> {
     /// [model's](CausalLm::mapping), or one with the names that these files have.
     ///
     /// # Errors
-    /// If there is no such model, or the file is damaged or of another model.
+    /// If there is no such model, or the file is damaged or belongs to another model.
     pub fn load(model: &CausalLm, weights: &[&Path], mapping: &WeightsMapping) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
         let mut chain = model.chain(0, &device)?;

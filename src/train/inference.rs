@@ -14,7 +14,7 @@ impl Session {
     /// `train.micro_batch_size`. At most `train.validation_samples` samples are read, or all if that is 0.
     ///
     /// # Errors
-    /// If the model cannot be spread over the ranks as the settings say, data cannot be read or there are none, or a rank failed.
+    /// If the model cannot be spread over the ranks as the settings say, data cannot be read or there is none, or a rank failed.
     pub fn evaluate<I, O, T, V>(&self, model: Model<I, O, T>, data: &V) -> anyhow::Result<ValidationReport>
     where
         I: Activation + Clone,

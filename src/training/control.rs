@@ -4,17 +4,17 @@ use brigade_core::StepReport;
 
 use super::ValidationReport;
 
-/// What a run is to do after a hook.
+/// What a run does after a hook.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Control {
     /// Train on.
     #[default]
     Continue,
-    /// End the run after this step, as if it were the last one: validate, save, and write the weights. A run that was stopped
-    /// and is resumed has nothing left to do.
+    /// End the run after this step, as if it were the last one: validate, save, and write the weights. When such a run is
+    /// resumed, it has nothing left to do.
     Stop,
-    /// Train on, and keep the weights of this step as the best so far: a checkpoint is saved, and stays until others are the
-    /// best.
+    /// Train on, and keep the weights of this step as the best so far: a checkpoint is saved, and kept until a better one is
+    /// saved.
     SaveBest,
 }
 
@@ -91,12 +91,13 @@ impl Hooks {
     }
 }
 
-/// What the hooks of one event answered together. All ranks take rank 0's answers, which travel as a number.
+/// The combined answers of the hooks of one event. All ranks use rank 0's answers, which are sent as a
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct HookAnswers {
     pub stop: bool,
     pub save_best: bool,
-    /// The error of a hook, which is known on rank 0 alone.
+    /// The error of a hook, which is only known on rank 0.
     pub error: Option<anyhow::Error>,
 }
 

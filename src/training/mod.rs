@@ -47,7 +47,7 @@ impl DerivedMetrics {
 }
 
 /// What [`Session::train`](crate::Session::train) and [`Session::prepare`](crate::Session::prepare) need besides the model: the
-/// data, and what is to happen during the run. The types are the model's: its input, its output, and the target.
+/// data, and what to do during the run. The types are the model's: its input, its output, and the target.
 ///
 /// ```no_run
 /// # use brigade::{Chain, Control, Training, samples};
@@ -81,9 +81,8 @@ impl DerivedMetrics {
 ///
 /// # Hooks
 ///
-/// Hooks are called on rank 0 alone, and all ranks do what was answered there. So a hook is called as often on any mesh, and
-/// what it decides is decided alike everywhere. It must not communicate with other ranks. An error that it returns ends the run
-/// on all ranks.
+/// Hooks are only called on rank 0, and all ranks follow its answers. So a hook is called equally often on any mesh, and its
+/// decision applies everywhere. It must not communicate with other ranks. An error that it returns ends the run on all ranks.
 pub struct Training<I, O, T> {
     pub(crate) train: Option<Arc<dyn Data<I, T>>>,
     pub(crate) validation: Option<Arc<dyn Data<I, T>>>,
@@ -116,17 +115,17 @@ pub struct ValidationReport {
     pub metrics: BTreeMap<String, f64>,
     /// Valid targets.
     pub targets: u64,
-    /// The sum of their weights, which the means are divided by: their number, where none has a weight.
+    /// The sum of their weights, which the means are divided by: their number if none has a weight.
     pub target_weight: f64,
 }
 
 impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
-    /// Trains on these data. Data that are used elsewhere, too, can be given as an [`Arc`].
+    /// Trains on this data. Data that is also used elsewhere can be given as an [`Arc`].
     pub fn on(data: impl Dataset<Input = I, Target = T>) -> Self {
         Self { train: Some(Arc::new(data)), ..Self::without_data() }
     }
 
-    /// For a [loop of one's own](crate::Trainer) that makes its own batches.
+    /// For [your own loop](crate::Trainer) that makes its own batches.
     pub fn without_data() -> Self {
         Self {
             train: None,
@@ -142,7 +141,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         }
     }
 
-    /// Validates on these data, every `train.validate_every` steps and at the end.
+    /// Validates on this data, every `train.validate_every` steps and at the end.
     pub fn validate(self, data: impl Dataset<Input = I, Target = T>) -> Self {
         Self { validation: Some(Arc::new(data)), ..self }
     }
@@ -158,8 +157,8 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
-    /// Adds a metric that follows from others, such as a score from counts: from the metrics of a step or a validation, which are means over all valid
-    /// targets, to its value. It is reported, and may be watched, as the others are.
+    /// Adds a metric derived from others, such as a score from counts: a function from the metrics of a step or a validation, which are means over all
+    /// valid targets, to its value. It is reported, and may be watched, like the others.
     pub fn derived_metric(
         mut self,
         name: impl Into<String>,
@@ -169,9 +168,9 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
-    /// Calls a hook after each update, on rank 0, with what the step found. Steps that were [skipped](StepReport::skipped)
-    /// are among them, but not those that are rolled back; steps that are made again after a rollback are. What the report says
-    /// of time, memory and traffic is of rank 0 alone.
+    /// Calls a hook after each update, on rank 0, with what the step found. This includes [skipped](StepReport::skipped) steps
+    /// and steps repeated after a rollback, but not those that are rolled back. Time, memory and traffic in the report are
+    /// those of rank 0.
     pub fn on_step<A: HookAnswer>(mut self, hook: impl FnMut(&StepReport) -> A + 'static) -> Self {
         self.hooks.add_on_step(hook);
         self
@@ -186,13 +185,13 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
-    /// Where the parameters are in the file of weights. Without it, each is a tensor of its own name.
+    /// Where the parameters are in the weights file. Without it, each is a tensor with its own name.
     pub fn mapping(self, mapping: WeightsMapping) -> Self {
         Self { mapping, ..self }
     }
 
-    /// Writes the adapters of a model (LoRA), and a head that is trained beside them, at the end in place of all its weights, into [`ADAPTERS_FILE`](crate::ADAPTERS_FILE). What
-    /// `peft` needs beside it, in [`ADAPTERS_CONFIG_FILE`](crate::ADAPTERS_CONFIG_FILE), is a [file](Self::file) to give.
+    /// At the end, writes only the adapters of a model (LoRA), and a head trained with them, into [`ADAPTERS_FILE`](crate::ADAPTERS_FILE) instead of all its weights. Give the
+    /// [`ADAPTERS_CONFIG_FILE`](crate::ADAPTERS_CONFIG_FILE) that `peft` needs as a [file](Self::file).
     #[cfg(feature = "text")]
     pub fn adapters_only(self, adapters: &brigade_models::Adapters) -> Self {
         let holds = match adapters.head_modules().is_empty() {

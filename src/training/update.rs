@@ -8,7 +8,7 @@ use crate::settings::{OptimizerGroup, RunPlan, SettingError, Settings};
 
 type GradientHook = Box<dyn Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
-/// What a program brings of its own to updates.
+/// A program's own parts of updates.
 #[derive(Default)]
 pub(crate) struct OwnUpdate {
     optimizer: Option<OptimizerFactory>,
@@ -18,12 +18,12 @@ pub(crate) struct OwnUpdate {
 }
 
 impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
-    /// Trains with this optimizer, in place of that of the settings: any of Burn's elementwise ones, or one of your own
-    /// ([`Elementwise`](crate::core::Elementwise)). Its state is in checkpoints, and any mesh takes it back. The learning rate is that of the
-    /// settings.
+    /// Trains with this optimizer instead of the one in the settings: any of Burn's elementwise ones, or your own
+    /// ([`Elementwise`](crate::core::Elementwise)). Its state is part of checkpoints, and can be restored on any mesh. The learning rate is
+    /// that of the settings.
     ///
-    /// One optimizer steps all parameters, as in plain Burn. So that biases and norms have no weight decay, or groups another one,
-    /// give an [`OptimizerFactory`].
+    /// One optimizer updates all parameters, as in plain Burn. To give biases and norms no weight decay, or groups their own, pass
+    /// an [`OptimizerFactory`].
     ///
     /// ```
     /// # use brigade::{Activation, Training};
@@ -37,8 +37,8 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
-    /// Trains some parameters in another way than the rest. A parameter belongs to the first group that matches its name. Groups
-    /// in the settings (`[[optimizer.groups]]`) take the place of all that are given here.
+    /// Trains some parameters differently from the rest. A parameter belongs to the first group that matches its name. Groups in
+    /// the settings (`[[optimizer.groups]]`) replace all groups given here.
     ///
     /// ```
     /// # use brigade::{Activation, Training};
@@ -54,10 +54,10 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
-    /// Multiplies the peak learning rate (`optimizer.learning_rate`) by what `factor` gives, in place of the schedule and its
-    /// warm-up. As in PyTorch's `LambdaLR`, it is given the number of steps before an update: 0 for the first step, and after a resume the
-    /// number of those that were made before. It must depend on this number alone, as every rank asks it: a factor that is no number of
-    /// at least 0, or not the same on all ranks, ends the run.
+    /// Multiplies the peak learning rate (`optimizer.learning_rate`) by the result of `factor`, instead of the schedule and its warm-up.
+    /// As in PyTorch's `LambdaLR`, its argument is the number of steps before an update: 0 for the first step, and after a resume the
+    /// number of steps already made. It must depend only on this number, because every rank calls it: a factor that is not a number of at
+    /// least 0, or not the same on all ranks, ends the run.
     ///
     /// ```
     /// # use brigade::{Activation, Training};
@@ -71,9 +71,8 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
-    /// Calls `hook` for the gradient of each unit before each update, after sums over ranks and before norm and clipping; it returns
-    /// the gradient that the optimizer is given. Every rank calls it, for the elements that it owns: [`Engine::on_gradient`] says what it
-    /// may do.
+    /// Calls `hook` for the gradient of each unit before each update, after sums over ranks and before norm and clipping; it returns the
+    /// gradient for the optimizer. Every rank calls it, for the elements that it owns: [`Engine::on_gradient`] says what it may do.
     ///
     /// ```
     /// # use brigade::{Activation, Training};
@@ -91,7 +90,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
 }
 
 impl OwnUpdate {
-    /// The plan of a run, with the program's own optimizer, and with its groups where the settings have none.
+    /// The plan of a run, with the program's own optimizer, and with its groups if the settings have none.
     pub(crate) fn plan(&self, plan: &RunPlan, settings: &Settings) -> Result<RunPlan, SettingError> {
         let mut plan = plan.clone();
         if settings.optimizer.groups.is_empty() {
@@ -101,7 +100,7 @@ impl OwnUpdate {
         Ok(plan)
     }
 
-    /// The same for a further model of a run, whose parameters and blocks the settings do not mean.
+    /// The same for an additional model of a run, to whose parameters and blocks the settings do not apply.
     pub(crate) fn plan_of_further(
         &self,
         plan: &RunPlan,
@@ -127,12 +126,12 @@ impl OwnUpdate {
         lines
     }
 
-    /// What multiplies the peak learning rate behind so many steps, if the program says so.
+    /// The program's own factor for the peak learning rate after this many steps, if any.
     pub(crate) fn learning_rate_factor(&self, step: u64) -> Option<f64> {
         self.learning_rate.as_ref().map(|factor| factor(step))
     }
 
-    /// Gives the hooks to the engine.
+    /// Passes the hooks to the engine.
     pub(crate) fn add_hooks_to<I, O, T>(&mut self, engine: &mut Engine<I, O, T>)
     where
         I: Activation + Clone,

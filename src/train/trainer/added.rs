@@ -18,12 +18,12 @@ use crate::run::Session;
 use crate::train::start::file_names;
 use crate::training::{Training, ValidationReport};
 
-/// A further model of a run, with parameters and an optimizer of its own: a critic beside a generator, say.
+/// An additional model of a run, with its own parameters and optimizer: a critic beside a generator, say.
 /// [`Trainer::add_model`] makes it.
 ///
 /// It is saved in the checkpoints of the run, under its name, restored and rolled back with them, and
-/// [`Trainer::finish`] writes its weights into `model-<name>.safetensors`. Everything else of a run belongs to the first model
-/// alone: the length, reading data, metrics and progress ([`Trainer::log`] adds figures of others), validation, hooks, early
+/// [`Trainer::finish`] writes its weights into `model-<name>.safetensors`. Everything else in a run belongs only to the first
+/// model: the length, reading data, metrics and progress ([`Trainer::log`] adds figures of others), validation, hooks, early
 /// stopping and the choice of the best checkpoint.
 pub struct AddedModel<'a, I, O, T>(Rc<State<'a, I, O, T>>);
 
@@ -38,7 +38,7 @@ struct State<'a, I, O, T> {
     nonfinite: Rc<NonFiniteSteps>,
 }
 
-/// What the run does with a further model, whatever its types are.
+/// What the run does with an additional model, whatever its types are.
 pub(super) trait Added {
     fn name(&self) -> &str;
     fn steps(&self) -> u64;
@@ -82,12 +82,12 @@ where
 }
 
 impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
-    /// Adds a further model to the run, before the first step. Its name goes into checkpoints and the name of its file of
-    /// weights. It has an optimizer of its own and makes [steps](AddedModel::step) of its own, on batches that the loop gives
-    /// it; the learning rate is that of the first model. All ranks call it.
+    /// Adds another model to the run, before the first step. Its name is used in checkpoints and in the name of its weights
+    /// file. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
+    /// learning rate is that of the first model. All ranks call it.
     ///
-    /// Of `training`, the metrics, the mapping of the weights, the optimizer, the groups and gradient hooks are used; groups of the
-    /// settings are those of the first model.
+    /// The metrics, the mapping of the weights, the optimizer, the groups and gradient hooks of `training` are used; groups in the
+    /// settings belong to the first model.
     ///
     /// ```no_run
     /// # use brigade::{Batch, Chain, Model, Session, Training, samples};
@@ -175,9 +175,9 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
 }
 
 impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
-    /// Trains one step on this rank's micro-batches, as [`Trainer::step`] does. A step in which something was not finite is
-    /// skipped, unless `train.on_nonfinite` is `stop`: it is noted, counted in the step's record (`critic_skipped_steps`, where the model
-    /// is named `critic`), and counts for `train.nonfinite_limit`, as one of the first model does.
+    /// Trains one step on this rank's micro-batches, like [`Trainer::step`]. A non-finite step is skipped, unless `train.on_nonfinite` is
+    /// `stop`: it is noted, counted in the step's record (`critic_skipped_steps` if the model is named `critic`), and counts for
+    /// `train.nonfinite_limit`, like one of the first model.
     ///
     /// # Errors
     /// As [`Engine::step`], and if there were more such steps than `train.nonfinite_limit` allows.

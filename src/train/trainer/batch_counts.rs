@@ -9,8 +9,8 @@ use crate::run::Session;
 const MOST_NAMED: usize = 8;
 
 impl Session {
-    /// Checks that all ranks were given as many micro-batches as this one: otherwise each would wait for others in vain. All ranks
-    /// call it; `step` names the step.
+    /// Checks that all ranks were given the same number of micro-batches; otherwise they would wait for each other forever. All
+    /// ranks call it; `step` names the step.
     pub(super) fn check_batch_counts(&self, step: &str, count: usize) -> anyhow::Result<()> {
         let mut all = vec![0i64; self.world_size()];
         all[self.rank()] = count as i64;

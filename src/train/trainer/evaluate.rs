@@ -14,23 +14,24 @@ use crate::train::step_stats::add_validation;
 use crate::training::{AgreedAnswers, Data, HookAnswers, ValidationReport};
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
-    /// Whether the run is to be validated now: there are data for it, and `train.validate_every` steps have been made since the
-    /// last time, or the run is over.
+    /// Whether to validate now: there is data for it, and `train.validate_every` steps have been made since the last time, or
+    /// the run is over.
     pub fn evaluation_is_due(&self) -> bool {
         let (every, step) = (self.session.settings.train.validate_every, self.progress.step);
         let is_time = self.is_over() || (every > 0 && step.is_multiple_of(every));
         self.training.validation.is_some() && self.is_unvalidated && is_time
     }
 
-    /// Validates on the data of [`Training::validate`](crate::Training::validate). What is found goes into the record of the last update and to the
-    /// hooks, counts for early stopping, and decides whether the weights are the best. Steps between two updates (`train.sync_every`) do
-    /// not change the weights: a validation there is one of the last update's.
+    /// Validates on the data of [`Training::validate`](crate::Training::validate). The result goes into the record of the last update and to the
+    /// hooks, counts for early stopping, and decides whether the weights are the best. Steps between two updates (`train.sync_every`) do not change
+    /// the weights, so a validation there is one of the last update.
     ///
-    /// Validate before you [save](Self::save): a run that resumes from a checkpoint knows what was found before it was saved.
+    /// Validate before you [save](Self::save): a run that resumes from a checkpoint knows the validations made before it was
+    /// saved.
     ///
     /// # Errors
-    /// If there are no such data, they cannot be read, or a hook or a rank failed. Between two updates if there are further models and
-    /// something may follow from the validation.
+    /// If there is no such data, it cannot be read, or a hook or a rank failed. Between two updates, also if there are additional
+    /// models and the validation may have an effect.
     pub fn evaluate(&mut self) -> anyhow::Result<ValidationReport> {
         let data = self.training.validation.clone();
         let data = data.context("there are no data to validate on; give some with `Training::validate`")?;
@@ -63,7 +64,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(found)
     }
 
-    /// Loss and metrics over other data. Nothing is recorded, and no hook called.
+    /// Loss and metrics over other data. Nothing is recorded, and no hook is called.
     ///
     /// # Errors
     /// If data cannot be read, or a rank failed.
@@ -74,7 +75,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.evaluated(data)
     }
 
-    /// Between two updates no checkpoint can be saved of a run of several models, so nothing may ask for one.
+    /// Between two updates, a run with several models cannot save a checkpoint, so nothing may ask for one.
     fn check_between_updates(&self) -> anyhow::Result<()> {
         let has_effect = self.best_checkpoint.is_some()
             || self.early_stopping.is_some()

@@ -17,8 +17,8 @@ use crate::training::WeightsFile;
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Ends the run: waits for checkpoints that are being written, writes the weights into the run's folder, and prints the
-    /// summary. Where a loop ends before the run [is over](Self::is_over), a last checkpoint is saved first, if checkpoints are
-    /// saved at all and [can be](Self::save), and the run can be resumed from there.
+    /// summary. If a loop ends before the run [is over](Self::is_over), a last checkpoint is saved first, if checkpoints are
+    /// enabled and [can be saved](Self::save), and the run can be resumed from there.
     ///
     /// # Errors
     /// If weights or checkpoints cannot be written, or a rank failed.
@@ -50,7 +50,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(Trained::new(self.engine, &self.progress, stopped, weights))
     }
 
-    /// Writes the file of weights of each model; gives their paths, that of the first model first.
+    /// Writes the weights file of each model; returns their paths, the first model's first.
     fn write_all_weights(&self) -> anyhow::Result<Vec<PathBuf>> {
         let WeightsFile { name, holds } = self.training.weights;
         // `peft` reads one file.
@@ -71,7 +71,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(paths)
     }
 
-    /// Takes the weights of the best checkpoint, of all models. Whether they are others than those of the last step: if they
+    /// Loads the best checkpoint's weights into all models. Returns whether they differ from those of the last step: if they
     /// cannot be loaded, those of the last step stay.
     ///
     /// # Errors
@@ -103,8 +103,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(false)
     }
 
-    /// Loads all models from a checkpoint. The inner error says why that failed, and the answer whether a rank had begun to change
-    /// its models.
+    /// Loads all models from a checkpoint. The inner error says why that failed, and whether a rank had begun to change its
+    /// models.
     fn load_step(&mut self, step: u64) -> anyhow::Result<(Result<(), String>, bool)> {
         let (engine, added, group) = (&mut self.engine, &self.added, self.session.group());
         let mut began = 0.0f64;

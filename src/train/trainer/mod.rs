@@ -35,7 +35,7 @@ use crate::training::{Reader, Training};
 
 pub use added::AddedModel;
 
-/// A model that is being trained, step by step: for a loop of your own. [`Session::prepare`] makes it, and
+/// A model in training, step by step, for your own loop. [`Session::prepare`] makes it, and
 /// [`Session::train`] is this loop:
 ///
 /// ```no_run
@@ -61,9 +61,9 @@ pub use added::AddedModel;
 /// # }
 /// ```
 ///
-/// All ranks call the same methods in the same order. Metrics, progress, checkpoints that are written in the background, hooks,
-/// skipping and rolling back, preemption and Ctrl-C work in any such loop as in [`Session::train`]; what ends a run early comes
-/// as an error, which the loop hands on with `?`.
+/// All ranks call the same methods in the same order. Metrics, progress, background checkpoints, hooks, skipping and rolling
+/// back, preemption and Ctrl-C work in any such loop as in [`Session::train`]; anything that ends a run early is an error,
+/// which the loop passes on with `?`.
 pub struct Trainer<'a, I, O, T> {
     session: &'a Session,
     engine: Engine<I, O, T>,
@@ -81,9 +81,9 @@ pub struct Trainer<'a, I, O, T> {
     facts: BTreeMap<String, String>,
     early_stopping: Option<EarlyStopping>,
     best_checkpoint: Option<BestCheckpoint>,
-    /// Further models that are saved with this one.
+    /// Additional models that are saved with this one.
     added: Vec<Rc<dyn Added + 'a>>,
-    /// The learning rate of the next step, for further models.
+    /// The learning rate of the next step, for additional models.
     next_learning_rate: Rc<Cell<f64>>,
     /// Steps that were skipped or rolled back because of a value that was not finite, of all models.
     nonfinite: Rc<NonFiniteSteps>,
@@ -123,12 +123,12 @@ pub struct Trainer<'a, I, O, T> {
 }
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
-    /// Steps done since the run began; a rollback takes some back.
+    /// Steps done since the run began; a rollback undoes some.
     pub fn steps_done(&self) -> u64 {
         self.progress.step
     }
 
-    /// Steps of the whole run: `train.steps`, or those that `train.epochs` make.
+    /// Steps of the whole run: `train.steps`, or as many as `train.epochs` takes.
     pub fn total_steps(&self) -> u64 {
         self.total_steps
     }
@@ -138,7 +138,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.progress.loss
     }
 
-    /// The step whose weights are the best so far, where the run keeps them.
+    /// The step whose weights are the best so far, if the run keeps them.
     pub fn best_step(&self) -> Option<u64> {
         self.progress.best_step
     }
@@ -169,8 +169,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.early_stopping.as_ref()?.reason(&self.progress.watched)
     }
 
-    /// Adds a named value to the record of the last step, as if it were a metric of the model: in `metrics.jsonl`, TensorBoard
-    /// and the line of the step. What rank 0 gives counts. Before the first step and after the step was saved it does nothing.
+    /// Adds a named value to the record of the last step, like a metric of the model: in `metrics.jsonl`, TensorBoard and the
+    /// line of the step. Rank 0's value counts. Before the first step and after the step was saved it does nothing.
     pub fn log(&mut self, name: impl Into<String>, value: f64) {
         if let Some(record) = &mut self.record {
             record.metrics.insert(name.into(), value);
@@ -186,7 +186,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(self.engine.predict(input)?)
     }
 
-    /// Writes the weights into a file, whatever the mesh is, or the adapters where they alone are written at the end. All ranks call it; rank 0 writes.
+    /// Writes the weights into a file, on any mesh, or only the adapters if only they are written at the end. All ranks call it; rank 0 writes.
     ///
     /// # Errors
     /// If the file cannot be written, or a rank failed.
@@ -223,7 +223,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(())
     }
 
-    /// Adds what is known of skipped steps of further models to the record of the last step, or else leaves it for the next one.
+    /// Adds the skipped steps of additional models to the record of the last step, or else leaves them for the next one.
     fn record_skipped(&mut self) {
         if let Some(record) = &mut self.record {
             for (name, count) in self.nonfinite.take_skipped() {

@@ -7,13 +7,13 @@ use brigade_core::StepReport;
 
 use crate::error::AgreedError;
 
-/// How many there were, and what of further models is still to be said. The count is equal on all ranks.
+/// How many there were, and those of additional models still to be reported. The count is equal on all ranks.
 pub(super) struct NonFiniteSteps {
     /// `train.nonfinite_limit`.
     limit: u64,
     count: Cell<u64>,
     notes: RefCell<Vec<String>>,
-    /// The steps that each further model has skipped since the last record, under the name of a metric.
+    /// The steps that each additional model has skipped since the last record, under the name of a metric.
     skipped: RefCell<BTreeMap<String, f64>>,
 }
 
@@ -48,7 +48,7 @@ impl NonFiniteSteps {
         Ok(())
     }
 
-    /// The same for a step that a further model has skipped.
+    /// The same for a step that an additional model has skipped.
     ///
     /// # Errors
     /// As [`add`](Self::add).

@@ -10,7 +10,7 @@ use super::Trainer;
 use crate::run::Session;
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
-    /// Makes a round of so many steps, from the data of the run.
+    /// Makes a round of this many steps, from the data of the run.
     pub(super) fn round(&mut self, batches: Vec<Batch<I, T>>, steps: u64) -> anyhow::Result<StepReport> {
         if !batches.is_empty() {
             bail!(

@@ -25,12 +25,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     }
 
     /// Saves a checkpoint of the current step, of this model and of those that were [added](Self::add_model). With
-    /// `checkpoint.asynchronous` it is written while training goes on. All ranks call it. Between two updates (`train.sync_every`) it is a
-    /// checkpoint of the last update, and a run that resumes from it repeats the steps since.
+    /// `checkpoint.asynchronous` it is written while training continues. All ranks call it. Between two updates (`train.sync_every`) it is
+    /// a checkpoint of the last update, and a run that resumes from it repeats the steps since.
     ///
     /// # Errors
     /// If the checkpoint, or an earlier one, cannot be saved and `checkpoint.on_failure` is `stop`, or a rank failed. Between two updates if
-    /// there are further models, whose steps since the last update are not known.
+    /// there are additional models, whose steps since the last update are unknown.
     pub fn save(&mut self) -> anyhow::Result<()> {
         let step = self.update_step();
         if self.is_between_updates() && !self.added.is_empty() {
