@@ -92,7 +92,7 @@ fn ranks_that_do_not_fit() {
     let sizes =
         failures(vec![joining(Kind::Tcp, 0, 2, &at, PATIENT), joining(Kind::Tcp, 1, 3, &at, PATIENT)]);
     assert!(
-        sizes.iter().all(|error| error.contains("rank 1 has a world size of 3, rank 0 has 2")),
+        sizes.iter().all(|error| error.contains("rank 1 has a world size of 3, but rank 0 has 2")),
         "{sizes:?}"
     );
 
