@@ -9,8 +9,8 @@ pub const DP: &str = "dp";
 /// The axis of replicas: ranks that hold the same shards and run other micro-batches (hybrid sharding, PyTorch's HSDP).
 pub const REPLICATE: &str = "replicate";
 
-/// The axis of workers, which stands before all others: each is a mesh of the other axes that makes updates of its own, and from time
-/// to time they meet ([`LocalUpdates`](crate::LocalUpdates)).
+/// The axis of workers, which comes before all others: each is a mesh of the other axes that makes its own updates, and from time to
+/// time they meet ([`LocalUpdates`](crate::LocalUpdates)).
 pub const WORKERS: &str = "workers";
 
 /// The axes whose ranks run different micro-batches.
@@ -28,8 +28,8 @@ pub struct Axis {
 /// The grid that the ranks make: named axes, the outermost first, whose sizes multiply to the number of ranks.
 ///
 /// Ranks are numbered in row-major order, as in PyTorch's `DeviceMesh`: neighbours in rank are neighbours along the last axis,
-/// which therefore is the one whose collectives move the most bytes. An axis that is not there has size 1, and every rank the
-/// coordinate 0 along it; so any axis may be asked for.
+/// so its collectives should move the most bytes. A missing axis has size 1, and every rank has coordinate 0 along it; so any
+/// axis may be queried.
 ///
 /// ```
 /// use brigade_core::{DP, Mesh, PP};

@@ -75,8 +75,8 @@ impl Parts {
     }
 }
 
-/// What can flow from one block to the next: a tensor of any rank and kind, a tuple of activations, or a structure of them, which
-/// derives it. Programs that use `brigade` need no attribute for that.
+/// What can flow from one block to the next: a tensor of any rank and kind, a tuple of activations, or a struct of them that
+/// derives this trait. Programs that use `brigade` need no attribute for that.
 ///
 /// ```
 /// use brigade_core::Activation;
@@ -129,8 +129,8 @@ pub trait Activation: Sized + Send + 'static {
     fn from_parts(parts: &mut std::vec::IntoIter<Part>) -> Option<Self>;
     /// Kinds and ranks in words, for messages.
     fn describe() -> String;
-    /// Whether a loss gets a model's output of this type in fp32 where blocks compute in bf16. One whose loss has products of its own to make, with sums in fp32, says no, and casts
-    /// the rest itself.
+    /// Whether a loss gets a model's output of this type in fp32 when blocks compute in bf16. If the loss computes products itself, with fp32 sums, this is false, and the loss
+    /// casts the rest itself.
     fn is_widened_for_loss() -> bool {
         true
     }

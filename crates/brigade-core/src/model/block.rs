@@ -21,13 +21,12 @@ use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 
 /// A Burn module that maps one activation to the next: an embedding, a transformer layer, a head.
 ///
-/// It knows nothing of ranks. Its forward must be a pure function of its input, its parameters and the [`ForwardContext`], because a
-/// block may run again to recompute its activations, and runs in several processes at once. It may draw from Burn's random
-/// generator, as `nn::Dropout` does: that is seeded by the context before each forward, and so has the same state on any mesh, and
-/// when the block runs again. It may update running state, as `nn::BatchNorm` does, if that has no influence on the output in
-/// training. What it computes with other ranks it leaves to the layers in [`nn`](crate::nn). Parameters may be read only in the forward and in its
-/// backward (of a [split](Self::forward_split) one in the first half): in between, ZeRO-3 frees their memory and writes to it again,
-/// under any handle that was kept.
+/// It knows nothing about ranks. Its forward must be a pure function of its input, its parameters and the [`ForwardContext`], because a block may
+/// run again to recompute its activations, and runs in several processes at once. It may draw from Burn's random generator, as `nn::Dropout` does:
+/// the context seeds it before each forward, so it has the same state on any mesh, and when the block runs again. It may update running state, as
+/// `nn::BatchNorm` does, if that does not affect the output in training. It leaves computation with other ranks to the layers in
+/// [`nn`](crate::nn). Parameters may only be read in the forward and in its backward (in the first half of a [split](Self::forward_split) one): in
+/// between, ZeRO-3 frees their memory and writes to it again, under any handle that was kept.
 ///
 /// ```
 /// use brigade_core::Block;
@@ -55,19 +54,19 @@ pub trait Block: Module + 'static {
     type Output: Activation;
     /// Runs the block.
     fn forward(&self, input: Self::Input) -> Self::Output;
-    /// Runs the block where it must know the step, the micro-batch, or whether it is trained. It is what training and
-    /// evaluation call, training through [`forward_split`](Self::forward_split); by default it is [`forward`](Self::forward).
+    /// Runs the block when it must know the step, the micro-batch, or whether it is being trained. Training and evaluation
+    /// call it, training through [`forward_split`](Self::forward_split); by default it is [`forward`](Self::forward).
     fn forward_with(&self, input: Self::Input, _context: &ForwardContext<'_>) -> Self::Output {
         self.forward(input)
     }
-    /// Runs the block in training, and may offer a backward in two halves: the gradient of the input first, which the stage before
-    /// waits for, and the gradients of the parameters when there is time. Pipeline schedules with such halves have less idle time.
-    /// By default it is [`forward_with`](Self::forward_with), and the second half has what fused linear operations leave for it
-    /// ([`brigade_kernels::deferring`]): there is nothing to offer for them.
+    /// Runs the block in training, and may offer a backward in two halves: first the gradient of the input, which the previous
+    /// stage waits for, and later the gradients of the parameters, when there is time. Pipeline schedules with such halves have
+    /// less idle time. By default it is [`forward_with`](Self::forward_with), and the second half is what fused linear operations
+    /// leave for it ([`brigade_kernels::deferring`]): they need nothing else.
     ///
-    /// The output has the bits of [`forward_with`](Self::forward_with). A block offers the halves always or never. They are done one
-    /// right after the other where the schedule has a backward in one piece, and where the block shares a parameter with
-    /// another one, so the gradients have the same bits under any schedule.
+    /// The output has the bits of [`forward_with`](Self::forward_with). A block offers the halves always or never. They run one
+    /// right after the other if the schedule has an unsplit backward, or if the block shares a parameter with another one, so the
+    /// gradients have the same bits under any schedule.
     ///
     /// ```
     /// use brigade_core::{Block, ForwardContext, ParameterGradients, SplitForward};
@@ -98,9 +97,9 @@ pub trait Block: Module + 'static {
     fn forward_split(&self, input: Self::Input, context: &ForwardContext<'_>) -> SplitForward<Self::Output> {
         self.forward_with(input, context).into()
     }
-    /// Runs the block in inference on positions that follow those that it was given before with this cache: the output is what [`forward`](Self::forward)
-    /// gives for them where it gets all positions, up to rounding. None (by default) if the block does not know how, or not with this input: then text is not
-    /// [generated with a cache](crate::Chain::predict_cached). A block that looks at each position alone leaves the cache empty.
+    /// Runs the block in inference on positions that follow those given before with this cache: the output is what [`forward`](Self::forward) would give for
+    /// them with all positions, up to rounding. None (the default) if the block cannot do this, or not with this input: then text is not [generated with a
+    /// cache](crate::Chain::predict_cached). A block that looks at each position alone leaves the cache empty.
     ///
     /// ```
     /// use brigade_core::{Block, BlockCache, Chain};
@@ -138,10 +137,10 @@ pub trait Block: Module + 'static {
     fn forward_cached(&self, _input: Self::Input, _cache: &mut BlockCache) -> Option<Self::Output> {
         None
     }
-    /// Whether the parameter of this path, such as `norm.gamma`, stays fp32 in forward and backward where others compute in bf16:
-    /// for parameters that rounding hurts, such as those of norms and routers. The block gets it as fp32, but its input as
-    /// bf16, and casts as it needs. A parameter that several blocks share must be kept by all of them, or by none. In a
-    /// run in fp32 it changes nothing but the order of some sums.
+    /// Whether the parameter at this path, such as `norm.gamma`, stays fp32 in forward and backward when others compute in bf16:
+    /// for parameters that rounding hurts, such as those of norms and routers. The block gets it as fp32, but its input as bf16,
+    /// and casts as needed. A parameter that several blocks share must be kept by all of them, or by none. In an fp32 run it only
+    /// changes the order of some sums.
     fn keep_in_f32(&self, _path: &str) -> bool {
         false
     }
@@ -176,7 +175,7 @@ pub(crate) trait AnyBlock: Send {
     /// What a backward through this block has left for later.
     fn take_deferred(&self, deferred: &mut DeferredGradients) -> BTreeMap<String, DeferredGradient>;
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
-    /// Keeps the parameters at these paths from being trained.
+    /// Freezes the parameters at these paths.
     fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool);
     /// The running state that the last forward has left, and other values.
     fn running_values(&self) -> BTreeMap<String, ParamValue>;

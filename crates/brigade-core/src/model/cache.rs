@@ -2,16 +2,17 @@
 
 use std::any::Any;
 
-/// What the blocks of a model keep of the positions that they have seen: keys and values of attention, say. A prediction with a cache takes the positions that
-/// follow, and gives what the model gives for them: see [`Chain::predict_cached`](crate::Chain::predict_cached).
+/// What the blocks of a model store about the positions that they have seen: keys and values of attention, say. A prediction with a cache takes the next
+/// positions, and returns the model's output for them: see [`Chain::predict_cached`](crate::Chain::predict_cached).
 ///
-/// A new one has seen nothing. It belongs to one sequence, or to one batch of sequences of the same length; after an error it is of no use.
+/// A new cache is empty. It belongs to one sequence, or to one batch of sequences of the same length; after an error it cannot be used any
+/// more.
 #[derive(Default)]
 pub struct Cache {
     blocks: Vec<BlockCache>,
 }
 
-/// What one block keeps.
+/// What one block stores.
 #[derive(Default)]
 pub struct BlockCache(Option<Box<dyn Any + Send>>);
 

@@ -48,7 +48,7 @@ pub struct NamedTensor {
 pub struct Chain<I, O> {
     pub(crate) blocks: Vec<NamedBlock>,
     pub(crate) ties: Vec<(String, String)>,
-    /// Where values come from that are not initial ones.
+    /// The source of values that are not initial ones.
     source: Option<Arc<Source>>,
     /// What that is called, and its digest, where ranks are to compare it.
     pub(crate) loaded: Option<(String, u64)>,
@@ -57,7 +57,8 @@ pub struct Chain<I, O> {
     types: PhantomData<fn(I) -> O>,
 }
 
-/// Gives a range of a parameter's values, flattened in row-major order, by full name and shape; none to leave it alone.
+/// Returns a range of a parameter's values, flattened in row-major order, by full name and shape; none to leave it
+/// unchanged.
 type Source = dyn Fn(&str, &[usize], Range<usize>) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync;
 
 impl<I: Activation> Default for Chain<I, I> {
@@ -86,8 +87,8 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         self.push(name.into(), Box::new(Erased::new(block, Own)))
     }
 
-    /// Appends any Burn module as a block, with the function that runs it; what [`Block`] says of a forward holds for the function.
-    /// Parameters have the paths that they have in the module.
+    /// Appends any Burn module as a block, with the function that runs it; the rules for a [`Block`]'s forward apply to the
+    /// function. Parameters have the same paths as in the module.
     ///
     /// ```
     /// use brigade_core::Chain;
@@ -167,8 +168,8 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         Model { chain: self, loss: Arc::new(loss), names: Vec::new(), metrics: Vec::new(), smaller: None }
     }
 
-    /// As [`loss`](Self::loss), from a function that gives the sums of metrics as well: those that cost little where the loss
-    /// is computed, and a pass over the output elsewhere. They are what [`Model::metric`] says. `loss` gives as many as there are names.
+    /// Like [`loss`](Self::loss), with a function that also returns the sums of metrics: those that cost little along with the loss, but
+    /// a separate pass over the output otherwise. They are as in [`Model::metric`]. `loss` returns one per name.
     pub fn loss_with_metrics<T, S: Into<Vec<Tensor<1>>>>(
         self,
         names: impl IntoIterator<Item: Into<String>>,
@@ -206,13 +207,13 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             .collect()
     }
 
-    /// Full names of the parameters that have no values of their own but those of another one.
+    /// Full names of the parameters that share the values of another one.
     pub fn followers(&self) -> BTreeSet<String> {
         self.ties.iter().map(|(follower, _)| follower.clone()).collect()
     }
 
-    /// Gives every parameter without a value its own: from where [`load`](Self::load) said, or else its
-    /// initial one, see [`crate::initialize`].
+    /// Gives every parameter without a value one: from the source of [`load`](Self::load), or else its
+    /// initial value, see [`crate::initialize`].
     ///
     /// # Errors
     /// If the list of blocks or a tie is wrong, or values cannot be loaded.
@@ -227,11 +228,11 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         Ok(())
     }
 
-    /// Says where parameters take their values from when they are first needed, block by block: the closure
-    /// gives the values, flattened in row-major order, for a full name (`block.path`) and shape, or none to
-    /// leave the parameter alone. Followers of ties are not asked for.
+    /// Sets the source of parameters' values, which are loaded when first needed, block by block: the closure
+    /// returns the values, flattened in row-major order, for a full name (`block.path`) and shape, or none to
+    /// leave the parameter unchanged. It is not called for followers of ties.
     ///
-    /// Values that are there already are replaced when [`initialize`](Self::initialize) is called or training begins.
+    /// Existing values are replaced when [`initialize`](Self::initialize) is called or training begins.
     pub fn load(
         &mut self,
         values: impl Fn(&str, &[usize]) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync + 'static,
@@ -243,7 +244,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         });
     }
 
-    /// As [`load`](Self::load), from a closure that gives the values in a range of the flattened parameter: those that this rank is to hold, where
+    /// Like [`load`](Self::load), with a closure that returns the values in a range of the flattened parameter: those that this rank holds if
     /// ZeRO-3 shards parameters, and else all.
     pub fn load_ranges(
         &mut self,
@@ -256,13 +257,14 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         self.loaded = None;
     }
 
-    /// Says from what [`load`](Self::load) takes the values: what it is called, for messages, and a digest of its content. Training begins
-    /// only if all ranks have the same one: see [`Engine::new`](crate::Engine::new).
+    /// Describes the source of [`load`](Self::load): its name, for messages, and a digest of its content. Training only begins if all
+    /// ranks have the same source: see [`Engine::new`](crate::Engine::new).
     pub fn compare_loaded(&mut self, name: impl Into<String>, digest: u64) {
         self.loaded = Some((name.into(), digest));
     }
 
-    /// Names and shapes of all parameters, block by block, in the order of paths; nothing gets a value.
+    /// Names and shapes of all parameters, block by block, in the order of paths, without giving values to
+    /// any.
     pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
         let blocks = self.blocks.iter();
         let shapes = blocks.flat_map(|NamedBlock { name, block }| {
@@ -403,11 +405,11 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         restore_output(&self.blocks, parts)
     }
 
-    /// Runs all blocks on what follows the inputs that were given before with this cache: the next positions of the same sequences. On a chain with autodiff the
-    /// cache keeps graphs; call it on [`valid`](Self::valid).
+    /// Runs all blocks on the next positions of the sequences given before with this cache. On a chain with autodiff the cache keeps graphs; call it on
+    /// [`valid`](Self::valid).
     ///
     /// # Errors
-    /// If a block was given what it does not take, or does not know how to [go on from a cache](Block::forward_cached).
+    /// If a block gets an input that it does not take, or cannot [continue from a cache](Block::forward_cached).
     pub fn predict_cached(&self, input: I, cache: &mut Cache) -> Result<O> {
         self.check_whole()?;
         let parts = self.blocks.iter().enumerate().try_fold(flatten(input), |parts, (index, named)| {
@@ -442,7 +444,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     }
 }
 
-/// What a source gives, checked to be as many values as the range has.
+/// The values from a source, checked to have the length of the range.
 fn source_values(
     source: &Arc<Source>,
     name: &str,
@@ -487,7 +489,7 @@ pub(crate) type Loss<O, T> = Arc<dyn Fn(O, T) -> (Tensor<1>, Vec<Tensor<1>>) + S
 /// A metric of its own: from output and target to a sum over valid targets, shape `[1]`.
 pub(crate) type Metric<O, T> = Arc<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 
-/// The models that stand for one in measurements with a micro-batch of its.
+/// The models that stand in for one in measurements with one of its micro-batches.
 pub(crate) type Smaller<I, O, T> =
     Arc<dyn Fn(&Batch<I, T>) -> Option<[SmallerModel<I, O, T>; 2]> + Send + Sync>;
 
@@ -502,8 +504,8 @@ pub struct Model<I, O, T> {
     pub(crate) smaller: Option<Smaller<I, O, T>>,
 }
 
-/// A model that stands for a larger one in measurements. It has as many blocks, and its micro-batch as many samples; but its widths, its tokens and whatever else
-/// there is room for are the larger one's, divided.
+/// A model that stands in for a larger one in measurements. It has the same number of blocks, and its micro-batch the same number of samples; but its widths,
+/// tokens and other sizes are the larger model's, divided.
 pub struct SmallerModel<I, O, T> {
     /// What they are divided by.
     pub divisor: usize,
@@ -514,8 +516,8 @@ pub struct SmallerModel<I, O, T> {
 }
 
 impl<I: Activation, O: Activation, T> Model<I, O, T> {
-    /// Says which models are measured in place of this one to find what its blocks need for a micro-batch: none, where they are small enough
-    /// themselves. See [`measure_activations`](Self::measure_activations).
+    /// Sets the models that are measured instead of this one to find what its blocks need for a micro-batch: none if it is small enough
+    /// itself. See [`measure_activations`](Self::measure_activations).
     ///
     /// A run on a GPU measures a model that says so, on the CPU: blocks then have all their tensors in fields, which are copied, and the loss has none of its own.
     pub fn measured_by(

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::model::activation::Activation;
 use crate::model::chain::Chain;
 
-/// A parameter that has the values of another one.
+/// A parameter that shares the values of another one.
 #[derive(Debug, Clone)]
 pub(crate) struct Tie {
     /// (index of block, path) that reads the shared values.
@@ -15,7 +15,7 @@ pub(crate) struct Tie {
     pub owner: (usize, String),
 }
 
-/// A parameter that other blocks read, too.
+/// A parameter that other blocks also read.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     /// `block.path` of the owner.

@@ -17,8 +17,8 @@ use crate::sharding::layout::FlatLayout;
 /// An optimizer that treats every element in the same way, independently of the others, so that a flat buffer or any part of it
 /// gives the same numbers as the parameters one by one.
 ///
-/// Burn's elementwise optimizers are. Implement it for one of your own that is as well: its state, arrays over the elements and
-/// numbers, then is in checkpoints, and any mesh takes it back. Burn's others are not: Muon orthogonalises matrices, LAMB scales by the norms of
+/// Burn's elementwise optimizers implement it. Implement it for your own if it is elementwise: its state, arrays over the elements and numbers,
+/// is then part of checkpoints, and can be restored on any mesh. Burn's others do not: Muon orthogonalises matrices, LAMB scales by the norms of
 /// parameters, Adafactor keeps sums over rows and columns, and L-BFGS needs scalar products over the whole model.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not known to be an elementwise optimizer",
@@ -109,7 +109,7 @@ impl fmt::Debug for OptimizerFactory {
     }
 }
 
-/// The same optimizer for all parameters, biases and norms included, as plain Burn has it.
+/// The same optimizer for all parameters, including biases and norms, as in plain Burn.
 impl<O: Elementwise> From<O> for OptimizerFactory {
     fn from(optimizer: O) -> Self {
         Self::new(optimizer.clone(), optimizer)

@@ -26,8 +26,8 @@ use crate::step::settings::{EngineSettings, NonFinite};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Update};
 use crate::step::window::Window;
 
-/// What forward and backward over the global batch gave. All but the gradients is equal on all ranks,
-/// to the bit.
+/// The results of forward and backward over the global batch. Everything but the gradients is equal on all
+/// ranks, to the bit.
 pub(crate) struct Sums {
     /// Of the own elements of each unit; none for those that another stage owns.
     pub gradients: Vec<Option<Tensor<1>>>,
@@ -47,9 +47,9 @@ pub(crate) struct Sums {
 
 /// Trains one rank's part of a model, together with the other ranks of a mesh.
 ///
-/// A rank runs its stage's blocks on its micro-batches in the order of a schedule, reduces gradients together with the ranks that run
-/// other micro-batches, updates its part of the parameters, and gives the others what they need of them. A [`Strategy`](crate::Strategy) makes
-/// the second and the third part.
+/// A rank runs its stage's blocks on its micro-batches in the order of a schedule, reduces gradients together with the ranks that run other
+/// micro-batches, updates its part of the parameters, and sends the others what they need of them. A [`Strategy`](crate::Strategy) provides
+/// the second and third part.
 pub struct Engine<I, O, T> {
     pub(crate) chain: Chain<I, O>,
     pub(crate) loss: Loss<O, T>,

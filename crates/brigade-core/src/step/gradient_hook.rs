@@ -13,8 +13,8 @@ use crate::step::engine::Engine;
 
 /// The part of a unit's gradient that a rank owns.
 ///
-/// A unit is a flat buffer of parameters: those of a block that are alike, in the order of their paths, or one that blocks share. Without
-/// ZeRO a rank has all elements of the units of its pipeline stage, with ZeRO a range of each.
+/// A unit is a flat buffer of parameters: those of a block that are of the same kind, in the order of their paths, or one that blocks
+/// share. Without ZeRO, a rank has all elements of the units of its pipeline stage; with ZeRO, a range of each.
 #[derive(Debug, Clone)]
 pub struct UnitGradient<'a> {
     /// The step that makes the update, counted from 1.
@@ -97,7 +97,7 @@ where
     }
 }
 
-/// The own elements of a unit's gradient as the hooks leave them. Padding stays what it was.
+/// The rank's own elements of a unit's gradient after the hooks. Padding is unchanged.
 pub(crate) fn run(
     hooks: &[GradientHook],
     step: u64,

@@ -13,12 +13,12 @@ use crate::step::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::held;
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Rounds, Strategy};
 
-/// The last ranks are servers: each has a contiguous shard of every unit with the optimizer's state of it, and runs no micro-batches. The
+/// The last ranks are servers: each has a contiguous shard of every unit with its optimizer state, and runs no micro-batches. The
 /// others are workers, which pull the parameters, compute the gradients of a share of the global batch, and push them (Li et al.,
 /// "Scaling distributed machine learning with the parameter server", OSDI 2014).
 ///
 /// With a staleness of 0 all shares of a step are summed before the servers make one update, in the order and with the bits of
-/// [`Synchronous`](super::Synchronous). Else each share is an update of its own as soon as it comes, see [`Rounds`].
+/// [`Synchronous`](super::Synchronous). Otherwise each share is an update as soon as it arrives, see [`Rounds`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AsyncServer {
     /// Ranks that are servers, at least 1.
@@ -153,7 +153,7 @@ fn shards(message: Message, units: &[ReducedUnit], from: usize) -> Result<Vec<(u
     checked(message, &wanted, from)
 }
 
-/// The tensors of a message, which must be as many and as long as is wanted.
+/// The tensors of a message, whose number and lengths must be as expected.
 pub(crate) fn checked(
     message: Message,
     wanted: &[Option<Range<usize>>],

@@ -15,20 +15,20 @@ use crate::step::strategy::synchronous::AllReduce;
 use crate::step::strategy::unit_codes::{Codes, UnitCodes};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState, Strategy};
 
-/// [`Synchronous`](super::Synchronous) data parallelism whose gradients travel between ranks in fewer bytes: see
+/// [`Synchronous`](super::Synchronous) data parallelism that exchanges gradients in fewer bytes: see
 /// [`compress`](crate::compress).
 ///
-/// | | what travels as codes |
+/// | | what is encoded |
 /// |---|---|
 /// | without ZeRO | what each rank sends of its gradient, and the sums |
 /// | with ZeRO | what each rank sends of its gradient |
-/// | with ZeRO and replicas | the same as without ZeRO, between the replicas of a shard alone; inside, gradients travel as they are |
+/// | with ZeRO and replicas | the same as without ZeRO, only between the replicas of a shard; inside a shard, gradients are not
+/// encoded |
 ///
-/// What codes leave out is added to the gradients of the next update (error feedback), where the method needs it. It is what the
-/// ranks keep, one array for each. On another number of ranks, rank `r` of `n` goes on with the arrays `r`, `r + n`, …, so that their sum
-/// is the same.
+/// Encoding errors are added to the gradients of the next update (error feedback), if the method needs it. Each rank keeps one array of
+/// them. On a different number of ranks, rank `r` of `n` continues with the arrays `r`, `r + n`, …, so that their sum is the same.
 ///
-/// A gradient that is not finite makes a sum that is not. In a step that is skipped, nothing is left out.
+/// A non-finite gradient makes a non-finite sum. A skipped step adds no error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Compressed {
     /// As [`Synchronous::every`](super::Synchronous::every).

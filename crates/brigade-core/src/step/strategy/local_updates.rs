@@ -13,15 +13,16 @@ use crate::step::strategy::optimizers::Optimizers;
 use crate::step::strategy::outer_optimizer::{OuterOptimizer, OuterUnits};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};
 
-/// Each worker, a mesh of its own along the axis [`WORKERS`](crate::WORKERS), makes `inner_steps` updates from its part of the global
-/// batch and tells the others nothing. Then there is an outer step, in which the workers meet and all go on from the same values.
+/// Each worker, its own mesh along the axis [`WORKERS`](crate::WORKERS), makes `inner_steps` updates from its part of the global
+/// batch without communicating with the others. Then there is an outer step, in which the workers meet and all continue from the same
+/// values.
 ///
 /// Without an outer optimizer those are the means of the workers' (local SGD: Stich, "Local SGD converges fast and communicates little", ICLR 2019),
-/// where workers count alike, however many valid targets they had. With one they are its step along the mean of the outer gradients:
-/// what a worker's inner steps subtracted from the values (DiLoCo: Douillard et al., "DiLoCo: distributed low-communication training of language
+/// with equal weight for each worker, however many valid targets it had. With one, they are its step along the mean of the outer gradients: what
+/// a worker's inner steps subtracted from the values (DiLoCo: Douillard et al., "DiLoCo: distributed low-communication training of language
 /// models", 2023). Each worker keeps its own optimizer's state across outer steps.
 ///
-/// Sums over workers are pairwise in the workers' order, so no mesh inside of them changes a bit.
+/// Sums over workers are pairwise in the workers' order, so the mesh inside them does not change a bit.
 #[derive(Debug, Clone)]
 pub struct LocalUpdates {
     /// Updates of a worker from one outer step to the next, at least 1.

@@ -30,7 +30,7 @@ pub use local_updates::LocalUpdates;
 pub use outer_optimizer::OuterOptimizer;
 pub use synchronous::Synchronous;
 
-/// How ranks that run different micro-batches train one model together: it makes the second and the third part of their steps.
+/// How ranks that run different micro-batches train one model together: it provides the second and third part of their steps.
 /// [`Synchronous`] is plain data parallelism and ZeRO.
 pub trait Strategy: Debug + Send + Sync {
     /// Whether step `step`, counted from 1, ends with an update, for which gradients are reduced. The others only add gradients
@@ -67,14 +67,14 @@ pub trait Strategy: Debug + Send + Sync {
     }
 }
 
-/// Steps in which workers do not wait for each other, beyond a bound: see [`Engine::round`](crate::Engine::round). Between two rounds all
-/// ranks have the same parameters.
+/// Steps in which workers only wait for each other at a bound: see [`Engine::round`](crate::Engine::round). Between two rounds all ranks
+/// have the same parameters.
 ///
-/// A share is the part of a step's global batch that one of as many workers has in plain data parallelism. Workers take one share after
-/// the other, in the order of the data, as they come to it, so a slow one takes fewer. The gradient of a share, divided by the
-/// weight of its own targets and clipped by its own norm, is an update with the learning rate of its step divided by the number of workers: the
-/// shares of a step together move the parameters about as far as one synchronous step does (the linear scaling rule for a batch that is
-/// as many times smaller: Goyal et al., "Accurate, large minibatch SGD", 2017).
+/// A share is the part of a step's global batch that one worker would have in plain data parallelism over the workers. Workers take one share
+/// after the other, in the order of the data, as they become free, so a slow one takes fewer. The gradient of a share, divided by the weight of
+/// its own targets and clipped by its own norm, is an update with the learning rate of its step divided by the number of workers: together, the
+/// shares of a step move the parameters about as far as one synchronous step (the linear scaling rule for the smaller batch: Goyal et al.,
+/// "Accurate, large minibatch SGD", 2017).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rounds {
     /// Steps of a round, at least 1.
@@ -86,7 +86,7 @@ pub struct Rounds {
     pub delay_compensation: f64,
 }
 
-/// What a rank has in common with those that run other micro-batches.
+/// What a rank shares with those that run other micro-batches.
 #[derive(Clone)]
 pub struct DataParallel {
     /// The ranks that a unit's elements are divided among: with ZeRO those along [`DP`](crate::DP), else the rank alone.
@@ -184,7 +184,7 @@ pub trait Reduction: Send {
     }
 }
 
-/// What a [`Reduction`] keeps of a unit.
+/// What a [`Reduction`] keeps for a unit.
 #[derive(Default)]
 pub struct ReductionState {
     /// The names of its arrays, which have one value for each element of the unit, without padding. They are the same on all ranks that

@@ -16,8 +16,8 @@ use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState
 
 /// All ranks reduce their gradients together, and all make the same update: plain data parallelism, ZeRO, and hybrid sharding.
 ///
-/// A gradient is reduce-scattered over the ranks that it is divided among, then all-reduced over those that have the same
-/// elements; without ZeRO the former is nothing, without replicas the latter.
+/// A gradient is reduce-scattered over the ranks that it is sharded over, then all-reduced over those that have the same
+/// elements; without ZeRO there is no reduce-scatter, without replicas no all-reduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Synchronous {
     /// Only every so many steps; in the others a rank adds gradients up without telling other replicas, as in PyTorch's `no_sync`.
