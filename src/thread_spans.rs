@@ -16,7 +16,7 @@ pub(crate) struct ThreadSpans(Arc<Mutex<VecDeque<ThreadSpan>>>);
 pub(crate) struct ThreadSpan {
     pub name: String,
     pub start: Instant,
-    /// None while it goes on.
+    /// None while it is in progress.
     pub end: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ impl ThreadSpans {
         result
     }
 
-    /// What ended since, or goes on.
+    /// What ended since, or continues.
     pub fn since(&self, instant: Instant) -> Vec<ThreadSpan> {
         let is_since = |span: &&ThreadSpan| span.end.is_none_or(|end| end >= instant);
         self.spans().iter().filter(is_since).cloned().collect()

@@ -31,7 +31,7 @@ pub(crate) struct Assessment {
     pub text: String,
 }
 
-/// Gives a micro-batch of so many samples.
+/// Gives a micro-batch of this many samples.
 pub(crate) type Samples<'a, I, T> = &'a dyn Fn(usize) -> anyhow::Result<Batch<I, T>>;
 
 impl Session {
@@ -142,7 +142,7 @@ impl Session {
         self.settings.compute.backend == Backend::Cpu || model.is_soon_measured()
     }
 
-    /// What the blocks need for so many samples, which are on the CPU's device.
+    /// What the blocks need for this many samples, which are on the CPU's device.
     fn measured<I: Activation, O: Activation, T: Clone>(
         &self,
         model: &Model<I, O, T>,

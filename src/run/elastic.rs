@@ -12,17 +12,17 @@ use super::auto::{ForNodes, without};
 use super::program::Program;
 use crate::settings::Settings;
 
-/// How a run with so many nodes, or fewer, is started.
+/// How a run with this many nodes, or fewer, is started.
 pub(super) struct ElasticRun {
     node: NodeInfo,
-    /// The arguments that a number of nodes needs, or why ranks cannot run on so many.
+    /// The arguments that a number of nodes needs, or why ranks cannot run on this many.
     for_nodes: ForNodes,
     /// What must be the same on all nodes.
     configuration: String,
 }
 
 impl ElasticRun {
-    /// Of a program whose nodes have so many ranks each and start them with these arguments.
+    /// Of a program whose nodes have this many ranks each and start them with these arguments.
     pub fn new(
         program: &Program<'_>,
         node: &NodeInfo,

@@ -174,7 +174,7 @@ fn rank_seconds(all: &[Vec<f64>], means: usize) -> RankSeconds {
 /// no more numbers.
 const RANKS_PER_STEP: usize = 128;
 
-/// Whether a step's record has the seconds of each of so many ranks.
+/// Whether a step's record has the seconds of each of this many ranks.
 fn has_ranks(step: u64, ranks: usize) -> bool {
     step.is_multiple_of(ranks.div_ceil(RANKS_PER_STEP).max(1) as u64)
 }

@@ -8,7 +8,7 @@ use crate::settings::{LOSS_METRIC, MetricMode, SettingError, Settings};
 use crate::training::ValidationReport;
 
 /// A metric of the validations, and its best value so far. What was found is kept in the run's progress under names that contain
-/// the metric, so that it goes on after a resume, but not with another metric's values.
+/// the metric, so that it continues after a resume, but not with another metric's values.
 pub(super) struct Watch {
     metric: String,
     is_min: bool,

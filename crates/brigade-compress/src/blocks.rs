@@ -37,12 +37,12 @@ pub struct OneBit {
 const SCALE: usize = 4;
 
 impl Quantizer {
-    /// Integers from -127 to 127, in blocks of so many numbers.
+    /// Integers from -127 to 127, in blocks of this many numbers.
     pub const fn int8(rounding: Rounding, block: usize) -> Self {
         Self { bits: 8, rounding, block }
     }
 
-    /// Integers from -7 to 7, in blocks of so many numbers, which are even.
+    /// Integers from -7 to 7, in blocks of this many numbers, which are even.
     pub const fn int4(rounding: Rounding, block: usize) -> Self {
         Self { bits: 4, rounding, block }
     }

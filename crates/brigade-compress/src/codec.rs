@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 /// Makes codes of numbers.
 pub trait Codec: Debug + Send + Sync {
-    /// Bytes of the code of so many numbers.
+    /// Bytes of the code of this many numbers.
     fn bytes(&self, count: usize) -> usize;
 
     /// Writes the code of `values` to `code`, which is [`bytes`](Self::bytes) long. The same values and key give the same code.

@@ -183,9 +183,9 @@ pub struct Cost {
 /// What a sum sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sends {
-    /// To each other rank a code of so many bytes; and if the sums are sent, one more.
+    /// To each other rank a code of this many bytes; and if the sums are sent, one more.
     Codes(u64),
-    /// All-reduces of so many numbers in fp32, one after the other; none of no numbers.
+    /// All-reduces of this many numbers in fp32, one after the other; none of no numbers.
     Factors([usize; 2]),
 }
 

@@ -15,7 +15,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Nothing left out, of so many numbers.
+    /// Nothing left out, of this many numbers.
     pub fn zeros(count: usize) -> Self {
         Self::from(vec![0.0; count])
     }

@@ -25,7 +25,7 @@ impl Matrix {
         (!rest.is_empty()).then(|| Self { start, rows: *rows, columns: rest.iter().product() })
     }
 
-    /// Whether two factors of so many columns have fewer numbers than the matrix.
+    /// Whether two factors of this many columns have fewer numbers than the matrix.
     fn is_factored(&self, rank: usize) -> bool {
         (self.rows + self.columns) * rank < self.rows * self.columns
     }
@@ -34,7 +34,7 @@ impl Matrix {
         self.start..self.start + self.rows * self.columns
     }
 
-    /// The product with a matrix of so many rows as this one has columns. Each number is a sum in the order of these rows.
+    /// The product with a matrix that has as many rows as this one has columns. Each number is a sum in the order of these rows.
     fn times(self, matrix: &[f32], right: &[f32], product: &mut [f32]) {
         let (rights, products) = (right.chunks(LANES * self.columns), product.chunks_mut(LANES * self.rows));
         for (right, product) in rights.zip(products) {
@@ -101,7 +101,7 @@ pub(crate) fn outside(rank: usize, count: usize, matrices: &[Matrix]) -> usize {
 }
 
 /// Sums of buffers over ranks, with the matrices in them as products of a matrix of `rank` columns and one of `rank` rows. The factors
-/// go on from those of the update before (warm start), and what they leave out is added to the next buffer (error feedback).
+/// continue from those of the update before (warm start), and what they leave out is added to the next buffer (error feedback).
 ///
 /// ```text
 /// left ─ all-reduce ─▶ right ─ all-reduce ─▶ sum
@@ -226,7 +226,7 @@ impl PowerSgd {
         second
     }
 
-    /// The sum of the buffers of so many ranks, from the sum of what [`right`](Self::right) gave: the same on all ranks.
+    /// The sum of the buffers of this many ranks, from the sum of what [`right`](Self::right) gave: the same on all ranks.
     ///
     /// # Panics
     /// If that sum has another length.

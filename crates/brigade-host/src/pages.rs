@@ -27,7 +27,7 @@ impl Pages {
     /// The region as the memory of a tensor of `length` bytes.
     pub(crate) fn bytes(&self, length: usize) -> Bytes {
         assert!(length <= self.0.len());
-        // SAFETY: the view has so many bytes, and pages of an anonymous map are always initialized, with zeros at first.
+        // SAFETY: the view has this many bytes, and pages of an anonymous map are always initialized, with zeros at first.
         unsafe { Bytes::from_controller(Box::new(View(self.0.clone())), length) }
     }
 

@@ -19,7 +19,7 @@ pub enum Mask {
     None,
     /// None after itself. The last query stands at the last key.
     Causal,
-    /// None after itself, and of those so many at most, itself among them.
+    /// None after itself, and of those this many at most, itself among them.
     Window(usize),
     /// Of each query of each sequence in turn, the first key that it sees and the one after the last: padding, and documents that are packed into one row.
     Ranges(Arc<[[u32; 2]]>),
@@ -184,7 +184,7 @@ pub fn attention_through(
 /// all values. The result: `[batch, positions, heads · depth]`. Its gradient is made in one piece.
 ///
 /// # Panics
-/// If the last dimension is not that of so many heads.
+/// If the last dimension is not that of this many heads.
 pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Mask, scale: f64) -> Tensor<3> {
     let [batch, positions, width] = qkv.dims();
     let depth = width / (heads + 2 * key_heads).max(1);

@@ -28,7 +28,7 @@ use crate::{
     parse::seconds,
 };
 
-/// How long a rank may go on after SIGINT before the process exits: shorter than the
+/// How long a rank may continue after SIGINT before the process exits: shorter than the
 /// launcher's [grace period](crate::DEFAULT_GRACE_PERIOD), so that a rank exits by itself.
 pub const GRACE_PERIOD: Duration = Duration::from_secs(1);
 

@@ -73,7 +73,7 @@ pub enum RunEvent {
         /// What failed.
         reason: String,
     },
-    /// A node of an elastic run was lost, or told to leave; the others go on without it.
+    /// A node of an elastic run was lost, or told to leave; the others continue without it.
     NodeLeft {
         /// Its `--node-rank`, where it is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -75,7 +75,7 @@ fn line(record: &StepRecord) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// Appends all or nothing: after a partial line or record a reader could not go on.
+/// Appends all or nothing: after a partial line or record a reader could not continue.
 pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     let end = file.stream_position();
     file.write_all(bytes).inspect_err(|_| {

@@ -79,7 +79,7 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// The server cannot go on.
+    /// The server cannot continue.
     #[error("the server failed: {0}")]
     Server(io::Error),
     /// A template is wrong, which is a mistake in this crate.

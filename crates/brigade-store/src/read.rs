@@ -13,10 +13,10 @@ use crate::{Error, Object, Result};
 /// Objects are asked for in blocks of this many bytes.
 const BLOCK: u64 = 1 << 20;
 
-/// At most so many blocks are asked for ahead of the one that is read.
+/// At most this many blocks are asked for ahead of the one that is read.
 const AHEAD: u64 = 8;
 
-/// At most so many are held.
+/// At most this many are held.
 const MOST_BLOCKS: usize = 24;
 
 /// Reads one object, forwards or at any offset. What is read in order is asked for ahead of time: the longer, the further. It holds 24 MiB at most.

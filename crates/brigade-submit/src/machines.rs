@@ -134,7 +134,7 @@ impl GpuKind {
         })
     }
 
-    /// The machine that Vertex AI sells with so many of them.
+    /// The machine that Vertex AI sells with this many of them.
     pub(crate) fn vertex_shape(&self, gpus: usize) -> Result<&Shape> {
         self.vertex.iter().find(|shape| shape.gpus == gpus).ok_or_else(|| {
             let counts: Vec<String> = self.vertex.iter().map(|shape| shape.gpus.to_string()).collect();

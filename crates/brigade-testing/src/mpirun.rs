@@ -26,7 +26,7 @@ pub struct MpiRun {
     pub took: Duration,
 }
 
-/// Runs a program as so many ranks, by `mpirun` from `MPIRUN` or `PATH`, and ends it after `deadline`.
+/// Runs a program as this many ranks, by `mpirun` from `MPIRUN` or `PATH`, and ends it after `deadline`.
 ///
 /// # Panics
 /// If there is no `mpirun`, or the deadline passes.

@@ -42,7 +42,7 @@ pub struct Chosen {
 pub struct ForNodes {
     /// The arguments without it.
     pub args: Vec<OsString>,
-    /// What it adds, or why ranks cannot run on so many nodes.
+    /// What it adds, or why ranks cannot run on this many nodes.
     pub flags: Arc<dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync>,
 }
 
@@ -76,7 +76,7 @@ pub struct Choice {
 
 impl StandardFlags {
     /// Tries sizes of micro-batches, where `--micro-batch-size auto` asks for it, and puts the fastest that fits in its place: each size trains two
-    /// steps in a child process. `args`: the arguments of this program with all else decided; `settings`: those that they make, for so many
+    /// steps in a child process. `args`: the arguments of this program with all else decided; `settings`: those that they make, for this many
     /// `ranks`; `chosen`: what is known already.
     ///
     /// # Errors

@@ -53,7 +53,7 @@ struct Named {
 }
 
 impl Profile {
-    /// A timeline of these steps, of a run that has done so many.
+    /// A timeline of these steps, of a run that has done this many.
     pub fn new(steps: Option<RangeInclusive<u64>>, done: u64) -> Option<Self> {
         let steps = steps.filter(|steps| *steps.start() > done)?;
         Some(Self { steps, recording: None, is_written: false })

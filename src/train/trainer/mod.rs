@@ -196,7 +196,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     }
 
     /// Ends what the last step has left open, before something else begins: its record, the checkpoint of the best weights, and
-    /// a run that is to go on but was interrupted, or whose machine is about to be taken away.
+    /// a run that should continue but was interrupted, or whose machine is about to be taken away.
     fn proceed(&mut self) -> anyhow::Result<()> {
         self.report_step()?;
         if self.best_is_unsaved {

@@ -16,7 +16,7 @@ use super::process::{RunningCommand, kill, ranks, send};
 use super::remove;
 use super::run::{KEEP, Reference, RunDir, TEXT, WEIGHTS};
 
-/// Nodes of a run; it goes on with one.
+/// Nodes of a run; it continues with one.
 const NODES: usize = 4;
 /// The most changes of one run.
 const MOST_CHANGES: u64 = 4;

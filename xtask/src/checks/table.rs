@@ -5,9 +5,9 @@ use std::fmt::Write;
 /// The outcome of one check.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome {
-    /// After so many seconds.
+    /// After this many seconds.
     Passed(f64),
-    /// After so many seconds.
+    /// After this many seconds.
     Failed(f64),
     /// Why it cannot run here.
     Skipped(&'static str),

@@ -26,10 +26,10 @@ use place::{now, number_of, random_name};
 
 use crate::error::{Error, Result};
 
-/// A lease is renewed so many times within the time after which it is over.
+/// A lease is renewed this many times within the time after which it is over.
 const RENEWALS: u32 = 6;
 
-/// A waiting process looks so many times within that time.
+/// A waiting process looks this many times within that time.
 const LOOKS: u32 = 60;
 
 /// What stores leave out of a time.
@@ -70,7 +70,7 @@ impl fmt::Display for Holder {
 pub struct LeaseRecord {
     /// Who holds it, or held it.
     pub holder: Holder,
-    /// When it is not written again for so many seconds, it is over.
+    /// When it is not written again for this many seconds, it is over.
     pub seconds: f64,
     /// Tells it from all others.
     #[serde(default)]

@@ -179,7 +179,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         let is_shown = session.rank() == 0;
         let settings = args.sampling.settings(described.file.generation.as_ref());
         let mut generator = described.load_on(session, settings)?;
-        // All ranks go on, also where nobody reads what the first one prints.
+        // All ranks continue, also where nobody reads what the first one prints.
         let mut show = |text: &str| if is_shown { show(text).map(|_| true) } else { Ok(true) };
         let given: Vec<_> = prompts.iter().zip(&tokens).enumerate().collect();
         let (place, pipelines) = session.data_place();

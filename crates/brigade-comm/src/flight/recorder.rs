@@ -123,7 +123,7 @@ impl Recorder {
         lock(&self.notes).change(entry_id, |entry| entry.waiting = Some(Box::new(waiting)));
     }
 
-    /// It is complete, or failed, after so many payload bytes sent and received.
+    /// It is complete, or failed, after this many payload bytes sent and received.
     pub(crate) fn finished(&self, entry_id: EntryId, succeeded: bool, (sent, received): (u64, u64)) {
         let now = self.micros(Instant::now());
         let mut notes = lock(&self.notes);

@@ -1,6 +1,6 @@
-//! Why a link cannot go on.
+//! Why a link cannot continue.
 
-/// Why a link cannot go on.
+/// Why a link cannot continue.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LinkError {
     /// The peer closed it.

@@ -60,7 +60,7 @@ impl Session {
     }
 }
 
-/// The plain bytes of a record of so many bytes, without its length.
+/// The plain bytes of a record of this many bytes, without its length.
 pub(crate) fn plain_bytes(record: usize) -> usize {
     record.saturating_sub(TAG_BYTES)
 }

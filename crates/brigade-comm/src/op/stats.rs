@@ -53,7 +53,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts a completed call that sent so many bytes to other ranks.
+    /// Counts a completed call that sent this many bytes to other ranks.
     pub fn add(&self, operation: OpType, bytes: u64) {
         let (calls, sent) = &self.counters[operation as usize - 1];
         calls.fetch_add(1, Ordering::Relaxed);

@@ -26,7 +26,7 @@ impl OpArgs {
         Self { op_type, dtype, reduce: None, root: None, peer: None, limit: 0 }
     }
 
-    /// The call that the other ranks must agree with, on a buffer of so many bytes of rank `rank` of a group whose members
+    /// The call that the other ranks must agree with, on a buffer of this many bytes of rank `rank` of a group whose members
     /// have these world ranks; its sequence number is still to be filled in.
     ///
     /// # Errors

@@ -48,7 +48,7 @@ pub(crate) struct ProgressEngine {
     pub(super) submitted: Condvar,
 }
 
-/// Why the operations in flight cannot go on.
+/// Why the operations in flight cannot continue.
 enum Halt {
     Stop(Call, Stop),
     Failed(Error),

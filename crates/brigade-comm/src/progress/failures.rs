@@ -1,4 +1,4 @@
-//! How an operation that cannot go on becomes the failure of the world.
+//! How an operation that cannot continue becomes the failure of the world.
 
 use crate::error::Error;
 use crate::link::error::LinkError;

@@ -43,7 +43,7 @@ pub fn with_seed<R>(device: &Device, seed: u64, draw: impl FnOnce() -> R) -> R {
     draw()
 }
 
-/// Waits for other threads that may draw, and then goes on drawing from a state that follows from the seed before.
+/// Waits for other threads that may draw, and then continues drawing from a state that follows from the seed before.
 pub(crate) fn without_generator<R>(wait: impl FnOnce() -> R) -> R {
     let Some(Held { lock, device, seed }) = HELD.take() else { return wait() };
     drop(lock);

@@ -220,7 +220,7 @@ impl OptimizerFactory {
 struct Segmented<O: Optimizer> {
     part: Range<usize>,
     pieces: Vec<Piece<O>>,
-    /// The bytes of the arrays of so many elements, once they exist.
+    /// The bytes of the arrays of this many elements, once they exist.
     size: OnceCell<(usize, usize)>,
 }
 

@@ -184,7 +184,7 @@ where
         Ok(Snapshot { parts })
     }
 
-    /// Restores the state that was saved after `step`, on whatever mesh. Of other numbers of workers, each goes on from the state of the
+    /// Restores the state that was saved after `step`, on whatever mesh. Of other numbers of workers, each continues from the state of the
     /// saved one whose number is its own modulo theirs. No rank waits for another one. After an error, values are
     /// mixed: training can continue only after another state has been restored completely.
     ///

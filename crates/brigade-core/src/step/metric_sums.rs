@@ -46,7 +46,7 @@ impl MetricSums {
         Ok(())
     }
 
-    /// Numbers that [`words`](Self::words) gives for so many metrics.
+    /// Numbers that [`words`](Self::words) gives for this many metrics.
     pub(crate) fn words_of(metrics: usize) -> usize {
         metrics * WORDS_OF_A_METRIC
     }

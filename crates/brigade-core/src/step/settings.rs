@@ -19,7 +19,7 @@ pub enum NonFinite {
     /// End the run; the message names rank, step and block.
     #[default]
     Stop,
-    /// Leave weights and optimizer as they are and go on with the next step; also where no target
+    /// Leave weights and optimizer as they are and continue with the next step; also where no target
     /// of the global batch is valid.
     Skip,
 }
@@ -67,7 +67,7 @@ pub struct EngineSettings {
     /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
     /// blocks' device is another one.
     pub offload: Option<Device>,
-    /// In a process without data-parallel peers: sums the gradients of so many neighbouring micro-batches
+    /// In a process without data-parallel peers: sums the gradients of this many neighbouring micro-batches
     /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
     /// process the reference for them where their number is no power of two.
     pub sum_group: usize,

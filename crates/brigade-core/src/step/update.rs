@@ -52,7 +52,7 @@ where
         Ok(())
     }
 
-    /// Makes an outer step: all workers go on from the same values, and from the mean of their running state.
+    /// Makes an outer step: all workers continue from the same values, and from the mean of their running state.
     pub(crate) fn outer_step(&mut self, clock: &mut Clock) -> Result<()> {
         let started = Instant::now();
         let mut meeting = Vec::new();

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 ///
 /// Of several sources with weights ([`Sampler::mixed`]), `len` is the number of all their sequences, and an epoch has of each source as
 /// many positions as its weight says: the share of `len`, to within one. A source that has fewer sequences than that repeats them within an
-/// epoch, and one that has more goes on in the next epoch: its positions count on from epoch to epoch, and every sequence comes once,
+/// epoch, and one that has more continues in the next epoch: its positions count on from epoch to epoch, and every sequence comes once,
 /// in random order, before one comes again. Where a source has as many positions as sequences, that is its order in the epoch.
 ///
 /// On a mesh with m micro-batches of b rows a rank, row `(r·m + k)·b + j` of the global batch is row j of micro-batch

@@ -1,7 +1,7 @@
 //! Models by name: in the cache that Hugging Face's libraries share, and (cargo feature `hub`) on the hub.
 //!
 //! A model that is whole in the cache is taken from there without asking the network. What is missing is downloaded from the commit
-//! that the revision names: with ranges, so that an interrupted download goes on where it ended, compared with the size
+//! that the revision names: with ranges, so that an interrupted download continues where it ended, compared with the size
 //! and the SHA-256 that the hub states, and under its name only once it is whole.
 
 mod cache;

@@ -21,7 +21,7 @@ const COLUMNS: u32 = 32;
 /// Units of a cube that share a column.
 const LANES: u32 = 8;
 
-/// The cubes and units that have so many columns, in vectors, and so many parts of [`ROWS`] rows.
+/// The cubes and units that have this many columns, in vectors, and this many parts of [`ROWS`] rows.
 pub(super) fn column_units(columns: usize, parts: usize) -> (CubeCount, CubeDim) {
     let count =
         CubeCount::Static(columns.div_ceil(COLUMNS as usize).max(1) as u32, parts.min(PARTS) as u32, 1);

@@ -11,7 +11,7 @@ use cubecl::prelude::*;
 /// Units of a cube.
 pub(super) const UNITS: u32 = 256;
 
-/// Cubes of a launch at the most: what all devices take in one dimension. Kernels go on with what is left.
+/// Cubes of a launch at the most: what all devices take in one dimension. Kernels continue with what is left.
 const CUBES: usize = 65_535;
 
 /// Memory on the device of another tensor, with any values, one element after another.

@@ -80,7 +80,7 @@ pub struct RankInfo {
 pub struct NodeInfo {
     /// The number of nodes; in an elastic world the most.
     pub nnodes: usize,
-    /// The fewest nodes that an elastic world goes on with; in any other world `nnodes`.
+    /// The fewest nodes that an elastic world continues with; in any other world `nnodes`.
     pub min_nodes: usize,
     /// This node's number, below `nnodes`.
     pub node_rank: usize,

@@ -47,7 +47,7 @@ pub const DEFAULT_LAST_CALL: Duration = Duration::from_secs(30);
 /// Default of [`Elastic::resize_interval`].
 pub const DEFAULT_RESIZE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a number of nodes needs: arguments of the ranks beside [`LaunchConfig::args`], or why ranks cannot run on so many.
+/// What a number of nodes needs: arguments of the ranks beside [`LaunchConfig::args`], or why ranks cannot run on this many.
 type ForNodes = dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync;
 
 /// How a world with fewer nodes than [`LaunchConfig::nnodes`] runs.
@@ -62,12 +62,12 @@ pub struct Elastic {
     /// What must be the same on all nodes, as lines of text; a node with another one is refused. It may be empty.
     pub configuration: String,
     /// What a number of nodes needs, on node 0, which tells the others: arguments of the ranks beside [`LaunchConfig::args`], or
-    /// why ranks cannot run on so many.
+    /// why ranks cannot run on this many.
     pub for_nodes: Arc<ForNodes>,
 }
 
 impl Elastic {
-    /// A world of exactly so many nodes.
+    /// A world of exactly this many nodes.
     pub fn fixed(nodes: usize) -> Self {
         Self {
             min_nodes: nodes,
@@ -127,7 +127,7 @@ pub struct LaunchConfig {
     pub tee: bool,
     /// How lines on standard error are written, if not as text. Ranks must write theirs so, too; what else is in their output is brought into it.
     pub format: Option<LineFormat>,
-    /// How long after SIGINT a rank may go on before it is killed.
+    /// How long after SIGINT a rank may continue before it is killed.
     pub grace_period: Duration,
     /// How often the ranks are restarted after a failure, 0 to [`MAX_RESTARTS`]. On several nodes node 0's
     /// number counts.

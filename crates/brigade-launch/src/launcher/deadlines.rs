@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{config::DEFAULT_GRACE_PERIOD, node_group::TICK};
 
-/// How long after the first failure the other ranks may go on, so that the root cause can show itself: the other
+/// How long after the first failure the other ranks may continue, so that the root cause can show itself: the other
 /// ranks notice a peer's death about as fast as the launcher does.
 pub const ROOT_CAUSE_WINDOW: Duration = Duration::from_millis(300);
 
@@ -14,7 +14,7 @@ pub const KILL_WAIT: Duration = Duration::from_secs(1);
 /// How much earlier a preempted rank ends itself than the launcher would kill it, so that it can say why it exits.
 pub const PREEMPTION_MARGIN: Duration = Duration::from_secs(1);
 
-/// How long the other ranks may go on after a rank that died of the preemption signal itself: it had no time to save, or
+/// How long the other ranks may continue after a rank that died of the preemption signal itself: it had no time to save, or
 /// does not know how.
 pub const AFTER_UNSAVED_RANK: Duration = Duration::from_secs(3);
 

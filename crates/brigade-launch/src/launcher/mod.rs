@@ -50,7 +50,7 @@ use crate::{Error, Result};
 ///   [`LaunchConfig::host_timeout`], the others end their ranks, name its node and, if a restart is left, wait up to
 ///   [`LaunchConfig::init_timeout`] for a new launcher with the same `node_rank`.
 /// - **Elastic worlds.** With [`Elastic::min_nodes`](config::Elastic) below [`LaunchConfig::nnodes`], the launchers that are left after a loss wait
-///   [`Elastic::last_call`](config::Elastic) and go on without the node, and one that comes later is taken in: the ranks get SIGTERM, as at a
+///   [`Elastic::last_call`](config::Elastic) and continue without the node, and one that comes later is taken in: the ranks get SIGTERM, as at a
 ///   preemption, and are started again with the larger world. Neither counts as a restart after a failure. A signal to the launcher of
 ///   any node but 0 then takes only that node away. Without node 0's launcher the others end with
 ///   [`PREEMPTED`](crate::exit::PREEMPTED), unless it is started again within [`LaunchConfig::init_timeout`].

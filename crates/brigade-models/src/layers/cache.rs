@@ -23,7 +23,7 @@ impl KeyValueCache {
     }
 
     /// Adds keys and values of the next positions, `[batch, heads, positions, depth]` each; gives those of all that may be seen from there. With a window a position sees itself
-    /// and so many before that they are `window` together; what no later one sees is dropped when there is no more room.
+    /// and this many before that they are `window` together; what no later one sees is dropped when there is no more room.
     pub fn append(&mut self, new: [Tensor<4>; 2], window: Option<usize>) -> [Tensor<4>; 2] {
         let [batch, heads, count, _] = new[0].dims();
         let room = match self.room.take() {

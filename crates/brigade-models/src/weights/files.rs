@@ -258,7 +258,7 @@ pub fn stored_tensors(paths: &[&Path]) -> Result<BTreeMap<String, StoredTensor>,
     Ok(tensors.map(|(name, tensor)| (name, described(tensor))).collect())
 }
 
-/// Where samples of so many bytes are: at the beginning, at the end, and in between.
+/// Where samples of this many bytes are: at the beginning, at the end, and in between.
 fn samples(length: usize) -> impl Iterator<Item = Range<usize>> {
     const LENGTH: usize = 64;
     let last = length.saturating_sub(LENGTH);

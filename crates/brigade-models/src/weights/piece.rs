@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::WeightsError;
 use super::mapping::Stored;
 
-/// At most so many rows are copied at once: as many values as share a cache line.
+/// At most this many rows are copied at once: as many values as share a cache line.
 const ROWS: usize = 16;
 
 /// A box of a tensor that is a part of a parameter.

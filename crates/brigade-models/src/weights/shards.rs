@@ -215,7 +215,7 @@ fn cut<'n>(
     files
 }
 
-/// The path of a file with this number, from 0, of so many.
+/// The path of a file with this number, from 0, of this many.
 fn path_of(path: &Path, number: usize, count: usize) -> PathBuf {
     if count == 1 {
         return path.to_owned();

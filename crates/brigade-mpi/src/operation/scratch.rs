@@ -5,7 +5,7 @@
 pub(crate) struct Scratch(Vec<u64>);
 
 impl Scratch {
-    /// Memory of at least so many bytes, with any contents.
+    /// Memory of at least this many bytes, with any contents.
     ///
     /// # Errors
     /// If there is none, in words.
@@ -23,7 +23,7 @@ impl Scratch {
     /// Its first bytes.
     pub(crate) fn bytes(&self, count: usize) -> &[u8] {
         assert!(count <= size_of_val(&self.0[..]));
-        // SAFETY: whole words are initialized, and so many bytes are in them.
+        // SAFETY: whole words are initialized, and this many bytes are in them.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) }
     }
 

@@ -11,7 +11,7 @@ use crate::order::Order;
 /// The most bytes of a buffer that are reduced at once: their copies from other ranks take as much memory.
 const PIECE: usize = 8 << 20;
 
-/// Up to so many bytes of all ranks together, everybody gets everything and adds on its own: one round of messages instead of two.
+/// Up to this many bytes of all ranks together, everybody gets everything and adds on its own: one round of messages instead of two.
 const SMALL: usize = 64 << 10;
 
 /// A step. All ranks make the same ones; ranges are of the buffer, or of each rank's slice of it.
@@ -37,7 +37,7 @@ pub(crate) enum Step {
     AllToAll,
 }
 
-/// The steps of a call in a group of so many ranks.
+/// The steps of a call in a group of this many ranks.
 pub(crate) fn steps(call: &Call, size: usize, order: Order) -> VecDeque<Step> {
     let bytes = call.bytes as usize;
     let mut steps = VecDeque::from([Step::Agree]);

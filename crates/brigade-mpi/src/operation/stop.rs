@@ -1,11 +1,11 @@
-//! Why an operation cannot go on.
+//! Why an operation cannot continue.
 
 use brigade_comm::{Call, Error};
 
 use crate::library::Failure;
 use crate::membership::Membership;
 
-/// Why an operation cannot go on. Peers are ranks of the group.
+/// Why an operation cannot continue. Peers are ranks of the group.
 #[derive(Debug)]
 pub(crate) enum Stop {
     OtherCall {

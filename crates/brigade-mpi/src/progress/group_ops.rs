@@ -61,7 +61,7 @@ impl GroupOps {
             || self.queues.values().flat_map(|queue| &queue.transfers).any(|it| it.buffer.is_awaited())
     }
 
-    /// Goes on as far as it can without waiting; whether anything became complete. What cannot go on fails the world.
+    /// Goes on as far as it can without waiting; whether anything became complete. What cannot continue fails the world.
     pub(crate) fn advance(&mut self) -> bool {
         let mut progress = false;
         let membership = &self.group.membership;

@@ -120,7 +120,7 @@ pub enum Collective {
     ReduceScatter,
 }
 
-/// Bus bandwidths as `nccl-tests` print them, measured with one message size over so many whole nodes.
+/// Bus bandwidths as `nccl-tests` print them, measured with one message size over this many whole nodes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct MeasuredLinks {
     /// Bytes of the message.
@@ -281,7 +281,7 @@ impl Device {
 }
 
 impl MeasuredLinks {
-    /// Bus bandwidth of an operation over so many nodes, between measurements by a straight line of logarithms.
+    /// Bus bandwidth of an operation over this many nodes, between measurements by a straight line of logarithms.
     pub fn bus_bandwidth(&self, collective: Collective, nodes: usize) -> Option<f64> {
         let measured = match collective {
             Collective::AllReduce => &self.all_reduce,

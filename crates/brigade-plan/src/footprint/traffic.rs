@@ -64,7 +64,7 @@ impl StepTraffic {
 }
 
 impl StepTraffic {
-    /// Adds so many sums of a unit's gradient over the ranks as codes.
+    /// Adds this many sums of a unit's gradient over the ranks as codes.
     fn add_codes(&mut self, codes: Cost, sums: u64, ranks: u64, sends_sums: bool) {
         match codes.sends {
             Sends::Codes(bytes) => {
@@ -160,7 +160,7 @@ fn new_values(unit: &StageUnit) -> u64 {
     LENGTH + tensor(unit.compute_bytes * unit.own as u64, 1)
 }
 
-/// The elements that the first of some ranks sends to all-reduce so many. To sum a slice, it sends the rest of its buffer; then it sends
+/// The elements that the first of some ranks sends to all-reduce this many. To sum a slice, it sends the rest of its buffer; then it sends
 /// the sum of its slice to each peer.
 fn all_reduced(elements: u64, ranks: u64) -> u64 {
     let slice = elements.div_ceil(ranks);

@@ -81,7 +81,7 @@ impl Accounting {
         }
     }
 
-    /// Buffers of sums that are held at once while so many gradients are added: pairwise sums of 1, 2, 4, … terms, one per binary digit of the number
+    /// Buffers of sums that are held at once while this many gradients are added: pairwise sums of 1, 2, 4, … terms, one per binary digit of the number
     /// of terms. Sums over the ranks (`reduced`) stay until all terms are there; of others each is reduced as soon as its last term has come.
     pub fn sums(&self, terms: usize, reduced: bool) -> u64 {
         let most = if reduced { terms + 1 } else { terms };

@@ -12,7 +12,7 @@ pub fn zero(parameters: f64, ranks: usize, stage: u8) -> f64 {
     }
 }
 
-/// Numbers that each rank sends in a step of so many parameters under ZeRO, as multiples of the parameters (section 7 there).
+/// Numbers that each rank sends in a step of this many parameters under ZeRO, as multiples of the parameters (section 7 there).
 pub fn zero_volume(stage: u8) -> f64 {
     if stage == 3 { 3.0 } else { 2.0 }
 }

@@ -6,7 +6,7 @@ use super::seconds;
 use crate::search::{Evaluation, Workload};
 use crate::time::failures::Failures;
 
-/// How long after a failure training goes on: the failure is noticed, ranks start, and a checkpoint is read.
+/// How long after a failure training continues: the failure is noticed, ranks start, and a checkpoint is read.
 const RESTART: f64 = 300.0;
 
 /// Failures of a cluster, and how often to save.

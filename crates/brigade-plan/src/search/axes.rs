@@ -118,7 +118,7 @@ impl Axes {
         chosen(&self.pp, divisors(ranks).into_iter().filter(|pp| *pp <= most))
     }
 
-    /// Schedules and chunks of so many stages.
+    /// Schedules and chunks of this many stages.
     pub(super) fn shapes(&self, blocks: usize, pp: usize) -> Vec<(PipelineScheduleKind, usize)> {
         if pp == 1 {
             return vec![(PipelineScheduleKind::default(), 1)];

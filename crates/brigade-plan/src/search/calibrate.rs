@@ -89,7 +89,7 @@ fn links(workload: &Workload, candidate: &Candidate, waiting: f64) -> Result<Opt
     Ok(Some(f64::sqrt(slow * fast)))
 }
 
-/// With the links that ranks wait for, those between nodes if there are several, so many times as fast.
+/// With the links that ranks wait for, those between nodes if there are several, this many times as fast.
 fn faster(cluster: &Cluster, times: f64) -> Cluster {
     let mut cluster = Cluster { measured: None, ..cluster.clone() };
     let link = if cluster.nodes > 1 { &mut cluster.inter_node } else { &mut cluster.intra_node };

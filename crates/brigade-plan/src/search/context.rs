@@ -101,7 +101,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The pipeline of a candidate with so many micro-batches.
+    /// The pipeline of a candidate with this many micro-batches.
     pub fn pipeline(
         &self,
         candidate: &Candidate,

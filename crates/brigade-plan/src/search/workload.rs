@@ -102,7 +102,7 @@ impl Workload {
         self.global_batch as f64 * self.sequence_length as f64
     }
 
-    /// Model FLOPs utilization of a step that takes so many seconds.
+    /// Model FLOPs utilization of a step that takes this many seconds.
     pub fn mfu(&self, seconds: f64) -> f64 {
         let peak = self.cluster.device.peak(self.dtype) * self.cluster.devices() as f64;
         self.model.flops_per_token(self.sequence_length) * self.tokens() / (seconds * peak)

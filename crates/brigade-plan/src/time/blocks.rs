@@ -66,7 +66,7 @@ impl Roofline<'_> {
         values * self.device.function
     }
 
-    /// Reading and writing so many bytes.
+    /// Reading and writing this many bytes.
     fn moving(&self, bytes: f64) -> f64 {
         bytes / (self.device.memory_bandwidth * self.device.efficiency.memory)
     }
@@ -94,7 +94,7 @@ fn tokens(settings: &ComputeSettings) -> f64 {
     (settings.sequence_length * settings.micro_batch) as f64
 }
 
-/// Adding a micro-batch's gradients of so many parameters up.
+/// Adding a micro-batch's gradients of this many parameters up.
 fn adding(line: &Roofline<'_>, parameters: f64, settings: &ComputeSettings) -> f64 {
     if settings.accumulates { line.moving(parameters * (line.bytes + ADDING)) } else { 0.0 }
 }
@@ -167,7 +167,7 @@ fn head(model: &ModelShape, line: &Roofline<'_>, settings: &ComputeSettings) -> 
     }
 }
 
-/// Seconds of an optimizer's step over so many elements: masters, moments and the gradient are read, and written but for the gradient, and the
+/// Seconds of an optimizer's step over this many elements: masters, moments and the gradient are read, and written but for the gradient, and the
 /// parameters written. `host_bandwidth`: bytes a second to the host's memory, where the state is there.
 pub fn optimizer_seconds(
     device: &Device,

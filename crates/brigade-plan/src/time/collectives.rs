@@ -78,7 +78,7 @@ impl<'a> Network<'a> {
         Ranks { size, per_node }
     }
 
-    /// Seconds of a message of so many bytes from each of `ranks` neighbours, beginning with `from`, to those that begin with `to`: each has its own share of the
+    /// Seconds of a message of this many bytes from each of `ranks` neighbours, beginning with `from`, to those that begin with `to`: each has its own share of the
     /// node's links, and the slowest holds all up.
     pub fn message(&self, bytes: f64, from: usize, to: usize, ranks: usize) -> f64 {
         let node = |rank: usize| rank / self.cluster.devices_per_node.max(1);

@@ -9,7 +9,7 @@ pub struct Failures {
     pub mtbf: f64,
     /// Seconds that training stands still for a checkpoint.
     pub save: f64,
-    /// Seconds until training goes on after a failure.
+    /// Seconds until training continues after a failure.
     pub restart: f64,
 }
 

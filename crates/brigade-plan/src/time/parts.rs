@@ -65,7 +65,7 @@ impl StepParts {
         self.parts().iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// The same where so many ranks share each core, which computes for others while a rank waits: a step takes at least as long as its cores are busy.
+    /// The same where this many ranks share each core, which computes for others while a rank waits: a step takes at least as long as its cores are busy.
     pub(crate) fn on_shared_cores(self, ranks_per_core: f64) -> Self {
         let busy = self.compute + self.recompute + self.optimizer + self.host;
         Self { cores: (ranks_per_core * busy - self.total()).max(0.0), ..self }

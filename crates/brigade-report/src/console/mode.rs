@@ -46,7 +46,7 @@ pub fn bar(begin: u64, total: u64, template: &str) -> ProgressBar {
     bar
 }
 
-/// Writes a line in one piece. Errors are dropped: a run goes on when nobody reads its output.
+/// Writes a line in one piece. Errors are dropped: a run continues when nobody reads its output.
 pub fn print(output: &mut dyn Write, text: &str) {
     drop(output.write_all(format!("{text}\n").as_bytes()).and_then(|()| output.flush()));
 }

@@ -46,7 +46,7 @@ pub struct ReporterOptions {
     /// Whether an earlier run's metrics and event files in the folder are replaced. A run that is resumed keeps them
     /// in any case.
     pub overwrite: bool,
-    /// Whether a run goes on if a file cannot be written later on (a full disk): a note says so once, and each step tries
+    /// Whether a run continues if a file cannot be written later on (a full disk): a note says so once, and each step tries
     /// again. Otherwise that is an error.
     pub goes_on: bool,
     /// How often the ranks were restarted before; for the summary.
@@ -103,7 +103,7 @@ pub struct Reporter {
 
 impl Reporter {
     /// Makes `metrics.jsonl`, `history.jsonl` and `events.out.tfevents.*` in `out_dir`, and the folder if it is missing. A run that was
-    /// restarted goes on with its history.
+    /// restarted continues with its history.
     pub fn create(out_dir: &Path, options: ReporterOptions) -> Result<Self> {
         Self::create_on(out_dir, options, log_output())
     }
@@ -264,7 +264,7 @@ impl Reporter {
         Ok(())
     }
 
-    /// Lets the run go on after a failure to write, if it may.
+    /// Lets the run continue after a failure to write, if it may.
     fn tolerate(&mut self, written: Result<()>) -> Result<()> {
         match written {
             Err(error) if self.goes_on => {

@@ -1,4 +1,4 @@
-//! What is wrong with a run while it goes on, in one line each.
+//! What is wrong with a run while it is in progress, in one line each.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

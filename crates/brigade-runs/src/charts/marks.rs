@@ -26,7 +26,7 @@ pub enum MarkKind {
     Checkpoint,
     /// The ranks started.
     Start,
-    /// They went on from a checkpoint.
+    /// They continued from a checkpoint.
     Resume,
     /// They failed and were started again.
     Restart,

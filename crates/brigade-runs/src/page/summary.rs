@@ -65,7 +65,7 @@ pub fn figures(run: &Run) -> Vec<Figure> {
     figures
 }
 
-/// How long a run still needs at its median speed, if it goes on.
+/// How long a run still needs at its median speed, if it continues.
 fn time_left(run: &Run, step_seconds: Option<f64>) -> Option<f64> {
     let left = run.total_steps()?.checked_sub(run.records.last()?.step)?;
     (run.state == RunState::Running && left > 0).then_some(left as f64 * step_seconds?)

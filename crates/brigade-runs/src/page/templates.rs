@@ -57,7 +57,7 @@ pub fn runs_page(name: &str, data: &impl Serialize) -> Result<String> {
     Ok(page.render(context! { script, style, name, data => json(data)? })?)
 }
 
-/// The parts of the page that change while a run goes on, by the id of their place.
+/// The parts of the page that change while a run is in progress, by the id of their place.
 pub fn parts(view: &View<'_>) -> Result<BTreeMap<&'static str, String>> {
     let environment = environment()?;
     let part = |id| {

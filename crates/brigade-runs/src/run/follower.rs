@@ -24,7 +24,7 @@ pub struct Follower {
     unreadable: usize,
     /// The last line, if it has no end yet but is whole.
     last: Option<StepRecord>,
-    /// What tells whether anything changed: the file, its bytes, those of other files, and whether the run goes on.
+    /// What tells whether anything changed: the file, its bytes, those of other files, and whether the run continues.
     seen: Option<(u64, u64, Vec<Option<u64>>, bool)>,
 }
 

@@ -61,7 +61,7 @@ pub struct CommunicationModel {
 }
 
 impl CommunicationModel {
-    /// The seconds of a step in which each rank sends so many messages and bytes.
+    /// The seconds of a step in which each rank sends this many messages and bytes.
     pub fn seconds(&self, messages: f64, bytes: f64) -> f64 {
         self.latency * messages + bytes / self.bandwidth
     }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::{Error, Result};
 use crate::run::{Follower, Run, run_folders};
 
-/// A run that goes on.
+/// A run in progress.
 struct Followed {
     follower: Follower,
     /// Counts the times that something changed.

@@ -249,7 +249,7 @@ fn rounded<T: Element>(scores: &[f32], [rows, columns]: [usize; 2]) -> Matrix<'_
     Matrix::new(bytemuck::cast_slice(scores), [rows, columns], [stride, 1])
 }
 
-/// Consecutive tiles of so many positions.
+/// Consecutive tiles of this many positions.
 fn tiles(positions: usize) -> impl Iterator<Item = Range<usize>> {
     (0..positions).step_by(TILE).map(move |from| from..(from + TILE).min(positions))
 }

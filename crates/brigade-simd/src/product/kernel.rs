@@ -41,7 +41,7 @@ pub(super) trait Kernel<T>: Copy {
     /// The products of `rows` rows with `registers` registers of columns over `cells` cells. `right`: cell by cell, those of all columns. `sums`: in rows, which are added to where `add` says so.
     ///
     /// # Safety
-    /// So many cells of so many rows are readable from `left`.
+    /// This many cells of this many rows are readable from `left`.
     unsafe fn multiply(
         self,
         shape: [usize; 2],

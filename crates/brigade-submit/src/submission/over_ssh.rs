@@ -88,7 +88,7 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
                     Some(status.code().and_then(|code| code.try_into().ok()).unwrap_or(NO_CONNECTION));
             }
         }
-        // Without one of its nodes the world cannot begin or go on.
+        // Without one of its nodes the world cannot begin or continue.
         if hosts.iter().any(|host| host.code == Some(NO_CONNECTION)) {
             hosts.iter_mut().for_each(|host| host.input = None);
         }

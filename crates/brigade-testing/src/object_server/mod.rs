@@ -19,11 +19,11 @@ pub enum Fault {
     None,
     /// It is answered by a status, as 503.
     Status(u16),
-    /// The connection is closed after so many bytes of the content.
+    /// The connection is closed after this many bytes of the content.
     Cut(usize),
-    /// No byte comes after so many of the content, while the connection stays open.
+    /// No byte comes after this many of the content, while the connection stays open.
     Silent(usize),
-    /// The content comes in pieces of 16 KiB, with a pause of so many milliseconds after each.
+    /// The content comes in pieces of 16 KiB, with a pause of this many milliseconds after each.
     Slow(u64),
 }
 

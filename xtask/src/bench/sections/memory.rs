@@ -21,7 +21,7 @@ const COLUMNS: [(&str, &str); 5] = [
     ("activations", "activation_bytes_peak"),
 ];
 
-/// Runs of one stage of ZeRO on so many ranks.
+/// Runs of one stage of ZeRO on this many ranks.
 struct Case {
     ranks: usize,
     stage: usize,

@@ -109,7 +109,7 @@ impl Case {
     }
 }
 
-/// The description of the machine for so many ranks.
+/// The description of the machine for this many ranks.
 fn of_ranks(machine: &str, ranks: usize) -> String {
     let line = |line: &str| match line.split_once(" = ") {
         Some((key @ "devices_per_node", _)) => format!("{key} = {ranks}\n"),

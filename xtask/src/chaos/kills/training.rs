@@ -32,7 +32,7 @@ pub struct Run<'a> {
     supervised: bool,
     /// Kills that are still to be made.
     kills: u64,
-    /// After so many kills in all runs no more are made.
+    /// After this many kills in all runs no more are made.
     enough: u32,
     mesh: Mesh,
 }

@@ -20,7 +20,7 @@ const ALL: [Mesh; 5] = [
 /// One process, which every mesh must equal.
 pub const SINGLE: Mesh = ALL[0];
 
-/// The meshes of at most so many ranks.
+/// The meshes of at most this many ranks.
 pub fn up_to(ranks: u32) -> Vec<Mesh> {
     ALL.into_iter().filter(|mesh| mesh.ranks <= ranks).collect()
 }

@@ -28,7 +28,7 @@ pub struct Reference {
     losses: Vec<Value>,
 }
 
-/// The settings of every run of so many steps, which keeps so many checkpoints.
+/// The settings of every run of this many steps, which keeps this many checkpoints.
 pub fn settings(steps: u64, keep: usize) -> String {
     format!(
         "--data {TEXT} --set data.tokenizer=bytes --set model.layers=2 --set model.width=32 --set model.heads=2 \

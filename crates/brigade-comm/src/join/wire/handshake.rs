@@ -164,7 +164,7 @@ impl SecureStream {
         }
     }
 
-    /// What it is made of, to go on with. What came after the last message that was received is lost: nothing must have been sent.
+    /// What it is made of, to continue with. What came after the last message that was received is lost: nothing must have been sent.
     pub(in crate::join) fn into_parts(self) -> (Stream, Session) {
         (self.stream, self.session)
     }

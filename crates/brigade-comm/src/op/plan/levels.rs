@@ -50,7 +50,7 @@ impl Level {
 pub(crate) struct Levels(Vec<Level>);
 
 impl Levels {
-    /// Levels of so many ranks each; their product is the number of ranks.
+    /// Levels of this many ranks each; their product is the number of ranks.
     fn of(counts: impl IntoIterator<Item = usize>) -> Self {
         let mut levels = Vec::new();
         let mut step = 1;
@@ -75,7 +75,7 @@ impl Levels {
         Self::of(flat(ranks))
     }
 
-    /// Two levels, inside hosts of so many neighbours each and between them; large ones of either are grids again.
+    /// Two levels, inside hosts of this many neighbours each and between them; large ones of either are grids again.
     pub(super) fn hierarchical(ranks: usize, per_host: usize) -> Self {
         Self::of(flat(per_host).into_iter().chain(flat(ranks / per_host)))
     }
@@ -102,7 +102,7 @@ impl Levels {
     }
 }
 
-/// The rows and columns of so many ranks, neighbours in columns of a power of two.
+/// The rows and columns of this many ranks, neighbours in columns of a power of two.
 fn flat(ranks: usize) -> Vec<usize> {
     let widths = (1..=ranks.trailing_zeros()).map(|power| 1 << power);
     let grids =

@@ -18,7 +18,7 @@ pub(super) enum Stage {
     Done,
 }
 
-/// The padding after so many bytes of payload.
+/// The padding after this many bytes of payload.
 pub(super) fn padding(payload: u64) -> Stage {
     Stage::Padding((payload.wrapping_neg() % HEADER_BYTES as u64) as usize)
 }

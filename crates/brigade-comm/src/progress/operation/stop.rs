@@ -1,9 +1,9 @@
-//! Why an operation cannot go on.
+//! Why an operation cannot continue.
 
 use crate::link::error::LinkError;
 use crate::op::call::Call;
 
-/// Why an operation cannot go on, and because of which rank of the group.
+/// Why an operation cannot continue, and because of which rank of the group.
 #[derive(Debug)]
 pub(crate) struct Stop {
     pub(crate) peer: usize,

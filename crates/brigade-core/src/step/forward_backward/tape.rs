@@ -154,7 +154,7 @@ impl Tape {
     /// Backward of the last block that is left: from the loss, or from the gradient of its output.
     /// Gives the parameters' gradients by path, and leaves the input's gradient in `upstream`. Of a block that offers its
     /// backward in two halves this is the first one. Where it `defers`, operations leave for the second half what they can, unless
-    /// the block's graph goes on into the loss.
+    /// the block's graph continues into the loss.
     ///
     /// The gradient `g` of an output `y` enters as the backward of `sum(y · g)`, whose derivative
     /// by `y` is exactly `g`.

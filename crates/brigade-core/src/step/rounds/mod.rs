@@ -67,7 +67,7 @@ where
     ///
     /// # Errors
     /// If the strategy has no rounds, a collective fails, a block refuses its input, or (unless it is to be skipped) something is not finite, and those of
-    /// `read` and `watch`. What servers have is then somewhere within the round, and training goes on from a checkpoint alone.
+    /// `read` and `watch`. What servers have is then somewhere within the round, and training continues from a checkpoint alone.
     pub fn round(
         &mut self,
         learning_rate: &dyn Fn(u64) -> f64,

@@ -219,7 +219,7 @@ pub trait Update: Send {
         None
     }
 
-    /// Ends the outer step of a unit: from what [`begin_outer_step`](Self::begin_outer_step) gave to the values of the own elements that all workers go on with.
+    /// Ends the outer step of a unit: from what [`begin_outer_step`](Self::begin_outer_step) gave to the values of the own elements that all workers continue with.
     fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>) -> Tensor<1> {
         let _ = unit;
         sum

@@ -167,7 +167,7 @@ impl UnitCodes {
         state
     }
 
-    /// Which elements of an array this rank goes on with.
+    /// Which elements of an array this rank continues with.
     pub(super) fn needs(&self, array: &str) -> Range<usize> {
         let is_own = |rank: &str| rank.parse::<usize>().is_ok_and(|rank| rank % self.ranks == self.rank);
         match (array, self.slice()) {

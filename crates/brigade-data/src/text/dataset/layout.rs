@@ -78,7 +78,7 @@ impl RowOptions {
         }
     }
 
-    /// The length of a row in which so many tokens are not padding.
+    /// The length of a row in which this many tokens are not padding.
     pub(super) fn padded(&self, tokens: usize) -> usize {
         match self.pad_to_multiple {
             0 => self.sequence_length,

@@ -195,7 +195,7 @@ impl Preparation<'_> {
             })?;
             self.open(&place, files, false)
         });
-        // Not before the whole entry is there: until then a killed process goes on from them.
+        // Not before the whole entry is there: until then a killed process continues from them.
         if entry.is_ok()
             || matches!(entry, Err(Error::EmptyCorpus { .. } | Error::ChangedWhileReading { .. }))
         {

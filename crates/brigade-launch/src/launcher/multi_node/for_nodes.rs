@@ -29,7 +29,7 @@ impl<'a> ForNodes<'a> {
         found.ok_or_else(|| self.of(nodes).err().unwrap_or_default())
     }
 
-    /// Why ranks cannot run on so many nodes.
+    /// Why ranks cannot run on this many nodes.
     pub fn refusal(&self, nodes: usize) -> Option<String> {
         self.of(nodes).err()
     }

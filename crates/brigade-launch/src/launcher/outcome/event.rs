@@ -68,7 +68,7 @@ pub enum Event {
         /// Why some nodes that have come are not among them.
         unused: Option<String>,
     },
-    /// A rank's log cannot be written any more; the run goes on.
+    /// A rank's log cannot be written any more; the run continues.
     LogLost {
         /// The rank.
         rank: usize,

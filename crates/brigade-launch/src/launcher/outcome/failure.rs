@@ -137,7 +137,7 @@ pub struct NodeFailure {
     pub restarts: u32,
     /// The ranks of this node, in the order in which they exited.
     pub others: Vec<OtherRank>,
-    /// Whether the run, which is elastic, only needs nodes to go on from what it has saved.
+    /// Whether the run, which is elastic, only needs nodes to continue from what it has saved.
     pub start_again: bool,
 }
 

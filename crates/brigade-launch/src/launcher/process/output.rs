@@ -125,7 +125,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Writes and flushes. Errors are dropped: a run goes on without its terminal.
+    /// Writes and flushes. Errors are dropped: a run continues without its terminal.
     fn write(self, bytes: &[u8]) {
         let written = match self {
             Self::Out => {

@@ -118,7 +118,7 @@ impl Host {
         members.clone_into(&mut lock(&self.shared.members));
     }
 
-    /// Lets the nodes of a start take part. Those who are not among them go on waiting.
+    /// Lets the nodes of a start take part. Those who are not among them keep waiting.
     pub fn begin(&self, start: &Start) {
         let is_member = |seat: &Seat| start.nodes.iter().any(|(node, _)| *node == seat.candidate.node);
         self.set_members(&start.nodes);

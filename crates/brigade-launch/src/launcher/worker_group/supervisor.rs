@@ -213,7 +213,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Stops the ranks and then the launcher; goes on when the launcher is continued.
+    /// Stops the ranks and then the launcher; continues when the launcher is continued.
     fn suspend(&self) {
         self.signal(Signal::STOP);
         // It only fails for signals without a default action.

@@ -42,7 +42,7 @@ impl Pipeline {
     /// the forward of micro-batch 2, `B2` its backward (`I2` and `W2` its halves), `F2.1` the forward through chunk 1 where there
     /// are several, `.` an idle slot.
     ///
-    /// Rows that are longer than `width` characters go on below. Of very long ones the middle is left out.
+    /// Rows that are longer than `width` characters continue below. Of very long ones the middle is left out.
     ///
     /// # Errors
     /// [`ScheduleError::Fault`] where the public numbers were changed so that they no longer go with the

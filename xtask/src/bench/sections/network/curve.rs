@@ -46,7 +46,7 @@ impl Curve {
         Ok(())
     }
 
-    /// The validation loss after so many steps, by a line between the two validations around them; none before the first.
+    /// The validation loss after this many steps, by a line between the two validations around them; none before the first.
     pub fn at(&self, step: f64) -> Option<f64> {
         let after = self.validation.iter().find(|(at, _)| *at >= step);
         let before = self.validation.iter().rev().find(|(at, _)| *at <= step);
@@ -81,7 +81,7 @@ impl Curves {
     }
 }
 
-/// Trains all methods with so many seeds, and PyTorch's hooks with one, where `tokens` says where its text is.
+/// Trains all methods with this many seeds, and PyTorch's hooks with one, where `tokens` says where its text is.
 pub fn measure(
     runner: &Runner,
     seeds: u32,

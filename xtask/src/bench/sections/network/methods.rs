@@ -59,7 +59,7 @@ impl Method {
         if self.name == PLAIN { "synchronous".to_owned() } else { format!("`{}`", self.flags) }
     }
 
-    /// `brigade train` on hosts of so many ranks. Its results go to the folder of `run`.
+    /// `brigade train` on hosts of this many ranks. Its results go to the folder of `run`.
     pub fn line(&self, run: &str, ranks: usize, steps: usize, seed: u64) -> String {
         let flags = if self.flags.is_empty() { String::new() } else { format!("{} ", self.flags) };
         format!(
@@ -85,7 +85,7 @@ pub const HOOKS: [Hook; 4] = [
     Hook { name: "local-sgd", label: "PyTorch post-local-SGD", period: PERIOD },
 ];
 
-/// PyTorch's training of the same model on hosts of so many ranks, with some hooks one after the other.
+/// PyTorch's training of the same model on hosts of this many ranks, with some hooks one after the other.
 pub fn peer_line(hooks: &str, tokens: &str, ranks: usize, steps: usize) -> String {
     format!(
         "torchrun --nproc-per-node {ranks} benches/peers/torch_bench.py --mode ddp --tied --vocab 4096 --seq 128 --dim 128 --layers 4 --heads 4 --batch 4 \

@@ -37,7 +37,7 @@ where
     T: Clone,
 {
     /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the second halves of
-    /// blocks that have them wait for [`backward_weights`](Self::backward_weights). The last block's graph may go on into the loss, so
+    /// blocks that have them wait for [`backward_weights`](Self::backward_weights). The last block's graph may continue into the loss, so
     /// only what that block offers waits.
     pub(super) fn backward(&mut self, task: Task, halves: Halves, schedule: &StageSchedule) -> Result<()> {
         let place = self.stage.virtual_stage(task.chunk);

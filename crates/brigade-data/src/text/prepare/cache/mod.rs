@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Locks go with their process, so a folder `<key>.building` whose lock is free has a dead writer and is removed. Pieces stay for a
-//! week: the next process that needs the entry goes on from them.
+//! week: the next process that needs the entry continues from them.
 
 mod file_hashes;
 mod lock;
@@ -118,7 +118,7 @@ impl CacheEntry {
         remove_folder(&self.folder())
     }
 
-    /// Removes this entry's half-built folder, and of other entries what nobody builds and nobody will go on from.
+    /// Removes this entry's half-built folder, and of other entries what nobody builds and nobody will continue from.
     fn remove_leftovers(&self) -> Result<()> {
         let entries = fs::read_dir(&self.cache).map_err(|source| Error::io("list", &self.cache, source))?;
         for path in entries.flatten().map(|entry| entry.path()) {
