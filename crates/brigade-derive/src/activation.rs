@@ -124,7 +124,10 @@ mod tests {
             parse_quote! { struct Nothing {} },
             parse_quote! { struct Nothing(); },
         ] {
-            assert_eq!(refused(empty), "an activation holds at least one tensor, but `Nothing` has no fields");
+            assert_eq!(
+                refused(empty),
+                "an activation holds at least one tensor, but `Nothing` has no fields"
+            );
         }
         let message = refused(parse_quote! { struct Borrowed<'a> { hidden: &'a Tensor<2> } });
         assert_eq!(message, "an activation owns its tensors, so `Borrowed` cannot have the lifetime `'a`");
