@@ -13,7 +13,7 @@ pub(crate) struct ModelSnapshot {
     pub snapshot: Snapshot,
 }
 
-/// What stands before the names of a model's units and parameters.
+/// The prefix of the names of a model's units and parameters.
 fn prefix(model: &str) -> String {
     if model == FIRST_MODEL { String::new() } else { format!("{model}/") }
 }

@@ -21,7 +21,7 @@ pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 /// The adapters at the end of a run that trains no other weights, as `peft` names their file.
 pub const ADAPTERS_FILE: &str = "adapter_model.safetensors";
 
-/// What `peft` reads of adapters besides: their rank, layers and model.
+/// What else `peft` reads about adapters: their rank, layers and model.
 pub const ADAPTERS_CONFIG_FILE: &str = "adapter_config.json";
 
 /// The labels of a classifier whose adapters are trained, as `config.json` has them: that of the model that the adapters belong to does not know them.

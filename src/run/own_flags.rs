@@ -50,7 +50,7 @@ impl OwnFlags {
     /// Moves their section from the settings of a file or of a `--set` to `saved`.
     ///
     /// # Errors
-    /// If it is no section, or names a flag that the program does not have.
+    /// If it is not a section, or names a flag that the program does not have.
     pub(super) fn take(&self, layer: &mut Layer, saved: &mut Table) -> Result<(), ConfigError> {
         let section = match layer.table.remove(SECTION) {
             None => return Ok(()),

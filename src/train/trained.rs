@@ -63,9 +63,9 @@ where
         Self { engine, weights, loss, validation_loss, steps, best_step, stopped }
     }
 
-    /// The model's output for an input, as validation computes it: nothing is dropped at random, and floats come out in fp32. It works
-    /// on every mesh and has the same bits on all of them. All ranks call it together, and each gets the output: the ranks
-    /// of one pipeline give the same input; data-parallel ranks may give another one each, and get the output for theirs.
+    /// The model's output for an input, as validation computes it: without dropout, and with floats in fp32. It works on every mesh
+    /// and has the same bits on all of them. All ranks call it together, and each gets the output: the ranks of one pipeline give the
+    /// same input; data-parallel ranks may give another one each, and get the output for theirs.
     ///
     /// # Errors
     /// If a block refuses the input, or a rank failed.

@@ -1,4 +1,4 @@
-//! `[data]`: what there is to train on, and how it becomes rows.
+//! `[data]`: the training data, and how it becomes rows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! What an engine of another crate is made of, besides the trait [`ProcessGroup`]: the arithmetic of sums, the headers by which
-//! ranks compare their calls, the counts, and who is in a group that a split makes. With these, it keeps the
-//! [crate's invariants](crate).
+//! Building blocks for engines in other crates, besides the trait [`ProcessGroup`]: the arithmetic of sums, the headers by
+//! which ranks compare their calls, the counts, and who is in a group that a split makes. With these, it keeps the [crate's
+//! invariants](crate).
 
 use crate::op::call::Call;
 use crate::op::dtype::{DType, ReduceOp};

@@ -32,7 +32,8 @@ pub struct Diagnosis {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call that no group could run. Nothing was sent, but the other ranks are told: they wait for this rank.
+    /// A call that no group could run. Nothing was sent, but the other ranks are informed, because they wait
+    /// for this rank.
     #[error("rank {rank}: {operation} on group \"{group}\": {reason}")]
     InvalidArgument {
         /// The rank that called.
@@ -296,7 +297,7 @@ impl Error {
         Self::System { what, reason: explained(&error.into()) }
     }
 
-    /// What the other ranks are told about this error of rank `origin`.
+    /// What the other ranks learn about this error of rank `origin`.
     pub(crate) fn for_others(&self, origin: usize) -> Error {
         match self {
             Error::PeerDied { .. } | Error::PeerFailed { .. } | Error::HeldUp { .. } => self.clone(),

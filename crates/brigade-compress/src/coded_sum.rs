@@ -48,7 +48,7 @@ impl CodedSum {
         coded
     }
 
-    /// The numbers of a rank's slice that are no padding.
+    /// The numbers of a rank's slice without padding.
     pub fn place(&self, rank: usize) -> Range<usize> {
         (rank * self.slice).min(self.count)..((rank + 1) * self.slice).min(self.count)
     }

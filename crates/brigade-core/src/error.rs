@@ -54,7 +54,7 @@ pub enum Error {
         /// The step, counted from 1.
         step: u64,
     },
-    /// A target's weight is no weight.
+    /// A target's weight is invalid.
     #[error(
         "step {step}: a target of the global batch has a weight that is negative or not finite; weights must be numbers of at \
         least 0"

@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use brigade_core::HeapMeter;
 
-/// The system's heap, counted to the byte: what models need is then measured exactly, and in small measurements. A program whose global allocator is another one measures
+/// The system's heap, counted to the byte: what models need is then measured exactly, and in small measurements. A program with a different global allocator measures
 /// by what glibc and the kernel count.
 ///
 /// ```

@@ -74,7 +74,7 @@ pub enum HfError {
         /// What differs.
         differences: TensorDifferences,
     },
-    /// A template of chats that is none, that refuses a chat, or does not say what is asked of it.
+    /// A chat template that is invalid, refuses a chat, or lacks the required information.
     #[error("the chat template of {file}: {problem}")]
     Template {
         /// Its file or folder.
@@ -82,7 +82,7 @@ pub enum HfError {
         /// What is wrong, in the template's words where it raises an exception.
         problem: String,
     },
-    /// A record that is no chat.
+    /// A record that is not a chat.
     #[error("{record}: {problem}")]
     Chat {
         /// Where it is.

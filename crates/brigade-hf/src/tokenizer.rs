@@ -21,7 +21,7 @@ const TEMPLATE: &str = "chat_template.jinja";
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// Fields that list further special tokens.
+/// Fields that list additional special tokens.
 const FURTHER: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
 /// The name of the only template, and of the one for chats with tools where there are several.
@@ -48,7 +48,7 @@ pub struct AddedToken {
     pub id: u32,
     /// Its text.
     pub content: String,
-    /// Whether it is no text of its own.
+    /// Whether it is not ordinary text.
     #[serde(default)]
     pub special: bool,
 }

@@ -17,9 +17,9 @@ use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 pub enum Mask {
     /// All.
     None,
-    /// None after itself. The last query stands at the last key.
+    /// None after itself. The last query is at the position of the last key.
     Causal,
-    /// None after itself, and of those this many at most, itself among them.
+    /// None after itself, and at most this many, including itself.
     Window(usize),
     /// Of each query of each sequence in turn, the first key that it sees and the one after the last: padding, and documents that are packed into one row.
     Ranges(Arc<[[u32; 2]]>),
@@ -80,7 +80,7 @@ impl Mask {
     }
 }
 
-/// `softmax(scale · q · kᵀ) · v` over the keys that each query sees, where 0 comes out for a query that sees none.
+/// `softmax(scale · q · kᵀ) · v` over the keys that each query sees; 0 for a query that sees none.
 ///
 /// `q`: `[batch, heads, queries, depth]`; `k`: `[batch, key_heads, keys, depth]`; `v`: `[batch, key_heads, keys, value_depth]`, where `heads` is a multiple of
 /// `key_heads`. The result: `[batch, heads, queries, value_depth]`. On the CPU no more scores than a tile are in memory, forward and backward, and tensors are read
@@ -184,7 +184,7 @@ pub fn attention_through(
 /// all values. The result: `[batch, positions, heads · depth]`. Its gradient is made in one piece.
 ///
 /// # Panics
-/// If the last dimension is not that of this many heads.
+/// If the last dimension does not fit this number of heads.
 pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Mask, scale: f64) -> Tensor<3> {
     let [batch, positions, width] = qkv.dims();
     let depth = width / (heads + 2 * key_heads).max(1);
@@ -311,7 +311,7 @@ impl Attention {
 #[derive(Debug)]
 struct Separate(Attention);
 
-/// Where the vectors of `[batch, heads, positions, depth]` lie, if each lies in one piece and none overlap.
+/// Where the vectors of `[batch, heads, positions, depth]` are, if each is contiguous and none overlap.
 fn strides(tensor: &FlexTensor) -> Option<HeadStrides> {
     let &[batch, head, position, 1] = tensor.layout().strides() else { return None };
     let stride = |stride: isize| usize::try_from(stride).ok();
@@ -328,7 +328,7 @@ fn vectors<T: Number>(tensor: &FlexTensor) -> HeadVectors<'_, T> {
     HeadVectors { values: &tensor.storage()[tensor.layout().start_offset()..], strides }
 }
 
-/// A new `[batch, heads, positions, depth]` whose heads and positions lie in memory in the order of another one.
+/// A new `[batch, heads, positions, depth]` whose heads and positions have the memory order of another one.
 struct New<T> {
     values: Buffer<T>,
     shape: [usize; 4],

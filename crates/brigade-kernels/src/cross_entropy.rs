@@ -72,7 +72,8 @@ pub fn linear_cross_entropy(
 }
 
 /// As [`linear_cross_entropy`], of `logits`, `[rows, classes]`, by Burn's operations. The highest logits, which the logarithm of the softmax needs in any case, decide
-/// which targets have the highest, so that this costs no further pass over the logits. Of logits in bf16 or fp16, the loss is computed, and given, in fp32.
+/// which targets have the highest, so that this costs no additional pass over the logits. Of logits in bf16 or fp16, the loss is computed, and given, in
+/// fp32.
 ///
 /// # Panics
 /// If the shapes do not fit, or, on the CPU, if a target that is not ignored is above the last class.

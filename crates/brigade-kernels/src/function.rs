@@ -15,10 +15,10 @@ pub trait Function<const N: usize>: Debug + Send + 'static {
     /// What the backward pass needs.
     type Saved: Clone + Debug + Send + 'static;
 
-    /// What else comes out, without a gradient.
+    /// Additional outputs, without a gradient.
     type Extra;
 
-    /// The result, what its backward needs, and what else comes out. No tensor is in a graph, here and in the backward.
+    /// The result, what its backward needs, and additional outputs. No tensor is in a graph, here and in the backward.
     fn forward(&self, inputs: [DispatchTensor; N]) -> (DispatchTensor, Self::Saved, Self::Extra);
 
     /// From the gradient of the result, those of the inputs for which one is `wanted`.

@@ -17,10 +17,10 @@ pub(crate) trait Operation<const N: usize, T = FlexTensor>: Debug + Send + Sized
     /// What the backward pass needs.
     type Saved: Clone + Debug + Send + 'static;
 
-    /// What else comes out, without a gradient.
+    /// Additional outputs, without a gradient.
     type Extra;
 
-    /// The result, what its backward needs, and what else comes out.
+    /// The result, what its backward needs, and additional outputs.
     ///
     /// `tracked`: whether there can be a backward pass.
     fn forward(&self, inputs: [T; N], tracked: bool) -> (T, Option<Self::Saved>, Self::Extra);

@@ -109,7 +109,8 @@ impl Linear {
         }
     }
 
-    /// Notes what there is of a layer whose input has the shape `x`, checks the shapes, and gives the weight.
+    /// Records which parts a layer has whose input has the shape `x`, checks the shapes, and returns the
+    /// weight.
     pub fn take<const D: usize>(
         &mut self,
         x: [usize; D],

@@ -9,7 +9,7 @@ pub const DEFAULT_MASTER_PORT: u16 = 29500;
 /// Default port of `--rdzv-endpoint`, as torchrun's.
 pub const DEFAULT_RDZV_PORT: u16 = 29400;
 
-/// Where rank 0 waits for the others. Written `host:port`; an IPv6 address stands in brackets.
+/// Where rank 0 waits for the others. Written `host:port`, with an IPv6 address in brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// A host name or an address (IPv6 without brackets).

@@ -5,7 +5,7 @@ use std::fmt;
 /// How many nodes a world has: the same number throughout, or, in an elastic world, as many as there are within bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeCount {
-    /// The world continues with no fewer.
+    /// The fewest nodes that the world continues with.
     pub least: usize,
     /// It has no more.
     pub most: usize,

@@ -66,7 +66,7 @@ impl LoraConfig {
     /// The adapters of a model with the head of a task. A classifier or regression has its whole head trained beside them, which no file of the model may have.
     ///
     /// # Errors
-    /// If a value is not possible, or a target is no layer; the message then has names that are near.
+    /// If a value is not possible, or a target is not a layer; the message then suggests similar names.
     pub fn adapters(&self, of: &Config, task: Task) -> Result<Adapters, LoraError> {
         let (family, tensors) = (of.family(), of.tensors(task));
         let mut adapters = self.adapters_among(linear_layers(family, &tensors), usual_targets(family))?;
@@ -232,7 +232,7 @@ fn usual_targets(of: Family) -> &'static [&'static str] {
     }
 }
 
-/// The linear layers among a model's tensors, with `[outputs, inputs]`; those of its head are none.
+/// The linear layers among a model's tensors, with `[outputs, inputs]`, without those of its head.
 fn linear_layers(family: Family, tensors: &[(String, Vec<usize>)]) -> BTreeMap<String, [usize; 2]> {
     let of_layer = match family {
         Family::Gpt2 => "transformer.h.",

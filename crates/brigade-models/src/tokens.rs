@@ -56,7 +56,7 @@ pub(crate) fn last_tokens(Hidden { x, documents }: Hidden) -> Tensor<2> {
     x.reshape([batch * length, width]).select(0, rows + ends.sub_scalar(1))
 }
 
-/// As a mask of attention: a token sees its document up to itself, and of that this many tokens at most, itself among them, if there is a window.
+/// As an attention mask: a token sees its document up to itself, and with a window at most that many tokens, including itself.
 pub(crate) fn causal_mask(documents: Option<&Documents>, window: Option<usize>) -> Mask {
     let Some(documents) = documents else {
         return window.map_or(Mask::Causal, Mask::Window);

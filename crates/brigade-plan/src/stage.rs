@@ -74,7 +74,8 @@ pub struct StageSchedule {
 
 impl StageSchedule {
     /// What `stage` does in `pipeline`. `units`: for each block, the units that it reads and that must be gathered for it; empty lists
-    /// if nothing is ever gathered. The second half of a backward reads no parameters, so it is no run of a block.
+    /// if nothing is ever gathered. The second half of a backward reads no parameters, so it does not count as a
+    /// run of a block.
     pub fn new(
         stage: &Stage,
         pipeline: &Pipeline,

@@ -12,7 +12,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// A number as it lies in memory. Kernels compute in `f32`.
+/// A number as stored in memory. Kernels compute in `f32`.
 pub trait Element: sealed::Sealed + bytemuck::Pod + Debug + Send + Sync {
     /// Zero.
     const ZERO: Self;

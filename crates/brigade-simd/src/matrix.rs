@@ -75,7 +75,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 }
 
-/// A matrix that is written, whose rows lie in a slice, each in one piece.
+/// A matrix to write, whose rows are in a slice, each contiguous.
 #[derive(Debug)]
 pub struct MatrixMut<'a, T> {
     values: &'a mut [T],

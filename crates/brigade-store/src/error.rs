@@ -20,7 +20,7 @@ pub enum Error {
         /// The object.
         url: String,
     },
-    /// The object is another one than when it was found.
+    /// The object has changed since it was found.
     #[error("{url} changed while it was being read")]
     Changed {
         /// The object.

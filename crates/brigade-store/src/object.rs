@@ -54,7 +54,7 @@ impl Object {
         self.size
     }
 
-    /// Its ETag, or else the time of its last change: another one with another content.
+    /// Its ETag, or else the time of its last change: it changes with the content.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -79,7 +79,7 @@ impl PartialEq for Object {
 
 impl Eq for Object {}
 
-/// What tells versions of an object apart.
+/// What distinguishes versions of an object.
 fn version(found: &ObjectMeta) -> Option<String> {
     let time = || (found.last_modified.timestamp() != 0).then(|| found.last_modified.to_rfc3339());
     found.e_tag.clone().or_else(time)

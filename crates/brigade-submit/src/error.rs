@@ -95,7 +95,8 @@ impl Error {
         Self::Value { option: option.into(), given: given.to_string(), allowed: allowed.into() }
     }
 
-    /// Whether the user can mend it by another command line, as opposed to something that went wrong meanwhile.
+    /// Whether the user can fix it with a different command line, as opposed to something that went wrong while
+    /// it ran.
     pub fn is_usage(&self) -> bool {
         !matches!(self, Self::Failed { .. } | Self::Command { .. } | Self::File { .. })
     }

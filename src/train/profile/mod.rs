@@ -119,7 +119,7 @@ impl Profile {
     /// call it together.
     ///
     /// # Errors
-    /// If a rank failed. What cannot be written is said.
+    /// If a rank failed. If the file cannot be written, a note says so.
     pub fn end_step(
         &mut self,
         session: &Session,

@@ -74,7 +74,7 @@ pub struct FileMetadata {
     pub items: Vec<ItemMetadata>,
 }
 
-/// Where a contiguous range of a slot lies in a file.
+/// Where a contiguous range of a slot is in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ItemMetadata {

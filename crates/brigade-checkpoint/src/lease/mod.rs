@@ -119,7 +119,7 @@ pub fn look_at_lease(place: &dyn LeasePlace) -> Result<Option<LeaseFound>> {
 }
 
 /// Takes a place, as soon as nobody holds it, for as long as the result is kept; a lease is over `seconds` after the last sign of life.
-/// `waits` is told what is waited for.
+/// `waits` is called with what is waited for.
 ///
 /// # Errors
 /// [`Error::Held`] when another holder is alive; those of the place.

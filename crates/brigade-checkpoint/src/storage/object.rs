@@ -56,7 +56,7 @@ impl ObjectStorage {
     /// (`GOOGLE_APPLICATION_CREDENTIALS`, `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, …).
     ///
     /// # Errors
-    /// [`Error::InvalidUrl`] for a URL that is none of these, or whose store cannot be set up.
+    /// [`Error::InvalidUrl`] for any other URL, or one whose store cannot be set up.
     pub fn open(url: &str) -> Result<Self> {
         let location = Location::parse(url)?;
         match location.scheme() {

@@ -90,7 +90,7 @@ impl ChatSession {
     }
 }
 
-/// What is no part of the chat. Where nobody sees it, it is of no use.
+/// Text that is not part of the chat. It is only useful if somebody sees it.
 fn on_terminal(text: &str) {
     drop(write!(std::io::stderr().lock(), "{text}"));
 }

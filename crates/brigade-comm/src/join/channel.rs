@@ -15,7 +15,7 @@ pub enum ChannelError {
     /// The two sides know different tokens.
     #[error("its token is different")]
     WrongToken,
-    /// The other side is no Brigade of this version.
+    /// The other side is not this version of Brigade.
     #[error("{0}")]
     UnexpectedPeer(String),
     /// The connection broke, or nothing came in time.
@@ -40,7 +40,7 @@ impl Channel {
     /// Calls who listens at `endpoint` (`host:port`), again and again for up to `wait`.
     ///
     /// # Errors
-    /// If nobody answers in time, or whoever answers is no Brigade that knows the token.
+    /// If nobody answers in time, or the peer is not a Brigade that knows the token.
     pub fn connect(endpoint: &str, token: &AuthToken, wait: Duration) -> Result<Self, ChannelError> {
         let deadline = Instant::now() + wait;
         Ok(Self(reach(|left| dial(endpoint, left), token, deadline, || false)?))
@@ -49,7 +49,7 @@ impl Channel {
     /// Answers a caller. That it knows the token is certain once a text of it has been received.
     ///
     /// # Errors
-    /// If the caller is no Brigade that knows the token, or stays silent for 10 s.
+    /// If the caller is not a Brigade that knows the token, or stays silent for 10 s.
     pub fn accept(caller: TcpStream, token: &AuthToken) -> Result<Self, ChannelError> {
         let stream = Stream::Tcp(caller);
         stream.set_blocking().map_err(HandshakeError::Io)?;

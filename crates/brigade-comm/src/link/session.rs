@@ -1,4 +1,4 @@
-//! What is said after a handshake: records that nobody else can read, change, repeat, leave out or put in another order.
+//! Traffic after a handshake: records that nobody else can read, change, repeat, drop or reorder.
 //!
 //! A record is a length of two bytes, big-endian, and a message of the Noise protocol (revision 34, section 12): the plain bytes
 //! under AES-256-GCM, numbered per direction. A record that is not the next one of its connection does not open.

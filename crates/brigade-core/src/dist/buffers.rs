@@ -24,6 +24,6 @@ pub trait UnshardedBuffer: Send {
     /// Returns its memory to the system.
     ///
     /// # Safety
-    /// Nobody may read a tensor of this buffer meanwhile, nor a view of one. Their values are meaningless afterwards.
+    /// Meanwhile, nobody may read a tensor of this buffer or a view of one. Their values are meaningless afterwards.
     unsafe fn reshard(self: Box<Self>) -> Box<dyn ReshardedBuffer>;
 }

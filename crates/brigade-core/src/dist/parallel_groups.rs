@@ -25,7 +25,7 @@ pub(crate) struct ParallelGroups {
     pub shard: Arc<dyn Collectives>,
     /// Those of them that hold the same elements.
     pub replicate: Arc<dyn Collectives>,
-    /// The ranks of all workers that stand at the same place in theirs.
+    /// The ranks at the same position in each worker.
     pub workers: Arc<dyn Collectives>,
 }
 

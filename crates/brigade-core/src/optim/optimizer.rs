@@ -96,7 +96,7 @@ pub trait FlatOptimizer: Send {
 #[derive(Clone)]
 pub struct OptimizerFactory {
     build: Arc<Build>,
-    /// Whether its weight decay can be another one.
+    /// Whether its weight decay can be changed.
     takes_decay: bool,
     groups: Vec<Treatment>,
 }

@@ -58,7 +58,7 @@ impl SavedState {
             let names: Vec<_> = self.slots.keys().chain(self.scalars.keys()).map(String::as_str).collect();
             names.join(", ")
         };
-        // State that this optimizer would not have belongs to another one.
+        // State that this optimizer does not have belongs to another one.
         let known = state.as_ref().map(flattened);
         let is_known = |name: &String| {
             known.as_ref().is_some_and(|known| {

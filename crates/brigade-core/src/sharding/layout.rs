@@ -21,7 +21,7 @@ pub struct FlatParam {
     pub group: Option<usize>,
 }
 
-/// A range of a flat buffer whose elements the optimizer treats alike.
+/// A range of a flat buffer whose elements the optimizer treats the same way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub range: Range<usize>,

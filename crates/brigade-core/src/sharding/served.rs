@@ -10,7 +10,7 @@ use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 
 impl ParameterStore {
-    /// Ranks that are no servers.
+    /// Ranks that are not servers.
     pub(crate) fn workers(&self) -> usize {
         self.groups.data.size() - self.servers
     }
@@ -59,7 +59,7 @@ impl ParameterStore {
         self.units[unit].whole = WholeBuffer::Gathering(self.all_gather_served(unit, own, dtype));
     }
 
-    /// Replaces the elements that this server has of a unit, and tells no other rank of it.
+    /// Replaces this server's elements of a unit, without informing other ranks.
     pub(crate) fn set_served_values(&mut self, unit: usize, values: Tensor<1>) {
         self.units[unit].own_values = Some(values);
     }

@@ -15,7 +15,8 @@ use crate::model::ties::Tie;
 use crate::sharding::groups::ParameterGroup;
 use crate::sharding::layout::FlatLayout;
 
-/// Parameters in one flat buffer: those of a block that are alike, or one that several blocks share.
+/// Parameters in one flat buffer: those of a block that are of the same kind, or one that several blocks
+/// share.
 ///
 /// A shared (tied) parameter is a unit of its own, because the blocks that read it may be on different stages. The stage of the
 /// block that owns it steps it. Its gradient is summed over the blocks within each
@@ -48,7 +49,7 @@ pub(crate) struct User {
 }
 
 impl Unit {
-    /// The units of one block's own parameters: one of those that are alike, and one of each that is shared.
+    /// The units of one block's own parameters: one for each kind, and one for each shared parameter.
     pub(crate) fn of_block(
         block: usize,
         name: &str,

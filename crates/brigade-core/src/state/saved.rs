@@ -120,7 +120,7 @@ impl SavedParameters {
     }
 }
 
-/// What stands before the names of the units that a worker other than the first saves.
+/// The prefix of the names of the units that a worker other than the first saves.
 pub(super) fn of_worker(worker: usize) -> String {
     format!("worker.{worker}/")
 }

@@ -41,13 +41,13 @@ struct Share {
     outer: Option<Box<dyn FlatState>>,
 }
 
-/// What stands before the names of the arrays that a [reduction](crate::Reduction) keeps.
+/// The prefix of the names of the arrays that a [reduction](crate::Reduction) keeps.
 const REDUCTION: &str = "reduction.";
 
 fn reduction_slot(array: &str) -> String {
     format!("{REDUCTION}{array}")
 }
-/// What stands before the names of arrays and numbers of outer steps.
+/// The prefix of the names of arrays and numbers of outer steps.
 const OUTER: &str = "outer.";
 
 impl Snapshot {

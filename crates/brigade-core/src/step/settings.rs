@@ -65,11 +65,11 @@ pub struct EngineSettings {
     /// Number types.
     pub precision: Precision,
     /// Keeps the optimizer's state and fp32 masters on this device, and steps them there: the host's, where the
-    /// blocks' device is another one.
+    /// blocks' device is a different one.
     pub offload: Option<Device>,
     /// In a process without data-parallel peers: sums the gradients of this many neighbouring micro-batches
     /// first, as that many ranks do which sum each micro-batch at once ([`crate::ReduceEvery`]). It makes one
-    /// process the reference for them where their number is no power of two.
+    /// process the reference for them when their number is not a power of two.
     pub sum_group: usize,
     /// Parameters that are trained in another way than the rest. A parameter belongs to the first group whose pattern matches it.
     pub groups: Vec<ParameterGroup>,

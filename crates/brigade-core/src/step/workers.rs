@@ -16,8 +16,8 @@ where
     O: Activation,
     T: Clone,
 {
-    /// Runs one step that makes an update of this worker alone, and tells other workers nothing. Its loss is part of the next
-    /// [`step`](Self::step)'s report, which is of all workers.
+    /// Runs one step that makes an update of this worker alone, without communicating with other workers. Its loss is part of
+    /// the next [`step`](Self::step)'s report, which is of all workers.
     ///
     /// # Errors
     /// As those of [`step`](Self::step), and if the next step is [no such one](Self::steps_alone).

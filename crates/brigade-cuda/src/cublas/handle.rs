@@ -49,7 +49,7 @@ impl Handle {
     /// Enqueues products.
     ///
     /// # Safety
-    /// The matrices must lie at these addresses as `gemm` says until they are computed.
+    /// The matrices must stay at these addresses, as described by `gemm`, until they are computed.
     pub unsafe fn enqueue(&self, gemm: &Gemm, [left, right, output]: [u64; 3]) -> Result<(), Error> {
         let Gemm { batch, size: [m, n, k], input_type, output_type, .. } = *gemm;
         let size = |value: usize| {

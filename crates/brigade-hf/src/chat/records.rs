@@ -60,7 +60,7 @@ impl Record {
     /// The record of a JSON object. `record` is for messages of errors: a file and a line.
     ///
     /// # Errors
-    /// If it is no such object.
+    /// If it is not such an object.
     pub fn from_json(record: &str, text: &str) -> Result<Self, HfError> {
         let wrong = |problem: String| HfError::Chat { record: record.to_owned(), problem };
         let object: Value =

@@ -8,7 +8,7 @@ use super::Chat;
 use super::template::ChatTemplate;
 use crate::error::HfError;
 
-/// What stands in place of a message to see where it ends: a character that no text has.
+/// A placeholder for a message, to see where it ends: a character that no text has.
 const OTHER: &str = "\u{FDD2}";
 
 /// The role of messages that are learned.
@@ -108,7 +108,7 @@ impl ChatTemplate {
         let (Some(prompt), Some(previous)) = (prompted.strip_prefix(&silent), index.checked_sub(1)) else {
             return Err(self.unclear(index));
         };
-        // What is said before must not stand after the message.
+        // The text before must not come after the message.
         let mut others = chat.messages[..=index].to_vec();
         let ending = self.after(chat, &others, index)?;
         others[previous] = with_content(&others[previous], OTHER);

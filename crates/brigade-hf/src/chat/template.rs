@@ -43,7 +43,7 @@ impl ChatTemplate {
     /// A template, with the special tokens that it may name (`bos_token`, `eos_token`). `file` is for messages of errors.
     ///
     /// # Errors
-    /// If it is no template.
+    /// If it is not a template.
     pub fn new(
         file: &str,
         source: &str,
@@ -79,7 +79,7 @@ impl ChatTemplate {
     /// Makes `strftime_now` say this time (`2025-03-09T14:05:00`), so that a text does not depend on the day.
     ///
     /// # Errors
-    /// If it is no time.
+    /// If it is not a time.
     pub fn with_time(mut self, time: &str) -> Result<Self, HfError> {
         let allowed = "a time such as 2025-03-09T14:05:00";
         let time: NaiveDateTime =
@@ -88,7 +88,7 @@ impl ChatTemplate {
         Ok(self)
     }
 
-    /// The text of a chat, with what stands before an answer if `add_generation_prompt`.
+    /// The text of a chat, with the prefix of an answer if `add_generation_prompt`.
     ///
     /// # Errors
     /// If the template raises an exception, which says what it wants of chats, or fails.

@@ -7,8 +7,8 @@ use crate::error::HfError;
 
 /// Everything that a decoder computes by. The families are special cases: each reads its fields of `config.json` into this.
 ///
-/// A layer computes `x += attention(norm(x))` and `x += mlp(norm(x))`, with further norms of what is added where
-/// [`post_norms`](Self::post_norms) says so. A last norm stands before the head.
+/// A layer computes `x += attention(norm(x))` and `x += mlp(norm(x))`, with additional norms of what is added
+/// where [`post_norms`](Self::post_norms) says so. A last norm stands before the head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecoderConfig {
     /// Whose names its fields and tensors have.

@@ -42,7 +42,7 @@ pub struct EncoderConfig {
     /// The longest row.
     pub max_positions: usize,
     /// The row of the table of positions that the first token gets; the table has `position_offset + max_positions` rows. RoBERTa counts
-    /// from the row after that of the padding token, over the tokens that are no padding.
+    /// from the row after that of the padding token, over the tokens other than padding.
     pub position_offset: usize,
     /// Rows of the table of token types, of which a single text has the first.
     pub token_types: usize,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{HfError, UnknownField};
 
-/// How alike two names must be for one to be suggested in place of the other, from 0 to 1.
+/// How similar two names must be for one to be suggested instead of the other, from 0 to 1.
 const ALIKE: f64 = 0.7;
 
 /// The fields of an object. Those that were asked for are known; [`finish`](Self::finish) refuses the others.

@@ -32,7 +32,7 @@ pub struct ConfigFile {
     read: Option<(Map<String, Value>, Config)>,
 }
 
-/// How to generate text, as `generation_config.json` says. What it does not say is none.
+/// How to generate text, from `generation_config.json`. Missing fields are none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationConfig {
     /// Tokens with a meaning of their own; where none ends a text, those of the model do.

@@ -8,7 +8,7 @@ use crate::differences::{TensorDifferences, WrongShape};
 use crate::error::HfError;
 use crate::tensors::TensorShape;
 
-/// Ends of tensors that files of older versions have, and that are no parameters: masks, positions and frequencies.
+/// Name endings of tensors in older files that are not parameters: masks, positions and frequencies.
 const NO_PARAMETERS: [&str; 5] = [
     ".attn.bias",
     ".attn.masked_bias",

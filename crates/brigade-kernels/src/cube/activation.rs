@@ -41,7 +41,7 @@ pub(super) fn activated(
     output
 }
 
-/// The gradient of what goes into an activation, from that of what comes out of it.
+/// The gradient of an activation's input, from that of its output.
 pub(super) fn slope(hidden: CubeTensor, gradient: CubeTensor, activation: Activation) -> CubeTensor {
     let ((hidden, [count, width]), (gradient, _)) = (rows(hidden), rows(gradient));
     let slope = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);

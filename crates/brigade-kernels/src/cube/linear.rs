@@ -87,7 +87,7 @@ impl<const N: usize> Operation<N, CubeTensor> for Linear {
     }
 }
 
-/// Adds what there is of a bias and a residual to rows, in their place.
+/// Adds the bias and the residual, if present, to rows in place.
 fn add_rows(y: &CubeTensor, bias: Option<CubeTensor>, residual: Option<CubeTensor>) {
     if bias.is_none() && residual.is_none() {
         return;

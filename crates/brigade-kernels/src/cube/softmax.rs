@@ -20,7 +20,7 @@ const MOST_HELD: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Visible {
     All,
-    /// None after itself, and this many at most.
+    /// None after itself, and at most this many.
     Causal,
     /// Of each query of each sequence, the first and the one after the last: a buffer.
     Ranges,

@@ -47,7 +47,8 @@ pub const DEFAULT_LAST_CALL: Duration = Duration::from_secs(30);
 /// Default of [`Elastic::resize_interval`].
 pub const DEFAULT_RESIZE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a number of nodes needs: arguments of the ranks beside [`LaunchConfig::args`], or why ranks cannot run on this many.
+/// What a number of nodes needs: arguments for the ranks in addition to [`LaunchConfig::args`], or why ranks cannot run on
+/// this many.
 type ForNodes = dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync;
 
 /// How a world with fewer nodes than [`LaunchConfig::nnodes`] runs.
@@ -59,7 +60,8 @@ pub struct Elastic {
     pub last_call: Duration,
     /// How long ranks run at least before they are started again because a node came later.
     pub resize_interval: Duration,
-    /// What must be the same on all nodes, as lines of text; a node with another one is refused. It may be empty.
+    /// What must be the same on all nodes, as lines of text; a node with a different one is refused. It may be
+    /// empty.
     pub configuration: String,
     /// What a number of nodes needs, on node 0, which tells the others: arguments of the ranks beside [`LaunchConfig::args`], or
     /// why ranks cannot run on this many.

@@ -5,7 +5,7 @@ use crate::{
     parse::count,
 };
 
-/// How often the ranks were restarted before, as the launcher tells them.
+/// How often the ranks were restarted before, according to the launcher.
 pub const RESTART_VARIABLE: &str = "BRIGADE_RESTART_COUNT";
 
 /// The most restarts that `--max-restarts` allows.

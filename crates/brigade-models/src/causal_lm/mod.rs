@@ -54,7 +54,7 @@ pub enum CausalLmError {
     /// No `config.json` describes it.
     #[error(transparent)]
     Config(#[from] HfError),
-    /// The model is none of this kind.
+    /// The model is not of this kind.
     #[error("a model of type `{0}` does not predict the next token; a causal language model is needed")]
     NotCausal(Family),
     /// Rows are longer than the model's positions.
@@ -73,7 +73,7 @@ impl CausalLm {
     /// The model that a configuration describes, for rows of at most `sequence_length` tokens; none stands for as many as it has positions.
     ///
     /// # Errors
-    /// If it is no language model of this kind, or has what no model here computes, or fewer positions than that.
+    /// If it is not a language model of this kind, has unsupported features, or has fewer positions than that.
     pub fn from_config(config: &Config, sequence_length: Option<usize>) -> Result<Self, CausalLmError> {
         let config = match config {
             Config::Decoder(config) => config,

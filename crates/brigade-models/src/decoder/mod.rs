@@ -115,7 +115,7 @@ impl Builder<'_> {
         let mut tables: Vec<(&LayerConfig, RotaryTable)> = Vec::new();
         let chain = Chain::new().then("embedding", self.adapters.frozen(self.embedding()));
         self.config.layers.iter().enumerate().fold(chain, |chain, (index, layer)| {
-            // Layers that rotate alike share one table.
+            // Layers with the same rotation share one table.
             let known = tables.iter().find(|(other, _)| other.rotary == layer.rotary);
             let table = known.map(|(_, table)| table.clone()).unwrap_or_else(|| {
                 let table = self.rotary_table(layer);

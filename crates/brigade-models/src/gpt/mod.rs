@@ -83,7 +83,7 @@ impl GptConfig {
     /// Checks that the shape is valid.
     ///
     /// # Errors
-    /// If a size is 0 or beyond any model, the heads do not divide the width, or the dropout is no probability.
+    /// If a size is 0 or too large, the heads do not divide the width, or the dropout is not a probability.
     pub fn check(&self) -> Result<(), ShapeError> {
         let sizes = [
             ("vocabulary", self.vocabulary),

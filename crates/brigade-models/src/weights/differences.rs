@@ -5,7 +5,7 @@ use std::fmt;
 /// How many names of one kind a message has at most.
 const MOST_NAMES: usize = 8;
 
-/// How alike two names must be for one to be suggested in place of the other, from 0 to 1.
+/// How similar two names must be for one to be suggested instead of the other, from 0 to 1.
 const ALIKE: f64 = 0.6;
 
 /// Which names a model and a file of weights must have in common. Shapes must be equal in any case.

@@ -103,7 +103,8 @@ impl WeightsWriter {
     /// Writes those values of a parameter that are in files here.
     ///
     /// # Errors
-    /// If they cannot be written, or it is none of those that the files were begun with, or of another shape or type.
+    /// If they cannot be written, or it is not among those that the files were begun with, or has another shape or
+    /// type.
     pub fn write(&mut self, parameter: &NamedTensor) -> Result<(), WeightsError> {
         let values = parameter.data.as_slice();
         let values = values.map_err(|_| self.wrong(&parameter.name, "is not fp32"))?;

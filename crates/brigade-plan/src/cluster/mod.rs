@@ -199,7 +199,7 @@ pub enum ClusterError {
         /// What is allowed.
         allowed: String,
     },
-    /// A file that is no TOML of a cluster.
+    /// A file that is not a cluster's TOML.
     #[error("{file}: {problem}")]
     File {
         /// The file.

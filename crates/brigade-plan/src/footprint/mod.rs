@@ -4,8 +4,8 @@
 //!   the training step's rules for what is held when.
 //! - Next to them are the formulas of the ZeRO paper (Rajbhandari et al. 2020, "ZeRO: memory optimizations toward
 //!   training trillion parameter models"). What a stage holds beyond its formula is its working set.
-//! - The data-parallel ranks of a stage are alike, except for remainders of a few elements per unit. If they differ, the numbers are
-//!   those of the largest rank, which is the first.
+//! - The data-parallel ranks of a stage are the same, except for remainders of a few elements per unit. If they differ, the numbers
+//!   are those of the largest rank, which is the first.
 //! - What blocks save for the backward ([`SavedActivations`]) comes from the model. A run does not count it, but its device's memory
 //!   does.
 //! - Not included: temporary tensors of the optimizer, gradients of tied weights in transfer, and

@@ -2,7 +2,7 @@
 
 use super::{Pass, Task};
 
-/// How the virtual stages of a pipeline, its parts counted from the input, lie on its ranks.
+/// How the virtual stages of a pipeline, its parts counted from the input, are placed on its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Placement {
     /// Every chunk begins at rank 0 again, so that the last virtual stage is on the last rank.
@@ -49,7 +49,7 @@ impl Shape {
     }
 
     /// Who takes what a pass of `task` on `rank` yields, and as which task of its own; `None` at the
-    /// ends of the model. Neighbours may lie on the same rank.
+    /// ends of the model. Neighbours may be on the same rank.
     pub fn after(self, pass: Pass, rank: usize, task: Task) -> Option<(usize, Task)> {
         let stage = self.virtual_stage(rank, task.chunk);
         let next = match pass {

@@ -141,7 +141,7 @@ impl Axes {
         chosen(&self.micro_batches, divisors(sequences).into_iter().filter(|size| *size <= 256))
     }
 
-    /// Numbers of replicas of what ZeRO shards. Unless they are asked for: none, or shards that lie on one, two, four or eight whole nodes.
+    /// Numbers of replicas of what ZeRO shards. By default: none, or shards on one, two, four or eight whole nodes.
     fn replicas(&self, base: &Candidate, zero: u8, devices_per_node: usize) -> Vec<usize> {
         let is_whole = |replicas: usize| {
             [1, 2, 4, 8].contains(&(base.dp / replicas * base.tp).div_ceil(devices_per_node))

@@ -43,7 +43,7 @@ impl Algorithm {
     }
 }
 
-/// Ranks of a group, as they lie on nodes.
+/// Ranks of a group, and their placement on nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Ranks {
     /// All of them.
@@ -53,7 +53,7 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Nodes that they lie on.
+    /// Nodes that they are on.
     pub fn nodes(&self) -> usize {
         self.size.div_ceil(self.per_node.max(1))
     }

@@ -23,7 +23,7 @@ pub struct StepParts {
     pub bubble: f64,
     /// The optimizer's step.
     pub optimizer: f64,
-    /// What the host does besides.
+    /// Other work of the host.
     pub host: f64,
     /// Waiting for a core that other ranks compute on.
     pub cores: f64,

@@ -1,4 +1,5 @@
-//! Steps of many micro-batches: once a pipeline is full, every further group of micro-batches takes as long as the one before.
+//! Steps of many micro-batches: once a pipeline is full, every additional group of micro-batches takes as long as the one
+//! before.
 
 use std::sync::Arc;
 

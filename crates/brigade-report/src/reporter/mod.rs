@@ -55,7 +55,8 @@ pub struct ReporterOptions {
     pub mesh: Vec<(String, usize)>,
     /// Where the last step is shown to Prometheus, if anywhere.
     pub metrics_addr: Option<SocketAddr>,
-    /// The share of a step that a pipeline's schedule leaves idle, by its formula; a word is said of more. None without a pipeline.
+    /// The share of a step that a pipeline's schedule leaves idle, by its formula; more than that causes a warning. None without a
+    /// pipeline.
     pub expected_bubble: Option<f64>,
 }
 

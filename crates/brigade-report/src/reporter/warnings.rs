@@ -1,4 +1,4 @@
-//! What is wrong with a run while it is in progress, in one line each.
+//! Problems of a run in progress, in one line each.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ const SLOW: f64 = 1.2;
 /// By how much of a step the pipeline may be idle for longer than its schedule says.
 const BUBBLE: f64 = 0.05;
 
-/// Looks at the last steps. Each kind of thing is said once.
+/// Looks at the last steps. Each kind of problem is reported once.
 pub(super) struct Warnings {
     dir: PathBuf,
     mesh: Vec<(String, usize)>,

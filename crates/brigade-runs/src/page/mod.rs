@@ -19,7 +19,7 @@ pub use step_timeline::{RankTimeline, SpanKind, StepSpan, StepTimeline};
 use memory::MemoryRow;
 use summary::Figure;
 
-/// The numbers that a page draws, which stand in it as JSON.
+/// The numbers that a page draws, embedded as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageData {
     /// The run's name.
@@ -35,7 +35,7 @@ pub struct PageData {
     pub timeline: Option<StepTimeline>,
     /// The run that it is compared with.
     pub compare: Option<Compared>,
-    /// Where a server tells of changes, if one does.
+    /// Where a server announces changes, if there is one.
     pub watched: Option<String>,
 }
 
@@ -72,7 +72,7 @@ struct View<'a> {
     timeline: Option<&'a StepTimeline>,
 }
 
-/// Where a chart stands in the page.
+/// Where a chart is in the page.
 #[derive(Serialize)]
 struct ChartPlace<'a> {
     id: &'a str,

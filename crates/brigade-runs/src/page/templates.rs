@@ -28,14 +28,14 @@ const SCRIPTS: [&str; 6] = [
     include_str!("../../assets/chart.js"),
 ];
 
-/// What the page of one run has besides.
+/// Additional parts of the page of one run.
 const OF_ONE: [&str; 3] = [
     include_str!("../../assets/heat.js"),
     include_str!("../../assets/timeline.js"),
     include_str!("../../assets/page.js"),
 ];
 
-/// What the page of many runs has besides.
+/// Additional parts of the page of many runs.
 const OF_MANY: &str = include_str!("../../assets/runs.js");
 
 const STYLES: [&str; 2] =

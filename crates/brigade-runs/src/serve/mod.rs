@@ -1,4 +1,4 @@
-//! The pages of runs while they are in progress, over HTTP: changes are told by server-sent events.
+//! The pages of runs in progress, over HTTP, with changes as server-sent events.
 
 mod access;
 mod answers;

@@ -90,7 +90,7 @@ pub struct Probabilities<'a> {
 pub enum Visible<'a> {
     /// All.
     All,
-    /// None after itself, where the last query stands at the last key, and of those no more than `window`, itself among them.
+    /// None after itself, with the last query at the position of the last key, and at most `window`, including itself.
     Causal {
         /// The most keys; none if there is no limit.
         window: Option<usize>,
@@ -209,7 +209,7 @@ impl<'a, T> HeadVectorsMut<'a, T> {
         Self { start: values.as_mut_ptr(), length: values.len(), strides, slice: PhantomData }
     }
 
-    /// Queries, keys and values in one slice, where those of one position stand beside one another: `widths` are their elements, of all heads.
+    /// Queries, keys and values in one slice, with those of one position next to each other: `widths` are their elements, of all heads.
     ///
     /// # Panics
     /// If a position's elements are not those of all three.

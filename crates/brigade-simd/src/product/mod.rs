@@ -39,7 +39,8 @@ pub trait Factor: Element {
     );
 }
 
-/// `out ← scale · a · b`, or `out ← out + scale · a · b`. Any strides will do; of `out`, rows lie in one piece.
+/// `out ← scale · a · b`, or `out ← out + scale · a · b`. Any strides will do; the rows of `out` are
+/// contiguous.
 ///
 /// Products and sums are in `f32`, and rounded once when they are stored as another type. Of `bf16`, an element of `out` depends on its row of `a`, its column of `b`, and on
 /// how long they are alone: whatever else is multiplied with them, it has the same bits. So it is of `f32` where `a` has two rows and `b` two columns at least: `gemm` adds up

@@ -33,7 +33,8 @@ pub(crate) fn dns_label(option: &str, name: &str, most: usize) -> Result<()> {
     Err(Error::value(option, name, allowed))
 }
 
-/// The bucket and the path of `gs://bucket/path` or `s3://bucket/path`; `None` for what is no URL of a bucket.
+/// The bucket and the path of `gs://bucket/path` or `s3://bucket/path`; `None` for anything but a bucket's
+/// URL.
 pub(crate) fn bucket_path<'a>(option: &str, given: &'a str) -> Result<Option<(&'a str, &'a str)>> {
     let Some((scheme, rest)) = given.split_once("://") else { return Ok(None) };
     let wrong = |allowed: &str| Err(Error::value(option, given, allowed));

@@ -33,7 +33,7 @@ pub enum Answer {
 pub enum Ending {
     /// The job is done.
     Done,
-    /// It failed for good.
+    /// It failed permanently.
     Failed,
     /// It was cancelled.
     Cancelled,

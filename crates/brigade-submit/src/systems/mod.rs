@@ -35,7 +35,7 @@ impl Manifest {
 /// What the system's own program is to be called with. `{id}` stands for what `submit` printed last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commands {
-    /// Submits the manifest, in the folder that it lies in.
+    /// Submits the manifest, in its folder.
     pub submit: Vec<String>,
     /// Prints what node 0 prints, while it runs.
     pub logs: Vec<String>,
@@ -52,7 +52,7 @@ pub enum JobState {
     Active,
     /// It is done.
     Done,
-    /// It failed for good.
+    /// It failed permanently.
     Failed,
     /// Somebody cancelled it.
     Cancelled,

@@ -77,7 +77,7 @@ pub(in crate::join) struct RankAddress {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::join) struct RankTable {
-    /// A random number that tells this world from others.
+    /// A random number that distinguishes this world from others.
     pub(in crate::join) world: u64,
     pub(in crate::join) addresses: Vec<RankAddress>,
 }

@@ -1,4 +1,4 @@
-//! How the ranks of a group lie on hosts, and which levels their collectives use.
+//! How the ranks of a group are placed on hosts, and which levels their collectives use.
 
 use crate::algorithm::Algorithm;
 use crate::op::call::{Call, OpType};
@@ -14,7 +14,7 @@ pub(crate) struct Layout {
     warning: Option<String>,
 }
 
-/// How ranks lie on hosts.
+/// How ranks are placed on hosts.
 #[derive(Debug, PartialEq, Eq)]
 enum Hosts {
     /// All on one, or each on its own.

@@ -30,7 +30,7 @@ impl<I, T> Batch<I, T> {
 
     /// A micro-batch whose loss is a sum over targets that each count `weights` times: finite numbers of at least 0, one for each
     /// target. The losses of a global batch, and its metrics, are divided by the sum of all its weights, which is exact: neither the
-    /// mesh nor the size of micro-batches changes a bit of it. Targets that weigh nothing are no valid ones.
+    /// mesh nor the size of micro-batches changes a bit of it. Targets with weight 0 are not valid.
     ///
     /// The loss must multiply by the weights itself, so they belong to `target` as well.
     pub fn weighted(input: I, target: T, weights: &[f32]) -> Self {

@@ -51,7 +51,7 @@ where
     O: Activation,
     T: Clone,
 {
-    /// Serves the workers until all have left. `watch` is told of the updates so far.
+    /// Serves the workers until all have left. `watch` is called with the number of updates so far.
     pub(super) fn serve(
         &mut self,
         serving: &mut Serving<'_>,

@@ -29,7 +29,7 @@ pub(super) struct Staleness {
     pub waited: Duration,
 }
 
-/// What a worker that asks for a share is told.
+/// The answer to a worker that asks for a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The number of a share in the round.

@@ -13,7 +13,7 @@ use crate::sharding::store::cast;
 /// The optimizer of outer steps: in DiLoCo SGD with Nesterov's momentum. Every worker makes the same step.
 #[derive(Debug, Clone)]
 pub struct OuterOptimizer {
-    /// The optimizer. It treats all parameters alike: neither groups nor layer-wise decay concern it.
+    /// The optimizer. It treats all parameters the same way: groups and layer-wise decay do not apply.
     pub optimizer: OptimizerFactory,
     /// Its learning rate, the same in every step.
     pub learning_rate: f64,

@@ -48,7 +48,7 @@ pub(crate) fn chunks(
     Ok(Box::new(records.flat_map(move |record| of_record(record, encoder.as_deref()))))
 }
 
-/// Cuts a document into chunks; errors are passed on. A record whose text is null is none.
+/// Cuts a document into chunks; errors are passed on. A record whose text is null has no document.
 fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec<Result<TextChunk>> {
     let chunk = |text, masked, ends_document| TextChunk { text, masked, record: None, ends_document };
     let cut_up = |record: Record| {

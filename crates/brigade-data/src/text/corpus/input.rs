@@ -44,7 +44,7 @@ impl Input {
     /// What a failed reading means; `place` says where it was.
     pub(super) fn error(&self, source: io::Error, place: &str) -> Error {
         let kind = match self.compression {
-            // A store that does not answer is no damage.
+            // A store that does not answer is not damage.
             _ if Error::is_of_store(&source) => return Error::io("read", &self.path, source),
             Compression::None => return Error::io("read", &self.path, source),
             Compression::Gzip => "a gzip file",

@@ -19,7 +19,7 @@ pub fn is_url(source: &str) -> bool {
     })
 }
 
-/// Refuses a URL that cannot be read from, without asking any store; a path is none.
+/// Refuses a URL that cannot be read from, without asking any store; a path is not a URL.
 ///
 /// # Errors
 /// [`Error::InvalidUrl`](crate::Error::InvalidUrl), also for one with a user, a password or a query, which could be secrets;

@@ -50,7 +50,7 @@ pub struct PrepareOptions {
     pub tokenizer: TokenizerSpec,
     /// How documents become rows.
     pub rows: RowOptions,
-    /// What makes examples of records that are no plain texts; without it, every record is a text.
+    /// Makes examples from records other than plain texts; without it, every record is a text.
     pub records: Option<Arc<dyn RecordEncoder>>,
     /// The part of each source's documents that is kept for validation, at least 0 and below 1; 0 keeps none. A source with validation
     /// files of its own keeps none.

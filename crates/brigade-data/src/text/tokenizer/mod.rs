@@ -82,7 +82,7 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] where the file cannot be read, is no tokenizer, has no end-of-text token, or encodes at
+    /// [`Error::Tokenizer`] if the file cannot be read, is not a tokenizer, has no end-of-text token, or encodes at
     /// random.
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display().to_string();

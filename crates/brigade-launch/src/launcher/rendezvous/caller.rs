@@ -1,4 +1,4 @@
-//! The side of every node but node 0: it calls node 0, and waits to be told to start.
+//! The side of every node but node 0: it calls node 0, and waits for the order to start.
 
 use std::time::{Duration, Instant};
 

@@ -42,7 +42,7 @@ impl Columns {
     /// `data.columns` gives it. A column that is named so must be there.
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] where a name is none of these columns.
+    /// [`Error::InvalidSetting`] if a name is not one of these columns.
     pub fn renamed(mut self, names: &BTreeMap<String, String>) -> Result<Self> {
         for (name, in_files) in names {
             let Some(column) = self.columns.iter_mut().find(|column| column.name == *name) else {

@@ -1,4 +1,4 @@
-//! Records that are no plain texts: chats, completions, texts with labels.
+//! Records other than plain texts: chats, completions, texts with labels.
 
 use std::fmt::Debug;
 
@@ -18,11 +18,11 @@ pub trait RecordEncoder: Debug + Send + Sync {
     /// The example of a record, which is JSON with the fields in their order.
     ///
     /// # Errors
-    /// If it is no record of this kind, as [`Place::error`].
+    /// If it is not a record of this kind, as [`Place::error`].
     fn example(&self, place: &Place, record: &str, tokenizer: &Tokenizer) -> Result<Example>;
 }
 
-/// All texts in a record, one on each line, to train a tokenizer on; what is no JSON has none.
+/// All texts in a record, one on each line, to train a tokenizer on; none if it is not JSON.
 pub(crate) fn text_of_record(record: &str) -> String {
     fn add(value: &Value, text: &mut String) {
         match value {
