@@ -128,7 +128,7 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
     };
     ensure!(
         cluster.is_cpu() == on_host,
-        "the run {dir} computed on {}, but --cluster {} is {}",
+        "the run {dir} computed on {}, but --cluster {} has {}",
         if on_host { "processors" } else { devices.unwrap_or(backend) },
         cluster.name,
         cluster.device.name

@@ -296,7 +296,7 @@ fn other_text_is_refused() {
     assert_eq!(done.code, Some(2), "{}", done.err);
     assert!(
         done.err.contains("cannot resume from step 4")
-            && done.err.contains("its text (or tokenizer) was another"),
+            && done.err.contains("its text (or tokenizer) was different"),
         "{}",
         done.err
     );
@@ -407,7 +407,7 @@ fn a_run_that_stopped_early_says_why_and_has_nothing_left_to_do() {
     let place = Place::new();
     let patience = "--set train.early_stopping_patience=1 --set optimizer.learning_rate=0";
     let done = place.succeed(&mut place.train(&format!("--nproc-per-node 1 {patience} --out a")));
-    let why = "the validation's loss did not improve in 1 validation (train.early_stopping_patience = 1)";
+    let why = "the validation loss did not improve in 1 validation (train.early_stopping_patience = 1)";
     assert!(done.out.contains(&format!("\nended early   after step 8 of 10: {why}\n")), "{}", done.out);
     let again = place.succeed(&mut place.brigade("train --resume a"));
     let said = format!("the run ended after step 8 of 10, because {why}; nothing is left to do");

@@ -142,7 +142,7 @@ fn a_run_shows_how_fast_a_machine_is() {
         (None, "run", "run has no metrics.jsonl"),
         (Some(cut(&lines[..2])), "run", "calibration needs 5"),
         (Some(damaged), "run", "has a line that cannot be read"),
-        (Some(cut(&lines)), "run --cluster 1x2xH100", "computed on processors, and --cluster 1x2xH100"),
+        (Some(cut(&lines)), "run --cluster 1x2xH100", "computed on processors, but --cluster 1x2xH100"),
         (Some(cut(&lines)), "run --cluster 1x4xCPU", "has 4 devices, but the run run had 2 ranks"),
         (Some(cut(&lines)), "nowhere", "nowhere is not a folder"),
     ] {
