@@ -14,7 +14,7 @@ use super::progress::RunProgress;
 use crate::folder::added_weights_file;
 
 /// Writes the weights of a run's checkpoint into files, as the run itself does when it finishes: those of the first model into
-/// `to`, in this format and where that is larger in several files with an index, and those of each further model ([`Trainer::add_model`](crate::Trainer::add_model)) into a file beside it with the model's name
+/// `to`, in this format and where that is larger in several files with an index, and those of each additional model ([`Trainer::add_model`](crate::Trainer::add_model)) into a file beside it with the model's name
 /// at the end of its own (`model-critic.safetensors` for `model.safetensors`). No more than one parameter is in memory, and no
 /// file appears before all are whole. Existing files are replaced only if `replaces` says so. Gives the files, each with its number
 /// of parameters.
