@@ -91,9 +91,8 @@ impl Page<'_> {
         let only = self.only.as_ref().map_or(String::new(), |(option, _)| format!("{option} "));
         let mut page = format!(
             "# {}\n\n\
-             `cargo xtask bench` measures this page, with Brigade and its peers on the same machine in turns. {figures}. \
-             {} To repeat it, set up the peers as \
-             `benches/peers/README.md` says, leave the machine alone, and run:\n\n\
+             `cargo xtask bench` measures this page, alternating between Brigade and its peers on the same machine. \
+             {figures}. {} To repeat it, set up the peers as described in `benches/peers/README.md`, leave the machine idle, and run:\n\n\
              ```sh\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
             self.title, self.counted
         );

@@ -62,11 +62,12 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     let sides = pairs.iter().flat_map(|pair| [&pair.brigade, &pair.peer]).chain([&plain, &packed, &padded]);
     Ok(Section {
         title: TITLE,
-        text: "A Llama of 14 million parameters (7 layers, width 384, grouped queries), 8 rows of 256 tokens a step, against `transformers` \
-               with PyTorch's DistributedDataParallel, and LoRA of queries and values against `peft`. In bf16 the peer runs under \
-               `torch.autocast`. The second table has the same model on Burn's own operations. The third has \
-               texts of 20 to 250 tokens, as many whole ones as fit in a row (`bfd`) against one in each, padded to the longest of a micro-batch: of the tokens that count, since \
-               padding is computed as well and counts for nothing."
+        text: "A Llama of 14 million parameters (7 layers, width 384, grouped queries), 8 rows of 256 tokens per step, \
+               against `transformers` with PyTorch's DistributedDataParallel, and LoRA of queries and values against \
+               `peft`. In bf16 the peer runs under `torch.autocast`. The second table has the same model on Burn's own \
+               operations. The third has texts of 20 to 250 tokens, with as many whole texts as fit in a row (`bfd`) \
+               against one per row, padded to the longest of a micro-batch. It only counts real tokens: padding is \
+               computed but not counted."
             .into(),
         commands: sides.map(|side| side.line.clone()).collect(),
         tables: vec![

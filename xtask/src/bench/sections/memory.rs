@@ -44,10 +44,9 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     let columns = COLUMNS.map(|(column, _)| column);
     Ok(Section {
         title: TITLE,
-        text: "Of the rank that has most of each: its peak resident memory, as the system counts it, and the most bytes \
-               that its tensors took at any time, as Brigade counts them. Each rank runs two micro-batches of one \
-               sequence a step. The resident memory holds the program, what operations and autodiff graphs need, and \
-               buffers of the transport as well."
+        text: "For the rank that has most of each: its peak resident memory, as counted by the system, and the peak bytes \
+        of its tensors, as counted by Brigade. Each rank runs two micro-batches of one sequence per step. The resident \
+        memory also holds the program, the needs of operations and autodiff graphs, and buffers of the transport."
             .into(),
         commands: cases.iter().map(|case| case.line.clone()).collect(),
         tables: vec![Table::of(&columns, rows(&cases))],

@@ -60,7 +60,7 @@ pub struct PageName {
 pub const MAIN: PageName = PageName {
     title: "Benchmarks",
     file: "benchmarks.md",
-    counted: "Of a training run, the median step after the first 2 counts.",
+    counted: "The figure of a training run is its median step after the first 2.",
 };
 
 const NETWORK: PageName = PageName {

@@ -114,20 +114,20 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     Ok(Section {
         title: TITLE,
         text: format!(
-            "First, the training above on {STAGES} stages of one thread with {MICRO_BATCHES} micro-batches of 2 sequences and \
-             1F1B, against PyTorch's `Schedule1F1B` over gloo with 3 layers on each stage. The goal is for the fastest \
+            "First, the training above on {STAGES} stages of one thread with {MICRO_BATCHES} micro-batches of 2 sequences \
+             and 1F1B, against PyTorch's `Schedule1F1B` over gloo with 3 layers on each stage. The goal is for the fastest \
              way to split the 8 blocks (embedding, 6 layers, head).\n\n\
              Second, the bubble of the same runs: `bubble_seconds` (mean over the ranks) over `step_seconds` without \
-             `optimizer_seconds` and `data_wait_seconds`; that is how long ranks are idle between the start of a step \
-             and the end of the last backward. The formula holds for stages that take equally long. No split of these 8 blocks \
-             is equal, because the head costs less than a layer but is not free; what each stage computes (forward and backward \
-             of a step) is measured with stages as threads of one process. The last row is the same model with a \
-             vocabulary of {BYTES}, whose head costs next to nothing, so that its halves are equal.\n\n\
+             `optimizer_seconds` and `data_wait_seconds`; that is the time that ranks are idle between the start of a step \
+             and the end of the last backward. The formula assumes stages that take equally long. No split of these 8 \
+             blocks is equal, because the head costs less than a layer but is not free; what each stage computes (forward \
+             and backward of a step) is measured with stages as threads of one process. The last row is the same model \
+             with a vocabulary of {BYTES}, whose head costs next to nothing, so that its halves are equal.\n\n\
              Third, what a step costs besides its computation: 48 blocks (46 layers of width 64) on 4 stages as threads, 8 \
-             micro-batches of 2 sequences of 64 tokens. Bookkeeping is what is left of a step without forward, backward, \
-             optimizer and waiting, in the stage that has most of it; the other shares are means over the stages. Where \
-             cores are fewer than stages (here are {}), a stage that loses its core may do so in any of these \
-             parts, and the time until it has one again counts there; therefore the same on 2 stages, too.",
+             micro-batches of 2 sequences of 64 tokens. Bookkeeping is the rest of a step without forward, backward, \
+             optimizer and waiting, in the stage that has most of it; the other shares are means over the stages. If there \
+             are fewer cores than stages (here are {}), a stage that loses its core may do so in any of these parts, and \
+             the time until it gets one again counts there; so the same is also measured on 2 stages.",
             crate::bench::machine::cores()
         ),
         commands,

@@ -60,8 +60,9 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     let commands = cases.iter().flat_map(|case| [case.plan.clone(), case.run.line.clone()]);
     Ok(Section {
         title: TITLE,
-        text: "Tokens per second that `brigade plan` predicts after `--calibrate`, beside what its own commands reach: GPTs of 14 million parameters, 8 \
-               sequences of 256 tokens a step. Ranks share the cores where there are more of them."
+        text: "Tokens per second that `brigade plan` predicts after `--calibrate`, compared with what its own commands \
+        reach: GPTs of 14 million parameters, 8 sequences of 256 tokens per step. Ranks share the cores if there are more \
+        ranks than cores."
             .into(),
         commands: std::iter::once(calibrate).chain(commands).collect(),
         tables: vec![Table::of(&["predicted", "measured", "ratio"], cases.iter().map(Case::row).collect())],

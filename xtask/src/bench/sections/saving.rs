@@ -66,8 +66,8 @@ pub fn measure(runner: &Runner) -> Result<Section> {
         title: TITLE,
         text: format!(
             "`gpt-13m` on two ranks, {STEPS} steps with a checkpoint after every {EVERY}th: how long training stalls for \
-             one (the longest stall of a run), and what writing while training costs. Then a checkpoint of one rank, from the first \
-             byte until it is visible and on the disk, in turns with `dd`."
+             one (the longest stall of a run), and the cost of writing during training. Then a checkpoint of one rank, \
+             from the first byte until it is visible and on the disk, in turns with `dd`."
         ),
         commands: vec![saving, plain, write.into()],
         tables,

@@ -79,10 +79,10 @@ pub fn measure(runner: &Runner) -> Result<Section> {
         .chain(variants.iter().map(|(_, variant)| variant));
     Ok(Section {
         title: TITLE,
-        text: "The same training on two ranks of one thread, with ZeRO: against FSDP2, which shards each block as \
-               stage 3 does, against DeepSpeed's same stage, both over gloo, and against Brigade's own data parallelism. \
-               The last two rows are stage 3 with blocks that stay gathered from forward to backward, and with all \
-               activations computed again."
+        text: "The same training on two ranks of one thread, with ZeRO: against FSDP2, which shards each block like stage \
+               3, against DeepSpeed's corresponding stage, both over gloo, and against Brigade's own data parallelism. The \
+               last two rows are stage 3 with blocks that stay gathered from forward to backward, and with all activations \
+               recomputed."
             .into(),
         commands: sides.map(|side| side.line.clone()).collect(),
         tables,

@@ -46,7 +46,7 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     Ok(Section {
         title: TITLE,
         text: "From the start of the binary to the first line of `metrics.jsonl`, which is written when the first step is \
-               over, with the corpus tokenized before."
+        over. The corpus was tokenized before."
             .into(),
         commands: vec![line],
         tables: vec![Table::of(&["Brigade"], rows)],

@@ -26,7 +26,7 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     Ok(Section {
         title: TITLE,
         text: "Two data-parallel ranks of one run, against two runs of one rank that train at the same time on half of \
-               the batch each, without any communication; theirs is the sum."
+               the batch each, without any communication; the figure for these is the sum."
             .into(),
         commands: vec![together.line, alone.map(|(_, line)| line).join(" &\n")],
         tables: vec![Table::beside("2 independent runs", vec![row])],

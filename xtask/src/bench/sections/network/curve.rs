@@ -7,7 +7,7 @@ use super::methods::{HOOKS, METHODS, PLAIN, RANKS, peer_line};
 use crate::bench::page::{Goal, Row, Section, Table};
 use crate::bench::runner::{Kind, Runner};
 
-pub const TITLE: &str = "What becomes of the loss";
+pub const TITLE: &str = "Effect on the loss";
 
 /// Steps of a run whose loss counts.
 pub const STEPS: usize = 400;
@@ -154,9 +154,10 @@ pub fn section(runner: &Runner, curves: &Curves, seeds: u32, notes: Vec<String>)
     Section {
         title: TITLE,
         text: format!(
-            "`gpt-tiny` for {STEPS} steps of {} sequences on {RANKS} ranks of this machine without a network, with a constant learning rate after 40 steps: \
-             the validation loss with {seeds} seeds. The runs on networks had the same losses in each of their steps, to the bit; it is checked. \
-             PyTorch trains the same model with the same optimizer on other sequences of the same text, from other initial weights.",
+            "`gpt-tiny` for {STEPS} steps of {} sequences on {RANKS} ranks of this machine without a network, with a \
+             constant learning rate after 40 steps: the validation loss with {seeds} seeds. The runs on networks had the \
+             same losses in each step, to the bit; this is checked. PyTorch trains the same model with the same optimizer \
+             on other sequences of the same text, from other initial weights.",
             super::methods::TOKENS / 128
         ),
         commands: vec![line(3, 0), theirs_line("runs/bench/tokens/KEY")],

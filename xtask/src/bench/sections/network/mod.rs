@@ -23,9 +23,9 @@ pub const TITLE: &str = "Slow networks";
 const PLACES: [Place; 2] = [Place { hosts: 2, ranks: 2 }, Place { hosts: 4, ranks: 1 }];
 
 /// What is true of every network.
-const CAUSES: &str = " Brigade encrypts what leaves a host unless it is told not to, gloo does not. Plain sums go in two levels, so each byte leaves a host once; codes go from each \
-                      rank to each other one, so on hosts of two ranks fewer of their bytes are saved than on hosts of one. PyTorch's PowerSGD hook has all gradients in one \
-                      bucket, since it fails over gloo with several.";
+const CAUSES: &str = " Brigade encrypts traffic between hosts by default, gloo does not. Plain sums run in two levels, so \
+each byte leaves a host once; codes go from each rank to every other one, so hosts of two ranks save fewer of their bytes \
+than hosts of one. PyTorch's PowerSGD hook has all gradients in one bucket, because it fails over gloo with several.";
 
 /// Plain training over PyTorch's.
 const OVER_TORCH: f64 = 1.3;
@@ -100,8 +100,9 @@ fn section(
     Section {
         title: network.title,
         text: format!(
-            "{between} `gpt-tiny` in fp32 with {TOKENS} tokens a step on 4 ranks. Bytes are those that a rank sent to other hosts, as the network counted them. The validation \
-             loss is that after the time in which the fastest way makes {STEPS} steps: {}.{}",
+            "{between} `gpt-tiny` in fp32 with {TOKENS} tokens per step on 4 ranks. Bytes are those that a rank sent to \
+            other hosts, as counted by the network. The validation loss is the one after the time in which the fastest \
+            method makes {STEPS} steps: {}.{}",
             times.join(", "),
             if places.iter().any(|(place, _)| place.hosts > 1) { CAUSES } else { "" }
         ),
