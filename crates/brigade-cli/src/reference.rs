@@ -24,8 +24,8 @@ const HEAD: &str = "\
 
 Every setting of a TOML file for `--config`, of `--set section.name=value`, and of the text that `brigade::launch` takes. The
 defaults are the same in `brigade train` and in a program of your own, which has neither `[model]` nor `[data]`. Without
-`--config`, `brigade train` reads `configs/gpt-tiny.toml`, where what follows from its model (the batch, the learning rate, the
-length of the run) has a value of its own.
+`--config`, `brigade train` reads `configs/gpt-tiny.toml`, which has its own values for settings that depend on its model (the
+batch, the learning rate, the length of the run).
 
 <!-- Written by `cargo xtask book --reference` from the types of the settings. -->
 ";
