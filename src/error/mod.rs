@@ -29,10 +29,10 @@ pub(crate) struct DryRun;
 #[error("{0}")]
 pub(crate) struct AgreedError(pub String);
 
-/// The run cannot resume from the checkpoint, or cannot save where it is told to; all ranks end with it, and with exit code 2.
+/// The run cannot resume from the checkpoint, or cannot save at its location; all ranks end with this error, and exit code 2.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CheckpointUsageError {
-    /// The checkpoint is of another model, other data or other settings.
+    /// The checkpoint belongs to another model, other data or other settings.
     #[error("{0}")]
     Incompatible(String),
     /// There is no checkpoint to resume from.

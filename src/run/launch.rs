@@ -98,7 +98,7 @@ impl<'a> Launch<'a> {
     ///
     /// The flags of `A` are part of the run's configuration, in a section `[flags]`: all ranks must have the same, `--resume` takes
     /// those that are not given from the run that it resumes and says which have changed, and a file for `--config` may have such a
-    /// section. `--set flags.name=value` sets one, too: so a switch that a run has is turned off (`--set flags.verbose=false`).
+    /// section. `--set flags.name=value` also sets one, for example to turn off a run's switch (`--set flags.verbose=false`).
     pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
         interrupt::block_signals();
         let words = std::env::args_os().collect();

@@ -30,7 +30,7 @@ pub struct Session {
     pub(crate) quiet: bool,
     /// The whole resolved configuration, as TOML.
     pub(crate) config: String,
-    /// Ranks on this machine, each a process of its own; none where that is unknown.
+    /// Ranks on this machine, each its own process; none if unknown.
     pub(crate) local_ranks: Option<usize>,
     /// Whether the run is described instead of trained.
     pub(crate) is_dry_run: bool,
@@ -41,7 +41,8 @@ pub struct Session {
     pub(crate) restart: u32,
     /// Reports to the launcher what this rank is doing.
     pub(crate) heartbeat: HeartbeatSender,
-    /// Texts that all ranks and the run's checkpoints have in common: see [`check_same`](Self::check_same).
+    /// Texts that must be the same on all ranks and in the run's checkpoints: see
+    /// [`check_same`](Self::check_same).
     pub(crate) facts: BTreeMap<String, String>,
     /// Whether a model was prepared.
     pub(crate) has_run: Cell<bool>,
@@ -151,7 +152,8 @@ impl Session {
         Ok(())
     }
 
-    /// This rank's place among pipelines that compute the same at the same time on other data, and how many there are. All ranks of a pipeline have the same place.
+    /// This rank's position among pipelines that compute the same thing at the same time on different data, and their number. All ranks of a pipeline have the same
+    /// place.
     pub fn data_place(&self) -> (usize, usize) {
         (self.plan.mesh.position(self.rank(), &DATA), self.plan.mesh.size_over(&DATA))
     }

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// [`Hierarchical`](Self::Hierarchical) where ranks are on several hosts, each with the same power of two of
-    /// consecutive ranks; [`Flat`](Self::Flat) elsewhere.
+    /// [`Hierarchical`](Self::Hierarchical) if ranks are on several hosts, each with the same power of two of
+    /// consecutive ranks; otherwise [`Flat`](Self::Flat).
     #[default]
     Auto,
     /// Every rank with every other, whatever their hosts; along the rows and columns of a grid in groups of more than 32.
@@ -22,8 +22,8 @@ pub enum Algorithm {
     /// two divides the number of ranks: as few messages as possible, in more rounds.
     Halving,
     /// Inside each host first and last, and in between among ranks of different hosts, so that each byte crosses the network
-    /// once a host instead of once a rank. Hosts with equally many consecutive ranks that are not a power of two add
-    /// in an order of their own, and a warning says so; on hosts with unequally many it is [`Flat`](Self::Flat), with a warning.
+    /// once per host instead of once per rank. If hosts have the same number of consecutive ranks, but not a power of two, sums
+    /// have a different order, and a warning says so; with unequal numbers it is [`Flat`](Self::Flat), with a warning.
     Hierarchical,
 }
 

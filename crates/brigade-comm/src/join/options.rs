@@ -28,11 +28,11 @@ pub struct Join {
     /// How often the world has been started before, 0 at first. A rank of an earlier start is refused and does not
     /// disturb a later one.
     pub restart: u32,
-    /// How this rank talks to the others.
+    /// The transport between this rank and the others.
     pub transport: Transport,
-    /// Whether what this rank exchanges with other hosts is encrypted.
+    /// Whether traffic with other hosts is encrypted.
     pub encryption: Encryption,
-    /// Who talks to whom in collectives. The same on all ranks.
+    /// The algorithm of collectives. The same on all ranks.
     pub algorithm: Algorithm,
     /// The world's deadlines.
     pub timeouts: Timeouts,
@@ -41,7 +41,7 @@ pub struct Join {
 }
 
 impl Join {
-    /// A rank that has never been started before, with every setting as it is when nobody sets it: those that differ follow by struct update.
+    /// A rank that has never been started before, with default settings: set others by struct update.
     ///
     /// ```
     /// use brigade_comm::{AuthToken, Join, Transport};

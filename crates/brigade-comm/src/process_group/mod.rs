@@ -41,7 +41,7 @@ pub trait ProcessGroup: Send + Sync {
     /// the first failure of the world. An operation that cannot be run fails the world.
     fn start(&self, args: OpArgs, buffer: Box<dyn OpBuffer>);
 
-    /// What makes progress while somebody waits, where the engine has no thread that does.
+    /// Makes progress while somebody waits, if the engine has no thread for it.
     fn driver(&self) -> Option<Arc<dyn Driver>> {
         None
     }

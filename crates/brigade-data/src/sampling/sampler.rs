@@ -41,7 +41,7 @@ impl Sampler {
         Self::mixed(&[Share { len, weight: 1.0 }], seed, global_batch, micro_batch)
     }
 
-    /// A sampler over several sources, whose sequences have the numbers that they have one source after the other.
+    /// A sampler over several sources, whose sequences are numbered one source after the other.
     ///
     /// # Errors
     /// As [`Sampler::new`], and [`Error::InvalidSetting`] where a weight is not above 0, a source is empty, or there is none.

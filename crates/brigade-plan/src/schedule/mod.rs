@@ -54,7 +54,7 @@ impl Pipeline {
     /// interleaving, which needs a multiple of `stages`, and at least two chunks. ZB-V has two chunks.
     ///
     /// # Errors
-    /// Where a number is 0 or does not go with the schedule; the text names the nearest that does.
+    /// If a number is 0 or does not fit the schedule; the text names the nearest that does.
     pub fn new(
         kind: PipelineScheduleKind,
         stages: usize,
@@ -107,10 +107,10 @@ impl Pipeline {
         Self::of(shape, None, lists::evaluation(shape))
     }
 
-    /// A schedule of one's own: where its chunks lie, and the list of each rank.
+    /// A custom schedule: the placement of its chunks, and the list of each rank.
     ///
     /// # Errors
-    /// [`ScheduleError::Fault`] where the lists do not pass [`Self::check`].
+    /// [`ScheduleError::Fault`] if the lists do not pass [`Self::check`].
     pub fn from_actions(
         placement: Placement,
         stages: usize,
@@ -132,7 +132,7 @@ impl Pipeline {
         Shape { placement, stages, chunks, micro_batches }
     }
 
-    /// The schedule's name; `None` for a pass without a backward and a schedule of one's own.
+    /// The schedule's name; `None` for a pass without a backward and a custom schedule.
     pub fn kind(&self) -> Option<PipelineScheduleKind> {
         self.kind
     }
@@ -142,7 +142,7 @@ impl Pipeline {
         self.placement
     }
 
-    /// What the pipeline rank `rank` does, in order; nothing where there is no such rank.
+    /// What the pipeline rank `rank` does, in order; nothing if there is no such rank.
     pub fn actions(&self, rank: usize) -> &[Action] {
         self.actions.get(rank).map_or(&[], Vec::as_slice)
     }
@@ -152,7 +152,7 @@ impl Pipeline {
         self.shape().virtual_stage(rank, chunk)
     }
 
-    /// Parts that the model is cut into.
+    /// Parts that the model is split into.
     pub fn virtual_stages(&self) -> usize {
         self.stages * self.chunks
     }

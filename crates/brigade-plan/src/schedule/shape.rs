@@ -48,8 +48,8 @@ impl Shape {
         self.placement.virtual_stage(self.stages, rank, chunk)
     }
 
-    /// Who takes what a pass of `task` on `rank` yields, and as which task of its own; `None` at the
-    /// ends of the model. Neighbours may be on the same rank.
+    /// The rank that takes the result of a pass of `task` on `rank`, and its task for it; `None` at the ends
+    /// of the model. Neighbours may be on the same rank.
     pub fn after(self, pass: Pass, rank: usize, task: Task) -> Option<(usize, Task)> {
         let stage = self.virtual_stage(rank, task.chunk);
         let next = match pass {
@@ -60,7 +60,7 @@ impl Shape {
         Some((rank, Task { chunk, ..task }))
     }
 
-    /// Whose yield a pass of `task` on `rank` starts from; `None` at the ends of the model.
+    /// The task whose result a pass of `task` on `rank` starts from; `None` at the ends of the model.
     pub fn before(self, pass: Pass, rank: usize, task: Task) -> Option<(usize, Task)> {
         match pass {
             Pass::Forward => self.after(Pass::Backward, rank, task),
