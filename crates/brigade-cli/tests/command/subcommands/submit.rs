@@ -155,7 +155,7 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
     );
     case(
         "--to vertex --region r --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
-        "Vertex AI sells A100-80GB by 1, 2, 4 or 8",
+        "Vertex AI sells A100-80GB in machines with 1, 2, 4 or 8",
     );
     case(
         "--to vertex --region r --gpus 8 --gpu-kind a100-80gb --image a:1 -- train --out gs://B/a",
