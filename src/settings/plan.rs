@@ -29,7 +29,7 @@ pub struct RunPlan {
     pub learning_rate_reason: String,
     /// The engine's settings; its split of the blocks is empty if it is to be balanced.
     pub engine: EngineSettings,
-    /// How gradients travel between data-parallel ranks.
+    /// How gradients are encoded between data-parallel ranks.
     pub compression: Compression,
     /// The optimizer.
     pub optimizer: OptimizerFactory,

@@ -144,7 +144,7 @@ impl Session {
         }
         if self.settings.pipeline.balance == Balance::Measured {
             text.push_str(
-                "# the run measures its blocks before the first step, and may divide them otherwise\n",
+                "# the run measures its blocks before the first step, and may split them differently\n",
             );
         }
         match memory {
@@ -155,7 +155,7 @@ impl Session {
                     let _ = writeln!(text, "#   {line}");
                 }
                 if let Some(why) = unmeasured {
-                    let _ = writeln!(text, "# what blocks keep inside (saved activations) is unknown: {why}");
+                    let _ = writeln!(text, "# saved activations are unknown: {why}");
                 }
                 if let Some(assessment) = assessment {
                     let warning = if assessment.fits { "" } else { "warning: " };
@@ -227,7 +227,7 @@ fn parallelism_lines<I: Activation, O: Activation>(
     lines
 }
 
-/// What gradients travel as, where they do not as they are.
+/// The encoding of gradients, if they are compressed.
 fn compression_line(plan: &RunPlan) -> Option<String> {
     let Compression { method, warmup_steps, .. } = plan.compression;
     let who = match plan.mesh.size(REPLICATE) {
@@ -240,10 +240,10 @@ fn compression_line(plan: &RunPlan) -> Option<String> {
         steps => format!(" from step {} on", steps + 1),
     };
     let feedback = match plan.compression.needs_error_feedback() {
-        true => "; what that leaves out is added to the next ones",
+        true => "; the compression error is added to the next gradients",
         false => "",
     };
-    Some(format!("gradients travel as {method} between {who}{from}{feedback}"))
+    Some(format!("gradients are sent as {method} between {who}{from}{feedback}"))
 }
 
 /// The axes of the mesh with their sizes.

@@ -39,7 +39,7 @@ fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
             Some("no worker is ahead of another (strategy.staleness = 0)")
         }
         () if plan.compression.method != Method::None => {
-            Some("gradients travel as they are (comm.compress = \"none\")")
+            Some("gradients are not compressed (comm.compress = \"none\")")
         }
         () if plan.engine.precision.reduce != Float::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
