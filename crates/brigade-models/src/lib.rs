@@ -26,6 +26,8 @@ mod logits;
 #[cfg(feature = "text")]
 mod lora;
 #[cfg(feature = "text")]
+mod metrics;
+#[cfg(feature = "text")]
 mod smaller;
 #[cfg(feature = "text")]
 mod tokens;

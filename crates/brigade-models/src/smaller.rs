@@ -11,11 +11,26 @@ const MOST_WORK: f64 = (1u64 << 30) as f64;
 /// What sizes may be divided by.
 const DIVISORS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 
+/// By what the sizes of one of two models are divided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Division {
+    pub divisor: usize,
+    /// The larger divisor of the two.
+    larger: usize,
+}
+
+impl Division {
+    /// A number of things, divided alike in both models: rounded up to what the larger divisor divides.
+    pub fn of(self, count: usize) -> usize {
+        count.next_multiple_of(self.larger) / self.divisor
+    }
+}
+
 /// The models that stand for one of these `costs` with a micro-batch; none where it is measured soon itself, or its sizes cannot be divided. `one`: that with sizes divided.
 pub(crate) fn stand_ins<I, O, T>(
     rows: &Tokens,
     costs: &[f64],
-    one: impl Fn(usize) -> Option<SmallerModel<I, O, T>>,
+    one: impl Fn(Division) -> Option<SmallerModel<I, O, T>>,
 ) -> Option<[SmallerModel<I, O, T>; 2]> {
     let tokens = rows.ids.dims().iter().product::<usize>() as f64;
     let work = tokens * costs.iter().copied().fold(0.0, f64::max);
@@ -25,7 +40,10 @@ pub(crate) fn stand_ins<I, O, T>(
     let takes_long = |divisor: &&usize| work / (divisor.pow(3) as f64) > MOST_WORK;
     let (too_small, enough) = DIVISORS.split_at(DIVISORS.iter().take_while(takes_long).count());
     let mut divisors = enough.first().into_iter().chain(too_small.iter().rev());
-    divisors.find_map(|divisor| Some([one(*divisor)?, one(2 * divisor)?]))
+    divisors.find_map(|&divisor| {
+        let of = |divisor, larger| one(Division { divisor, larger });
+        Some([of(divisor, 2 * divisor)?, of(2 * divisor, 2 * divisor)?])
+    })
 }
 
 /// As many rows of the first token for a smaller model, of one document each where they have any.

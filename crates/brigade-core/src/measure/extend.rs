@@ -10,8 +10,11 @@ pub(super) fn extended(measured: [(usize, MeasuredActivations); 2]) -> MeasuredA
     let [(small, a), (smaller, b)] = measured;
     let bytes = |a: u64, b: u64| at_full_size([(small, a), (smaller, b)]);
     let boundary = |(a, b): (BoundaryTensor, BoundaryTensor)| BoundaryTensor {
-        // Integers are one for each token.
-        bytes: if a.has_gradient { bytes(a.bytes, b.bytes) } else { a.bytes * small as u64 },
+        // Integers are one for each token, and what has a vector for each row grows as its width does.
+        bytes: match a.has_gradient && a.bytes != 2 * b.bytes {
+            true => bytes(a.bytes, b.bytes),
+            false => a.bytes * small as u64,
+        },
         ..a
     };
     let saved = |(a, b): (SavedActivations, SavedActivations)| {
@@ -50,11 +53,14 @@ mod tests {
     }
 
     #[test]
-    fn integers_grow_with_the_tokens() {
+    fn integers_grow_with_the_tokens_and_vectors_of_rows_with_the_width() {
         let measured = |divisor: u64| {
             let tensor = |bytes, has_gradient| BoundaryTensor { bytes, dimensions: 3, has_gradient };
-            let tensors =
-                vec![tensor((1 << 20) / (divisor * divisor), true), tensor((1 << 12) / divisor, false)];
+            let tensors = vec![
+                tensor((1 << 20) / (divisor * divisor), true),
+                tensor((1 << 14) / divisor, true),
+                tensor((1 << 12) / divisor, false),
+            ];
             MeasuredActivations { boundary_activations: vec![tensors], saved_activations: Vec::new() }
         };
         assert_eq!(extended([(4, measured(4)), (8, measured(8))]), measured(1));

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{CausalLm, Kind};
 use crate::gpt::{GptConfig, Targets};
-use crate::smaller::{divided_rows, stand_ins};
+use crate::smaller::{Division, divided_rows, stand_ins};
 use crate::{Logits, Tokens};
 
 impl CausalLm {
@@ -16,7 +16,7 @@ impl CausalLm {
         batch: &Batch<Tokens, Targets>,
         device: &Device,
     ) -> Option<[SmallerModel<Tokens, Logits, Targets>; 2]> {
-        stand_ins(&batch.input, &self.costs().ok()?, |divisor| {
+        stand_ins(&batch.input, &self.costs().ok()?, |Division { divisor, .. }| {
             let input = divided_rows(&batch.input, divisor);
             let shape = input.ids.dims();
             let mask = batch.target.mask.as_ref().map(|mask| Tensor::ones(shape, &mask.device()));

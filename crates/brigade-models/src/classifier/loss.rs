@@ -7,9 +7,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
 use crate::Tokens;
-
-/// The share of masked tokens, or of labels, to which the model gives the highest logit.
-pub const ACCURACY: &str = "accuracy";
+use crate::metrics::ACCURACY;
 
 /// The mean distance of what a regression predicts from what is given.
 pub const MEAN_ABSOLUTE_ERROR: &str = "mean_absolute_error";

@@ -11,14 +11,13 @@ use burn::tensor::{Device, Int, Tensor};
 use crate::causal_lm::{CausalLm, CausalLmError};
 use crate::encoder::{self, Encoder, EncoderError};
 use crate::lora::{Adapters, LoraConfig, LoraError};
-use crate::smaller::{divided_rows, stand_ins};
+use crate::smaller::{Division, divided_rows, stand_ins};
 use crate::tokens::Tokens;
 use crate::weights::WeightsMapping;
 use loss::MOST_COUNTED;
 
-pub use loss::{
-    ACCURACY, LabelCounts, MEAN_ABSOLUTE_ERROR, macro_f1, with_label_sets, with_labels, with_number,
-};
+pub use crate::metrics::ACCURACY;
+pub use loss::{LabelCounts, MEAN_ABSOLUTE_ERROR, macro_f1, with_label_sets, with_labels, with_number};
 
 /// A model with the head of labels that its configuration has, and the length of its rows. Where there is one label, it is the number that a regression predicts.
 #[derive(Debug, Clone, PartialEq)]
@@ -208,7 +207,7 @@ impl SequenceClassifier {
         let (own, on) = (self.clone(), device.clone());
         let model = with_loss(self.chain(seed, device)?);
         Ok(model.measured_by(move |batch| {
-            stand_ins(&batch.input, &own.costs().ok()?, |divisor| {
+            stand_ins(&batch.input, &own.costs().ok()?, |Division { divisor, .. }| {
                 let smaller = Self { body: own.body.divided(divisor)?, config: own.config.clone() };
                 let input = divided_rows(&batch.input, divisor);
                 let batch = Batch::new(input, batch.target.clone(), batch.valid_targets);

@@ -4,8 +4,8 @@ use brigade_core::{Chain, Model};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::classifier::ACCURACY;
 use crate::gpt::{Targets, cross_entropy_in};
+use crate::metrics::ACCURACY;
 use crate::{Logits, Tokens};
 
 /// With the cross entropy of masked tokens, in nats; metric: [`ACCURACY`]. Positions whose target does not count are not masked.

@@ -139,9 +139,10 @@ impl Encoder {
         batch: &Batch<Tokens, Targets>,
         device: &Device,
     ) -> Option<[SmallerModel<Tokens, Logits, Targets>; 2]> {
-        stand_ins(&batch.input, &self.costs(), |divisor| {
+        stand_ins(&batch.input, &self.costs(), |division| {
+            let divisor = division.divisor;
             let input = divided_rows(&batch.input, divisor);
-            let (shape, masked) = (input.ids.dims(), batch.valid_targets.div_ceil(divisor));
+            let (shape, masked) = (input.ids.dims(), division.of(batch.valid_targets));
             let batch =
                 Batch::new(input.clone(), first_masked(&input, masked), masked.min(shape[0] * shape[1]));
             let model = self.divided(divisor)?.with_masked_tokens(0, device, divisor);
