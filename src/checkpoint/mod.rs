@@ -4,9 +4,9 @@
 //! action from that. So no rank waits for a slower disk than its own, and no background thread communicates.
 
 mod background;
-mod compatibility;
 mod consolidate;
 mod models;
+mod newest;
 mod progress;
 mod restore;
 mod saver;
@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 
 use brigade_models::Stored;
 
-pub(crate) use compatibility::{changes, newest};
 pub use consolidate::consolidate;
 pub(crate) use models::{FIRST_MODEL, ModelReader, ModelSnapshot};
+pub(crate) use newest::newest;
 pub(crate) use progress::RunProgress;
 pub use progress::best_step;
 pub(crate) use restore::{Restored, restore, restore_step};

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use brigade_files::write_atomic;
 
-use crate::checkpoint::changes;
-use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml};
+use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, changes, config_to_toml};
 
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";

@@ -9,10 +9,10 @@ use brigade_files::write_atomic;
 
 use super::auto::CHOICE_FILE;
 use super::program::Program;
-use crate::checkpoint::{changes, newest, refuse_checkpoints};
+use crate::checkpoint::{newest, refuse_checkpoints};
 use crate::error::print_stderr;
 use crate::folder::{create_folder, lease, lock_folder, refuse_earlier, refuse_other};
-use crate::settings::{Resume, Settings};
+use crate::settings::{Resume, Settings, changes};
 
 /// The variable that names the run's folder to the ranks that the launcher starts.
 pub(crate) const RUN_DIR: &str = "BRIGADE_RUN_DIR";

@@ -26,6 +26,7 @@
 
 mod dist;
 mod error;
+mod exact_sum;
 mod measure;
 mod metrics;
 mod model;
@@ -48,7 +49,7 @@ pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use measure::{HeapMeter, MeasuredActivations};
 pub use metrics::{Activity, Bytes, Clock, Memory, Span, WAITS};
 pub use model::{
-    Activation, Block, BlockCache, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
+    Activation, Batch, Block, BlockCache, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
     ParameterGradients, Part, Parts, Precision, SmallerModel, SplitForward, initialize, with_seed,
 };
 pub use optim::{
@@ -58,8 +59,7 @@ pub use optim::{
 pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, Zero};
 pub use state::{Snapshot, StateReader};
 pub use step::{
-    AsyncServer, Batch, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation,
-    LocalUpdates, NonFinite, OuterOptimizer, OuterReport, PairwiseSum, ParameterPart, Recompute, ReducedUnit,
-    Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy, Synchronous, UnitGradient,
-    Update,
+    AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, LocalUpdates,
+    NonFinite, OuterOptimizer, OuterReport, PairwiseSum, ParameterPart, Recompute, ReducedUnit, Reduction,
+    ReductionState, RoundReport, Rounds, Share, StepReport, Strategy, Synchronous, UnitGradient, Update,
 };

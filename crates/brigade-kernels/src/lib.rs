@@ -20,6 +20,7 @@ mod deferred;
 mod embedding;
 mod feed_forward;
 mod function;
+mod fused;
 mod gated;
 mod graph;
 mod host;
@@ -28,6 +29,7 @@ mod linear;
 mod norm;
 mod optimizer;
 mod rotary;
+mod switch;
 
 pub use activation::{Activation, activate};
 pub use attention::{
@@ -41,8 +43,8 @@ pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use embedding::embedding;
 pub use feed_forward::feed_forward;
 pub use function::{Function, apply_function};
+pub use fused::{is_fused, is_fused_on_cpu};
 pub use gated::gated;
-pub use host::{is_fused, is_fused_on_cpu, set_fused};
 pub use injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
@@ -50,3 +52,4 @@ pub use optimizer::{
     AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, chunk_squares,
 };
 pub use rotary::rotary;
+pub use switch::set_fused;

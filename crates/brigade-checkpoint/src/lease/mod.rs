@@ -12,6 +12,8 @@
 //! - **A holder that finds a higher number has lost the place**, whatever the reason, and must write nothing more.
 
 mod hold;
+#[cfg(feature = "object-store")]
+mod object;
 mod place;
 
 use std::fmt;

@@ -52,7 +52,7 @@ pub fn lease_place(place: &str) -> Result<Box<dyn LeasePlace>> {
         return Ok(Box::new(Folder { given: place.into(), folder: Path::new(place).join(FOLDER) }));
     }
     #[cfg(feature = "object-store")]
-    return Ok(Box::new(crate::storage::ObjectLeases::open(place)?));
+    return Ok(Box::new(super::object::ObjectLeases::open(place)?));
     #[cfg(not(feature = "object-store"))]
     Err(Error::MissingFeature { url: place.into(), feature: "object-store" })
 }

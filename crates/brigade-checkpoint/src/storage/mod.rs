@@ -1,7 +1,5 @@
 //! Where checkpoints are stored: the operations that local folders and object stores have in common.
 
-#[cfg(feature = "object-store")]
-mod leases;
 mod local;
 #[cfg(feature = "object-store")]
 mod object;
@@ -11,8 +9,6 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-#[cfg(feature = "object-store")]
-pub(crate) use leases::ObjectLeases;
 pub use local::LocalStorage;
 #[cfg(feature = "object-store")]
 pub use object::ObjectStorage;

@@ -82,7 +82,7 @@ impl ObjectStorage {
     }
 
     /// The store, and the prefix of checkpoints in it.
-    pub(super) fn into_parts(self) -> (brigade_store::Client, Path) {
+    pub(crate) fn into_parts(self) -> (brigade_store::Client, Path) {
         (self.client.store, self.client.prefix)
     }
 

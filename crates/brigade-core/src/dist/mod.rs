@@ -4,7 +4,6 @@ mod buffers;
 mod collectives;
 mod groups;
 mod mesh;
-mod parallel_groups;
 mod pending;
 mod single_rank;
 
@@ -12,6 +11,5 @@ pub use buffers::{ReshardedBuffer, UnshardedBuffer};
 pub use collectives::{CollectiveKind, Collectives, Message, Traffic};
 pub use groups::Groups;
 pub use mesh::{Axis, DATA, DP, Mesh, PP, REPLICATE, WORKERS};
-pub(crate) use parallel_groups::ParallelGroups;
 pub use pending::{Pending, PendingTensor, PendingValues};
 pub use single_rank::SingleRankGroup;

@@ -12,10 +12,10 @@ use brigade_plan::{BoundaryTensor, SavedActivations};
 use crate::error::Result;
 use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
+use crate::model::batch::Batch;
 use crate::model::block::NamedBlock;
 use crate::model::chain::{Model, SmallerModel};
 use crate::sharding::store::cast;
-use crate::step::forward_backward::batch::Batch;
 
 use extend::extended;
 pub use heap::HeapMeter;

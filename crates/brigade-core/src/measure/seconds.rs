@@ -10,9 +10,9 @@ use super::{HeapMeter, Trial, kind};
 use crate::error::{Error, Result};
 use crate::model::Float;
 use crate::model::activation::{Activation, flatten};
+use crate::model::batch::Batch;
 use crate::model::chain::Model;
 use crate::sharding::store::cast;
-use crate::step::forward_backward::batch::Batch;
 use crate::step::forward_backward::recompute::Recompute;
 
 /// Runs of a block, after a first one that makes libraries ready, of which the fastest counts.

@@ -10,11 +10,11 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::error::{BoxError, Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
+use crate::model::batch::Batch;
 use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
 use crate::model::cache::Cache;
 use crate::model::context::ForwardContext;
 use crate::model::ties::Tie;
-use crate::step::forward_backward::batch::Batch;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,7 @@
 //! What is trained: blocks, what flows between them, their parameters and the ties between these.
 
 pub(crate) mod activation;
+pub(crate) mod batch;
 pub(crate) mod block;
 pub(crate) mod cache;
 pub(crate) mod chain;
@@ -13,6 +14,7 @@ pub(crate) mod split_forward;
 pub(crate) mod ties;
 
 pub use activation::{Activation, Part, Parts};
+pub use batch::Batch;
 pub use block::Block;
 pub use cache::{BlockCache, Cache};
 pub use chain::{Chain, Model, NamedTensor, SmallerModel};

@@ -1,6 +1,5 @@
 //! Optimizers on flat buffers, their state, learning rates, and the gradient norm.
 
-mod exact_sum;
 mod learning_rate;
 mod norm;
 mod optimizer;
@@ -12,6 +11,5 @@ pub use norm::clip_factor;
 pub use optimizer::{Elementwise, FlatOptimizer, OptimizerFactory};
 pub use optimizer_state::{FlatState, SavedState};
 
-pub(crate) use exact_sum::{ExactSum, WORDS};
 pub(crate) use norm::{exact_sum, squares};
 pub(crate) use tile::tile;

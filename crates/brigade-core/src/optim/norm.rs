@@ -5,7 +5,7 @@ use brigade_plan::CHUNK;
 use burn::tensor::Tensor;
 
 use crate::error::{Error, Result};
-use crate::optim::exact_sum::ExactSum;
+use crate::exact_sum::ExactSum;
 
 /// Sums of squares of a flat gradient: one per chunk of [`CHUNK`] elements, in fp32, the last chunk padded with zeros. It processes
 /// `at_once` elements (whole chunks) at a time. A shard consists of whole chunks, so it gives the same numbers for its chunks

@@ -2,6 +2,7 @@
 
 pub(crate) mod groups;
 pub(crate) mod layout;
+mod parallel_groups;
 mod served;
 pub(crate) mod store;
 pub(crate) mod unit;
@@ -10,4 +11,5 @@ pub(crate) mod zero;
 
 pub use groups::ParameterGroup;
 pub use layout::{FlatLayout, FlatParam};
+pub(crate) use parallel_groups::ParallelGroups;
 pub use zero::{ReduceEvery, ReshardAfterForward, Zero};

@@ -6,7 +6,6 @@ use std::ops::Range;
 use brigade_plan::CHUNK;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
-use crate::dist::ParallelGroups;
 use crate::dist::Pending;
 use crate::error::{Error, Result};
 use crate::metrics::Bytes;
@@ -16,6 +15,7 @@ use crate::model::block::NamedBlock;
 use crate::model::parameters::NewValue;
 use crate::model::ties::Shared;
 use crate::model::{Float, Precision};
+use crate::sharding::ParallelGroups;
 use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 use crate::sharding::zero::Zero;

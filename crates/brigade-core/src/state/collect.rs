@@ -8,9 +8,9 @@ use crate::dist::{DATA, Message, PP};
 use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::{Activation, Part};
+use crate::model::batch::Batch;
 use crate::model::chain::{Chain, NamedTensor, to_host};
 use crate::step::engine::Engine;
-use crate::step::forward_backward::batch::Batch;
 
 impl<I, O, T> Engine<I, O, T>
 where

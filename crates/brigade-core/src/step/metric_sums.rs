@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::Tensor;
 
 use crate::error::{Error, Result};
-use crate::optim::{ExactSum, WORDS};
+use crate::exact_sum::{ExactSum, WORDS};
 
 /// Numbers that carry one metric's sum between ranks.
 const WORDS_OF_A_METRIC: usize = 2 * WORDS;

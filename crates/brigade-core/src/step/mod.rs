@@ -22,7 +22,6 @@ mod workers;
 
 pub use accumulation::PairwiseSum;
 pub use engine::Engine;
-pub use forward_backward::batch::Batch;
 pub use forward_backward::recompute::Recompute;
 pub use gradient_hook::{ParameterPart, UnitGradient};
 pub use report::{Evaluation, OuterReport, RoundReport, StepReport};

@@ -9,14 +9,14 @@ use burn::tensor::Tensor;
 
 use crate::dist::{Mesh, PP};
 use crate::error::{BoxError, Error, Result};
+use crate::exact_sum::{ExactSum, WORDS};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
+use crate::model::batch::{Batch, TargetSum};
 use crate::optim::tile;
-use crate::optim::{ExactSum, WORDS};
 use crate::optim::{exact_sum, squares};
 use crate::step::accumulation::PairwiseSum;
 use crate::step::engine::{Engine, Sums};
-use crate::step::forward_backward::batch::{Batch, TargetSum};
 use crate::step::forward_backward::interpreter::{Interpreter, PassMode, State, TargetWeight};
 use crate::step::forward_backward::micro_batches::{Given, Loaded, MicroBatches};
 use crate::step::forward_backward::non_finite::{NonFiniteCheck, first};

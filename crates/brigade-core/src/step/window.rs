@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use crate::dist::Traffic;
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
-use crate::step::forward_backward::batch::TargetSum;
+use crate::model::batch::TargetSum;
 use crate::step::forward_backward::interpreter::State;
 use crate::step::running_state::Terms;
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
+use crate::model::batch::Batch;
 use crate::step::engine::Engine;
-use crate::step::forward_backward::batch::Batch;
 use crate::step::report::{OuterReport, StepReport};
 
 impl<I, O, T> Engine<I, O, T>

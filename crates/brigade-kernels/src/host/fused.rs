@@ -1,32 +1,17 @@
 //! Which operations are fused, and where.
 
-use std::cell::Cell;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use burn::backend::{DispatchTensor, TensorMetadata};
-use burn::tensor::{DType, Tensor, bf16};
+use burn::tensor::{DType, bf16};
 use burn_autodiff::checkpoint::strategy::NoCheckpointing;
 use burn_autodiff::{Autodiff, NodeId};
 use burn_flex::{Flex, FlexTensor};
 
 use super::number::Number;
 use crate::graph::{Operation, primitive, run};
-
-thread_local! {
-    static IS_FUSED: Cell<bool> = const { Cell::new(true) };
-}
-
-/// Whether operations that this thread calls are fused where they can be, as they are at first, or all are Burn's own.
-pub fn set_fused(fused: bool) {
-    IS_FUSED.set(fused);
-}
-
-/// What [`set_fused`] said.
-#[cfg(feature = "cube")]
-pub(crate) fn is_switched_on() -> bool {
-    IS_FUSED.get()
-}
+use crate::switch::is_switched_on;
 
 /// An [`Operation`] on host memory, for each type of numbers that all its inputs may have.
 pub(crate) trait FusedOperation<const N: usize>: Debug + Send + Sized + 'static {
@@ -103,33 +88,17 @@ pub(crate) fn apply<const N: usize, O: FusedOperation<N>>(
         run::<Flex, NoCheckpointing, N, _>(Of(operation, PhantomData::<T>), inputs).ok()
     }
     let is_all = |dtype: DType| inputs.iter().all(|tensor| tensor.dtype() == dtype);
-    match IS_FUSED.get() {
+    match is_switched_on() {
         true if is_all(DType::F32) => of::<N, f32, O>(operation, inputs),
         true if is_all(DType::BF16) => of::<N, bf16, O>(operation, inputs),
         _ => None,
     }
 }
 
-/// Whether the operations of this crate are fused on this tensor: if it is in host memory or on a device with kernels (features `cuda` and `wgpu`), in fp32 or bf16, in no graph that
-/// recomputes, and [`set_fused`] has not said no.
-pub fn is_fused<const D: usize>(tensor: &Tensor<D>) -> bool {
-    let dispatch = tensor.clone().into_dispatch();
-    #[cfg(feature = "cube")]
-    if crate::cube::is_fused(&[&dispatch]) {
-        return true;
-    }
-    is_on_host(&dispatch)
-}
-
-/// Whether the operations of this crate are fused on this tensor in host memory.
-pub fn is_fused_on_cpu<const D: usize>(tensor: &Tensor<D>) -> bool {
-    is_on_host(&tensor.clone().into_dispatch())
-}
-
-/// [`is_fused_on_cpu`].
+/// [`is_fused_on_cpu`](crate::is_fused_on_cpu).
 pub(crate) fn is_on_host(tensor: &DispatchTensor) -> bool {
     let is_there = || {
         primitive::<Autodiff<Flex, NoCheckpointing>>(tensor).is_some() || primitive::<Flex>(tensor).is_some()
     };
-    IS_FUSED.get() && matches!(tensor.dtype(), DType::F32 | DType::BF16) && is_there()
+    is_switched_on() && matches!(tensor.dtype(), DType::F32 | DType::BF16) && is_there()
 }

@@ -7,10 +7,7 @@ mod number;
 mod view;
 
 pub(crate) use buffer::Buffer;
-#[cfg(feature = "cube")]
-pub(crate) use fused::is_switched_on;
 pub(crate) use fused::{FusedOperation, apply, is_on_host};
-pub use fused::{is_fused, is_fused_on_cpu, set_fused};
 pub(crate) use later::{Products, WeightProduct, leave, leaving};
 pub(crate) use number::Number;
 pub(crate) use view::{contiguous, forward_strides, matrix, rows, values};

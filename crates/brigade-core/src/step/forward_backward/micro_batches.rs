@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{BoxError, Error, Result};
-use crate::step::forward_backward::batch::{Batch, TargetSum};
+use crate::model::batch::{Batch, TargetSum};
 
 /// A rank's micro-batches of one pass.
 pub(crate) trait MicroBatches<I, T> {

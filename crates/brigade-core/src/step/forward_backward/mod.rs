@@ -1,6 +1,5 @@
 //! The first part of a step: a rank's micro-batches forward and backward, by a schedule.
 
-pub(crate) mod batch;
 pub(crate) mod interpreter;
 pub(crate) mod micro_batches;
 pub(crate) mod non_finite;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
+use crate::model::batch::Batch;
 use crate::step::batch_seed::seed_of_batch;
 use crate::step::engine::{Engine, difference};
-use crate::step::forward_backward::batch::Batch;
 use crate::step::report::{RoundReport, StepReport};
 
 use server::Serving;

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::dist::collectives::{Collectives, Traffic};
-use crate::dist::groups::Groups;
-use crate::dist::mesh::{DATA, DP, Mesh, PP, REPLICATE, WORKERS};
+use crate::dist::{Collectives, DATA, DP, Groups, Mesh, PP, REPLICATE, Traffic, WORKERS};
 use crate::sharding::zero::Zero;
 
 /// A rank's groups by what they are for: which of the mesh's axes that is depends on what ZeRO shards.

@@ -1,13 +1,11 @@
-//! Whether a run can resume from a checkpoint with another configuration, and what differs.
+//! Whether a run can resume with another configuration, and what differs.
 
 use std::collections::BTreeMap;
 
 use anyhow::bail;
-use brigade_checkpoint::{Checkpoint, list, open_storage};
 use serde_json::Value;
 
-use super::RunDescription;
-use crate::settings::resolve_auto;
+use super::resolve_auto;
 
 /// Settings that must not change when a run resumes: they decide what its state means and which data come next. A name that ends
 /// in a dot stands for a whole section.
@@ -41,36 +39,6 @@ const FREE: [&str; 16] = [
     "data.cache_dir",
     "data.timeout_seconds",
 ];
-
-/// The newest checkpoint at a location that can be opened: its step and its run's description. The inner error says what is wrong
-/// with those that are there.
-///
-/// # Errors
-/// If the location cannot be read.
-pub(crate) fn newest(location: &str) -> anyhow::Result<Result<(u64, RunDescription), String>> {
-    let storage = open_storage(location)?;
-    let mut wrong = Vec::new();
-    for found in list(&*storage)? {
-        let opened = found.summary.and_then(|_| Checkpoint::open(storage.clone(), found.step));
-        if let Err(error) = &opened
-            && !error.is_corruption()
-        {
-            bail!("cannot resume from step {}: {error}", found.step);
-        }
-        let described = opened.map_err(|error| error.to_string()).and_then(|checkpoint| {
-            serde_json::from_value(checkpoint.manifest().state.settings.clone())
-                .map_err(|error| format!("its description of the run cannot be read: {error}"))
-        });
-        match described {
-            Ok(run) => return Ok(Ok((found.step, run))),
-            Err(why) => wrong.push(format!("step {}: {why}", found.step)),
-        }
-    }
-    Ok(Err(match wrong.is_empty() {
-        true => format!("{location} holds no checkpoint"),
-        false => format!("{location} holds no whole checkpoint: {}", wrong.join("; ")),
-    }))
-}
 
 /// The settings that differ from those of the checkpoint of `step`, one per line, if the run may resume with them. An `auto` is
 /// compared by what it stands for, as it is saved in checkpoints, and so may differ on another backend.

@@ -6,24 +6,24 @@ use brigade_store::Client;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
 
-use super::object::ObjectStorage;
+use super::LeasePlace;
 use crate::error::Result;
-use crate::lease::LeasePlace;
+use crate::storage::{ObjectStorage, Storage};
 
 /// The part of the name that leases have in common.
 const FOLDER: &str = "lease";
 
 /// A prefix in an object store.
-pub(crate) struct ObjectLeases {
+pub(super) struct ObjectLeases {
     location: String,
     client: Client,
     prefix: Path,
 }
 
 impl ObjectLeases {
-    pub(crate) fn open(url: &str) -> Result<Self> {
+    pub(super) fn open(url: &str) -> Result<Self> {
         let storage = ObjectStorage::open(url)?;
-        let location = super::Storage::location(&storage).to_owned();
+        let location = Storage::location(&storage).to_owned();
         let (client, prefix) = storage.into_parts();
         Ok(Self { location, client, prefix: prefix.join(FOLDER) })
     }

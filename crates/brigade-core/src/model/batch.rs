@@ -1,6 +1,6 @@
 //! A micro-batch, and what its loss is a sum over.
 
-use crate::optim::{ExactSum, WORDS};
+use crate::exact_sum::{ExactSum, WORDS};
 
 /// One micro-batch of a rank.
 ///
