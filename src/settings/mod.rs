@@ -4,6 +4,7 @@
 //! and compared between ranks.
 
 mod backend;
+mod changes;
 mod checkpoint;
 mod comm;
 mod flags;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use backend::resolve_auto;
 pub use backend::{Backend, CollectivesBackend, ComputeType, SumOrder};
+pub(crate) use changes::changes;
 pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
 pub use comm::CommSettings;
 pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_whole_number};
@@ -295,8 +297,15 @@ impl OutputSettings {
     /// Checks what does not depend on other settings.
     ///
     /// # Errors
-    /// If the peak is not a number, or below 0, or there is no such address.
+    /// If the folder is a URL, the peak is not a number, or below 0, or there is no such address.
     pub fn check(&self) -> Result<(), SettingError> {
+        let dir = self.dir.to_string_lossy();
+        if dir.contains("://") {
+            let allowed = format!(
+                "a run writes into a folder; give one, and `checkpoint.dir={dir}` for checkpoints in the bucket"
+            );
+            return Err(SettingError::new("output.dir (--out)", dir, allowed));
+        }
         self.metrics_address()?;
         if self.peak_tflops.is_finite() && self.peak_tflops >= 0.0 {
             return Ok(());
@@ -318,6 +327,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn results_are_written_into_a_folder() {
+        let of = |dir: &str| OutputSettings { dir: dir.into(), ..OutputSettings::default() }.check();
+        assert!(["", "runs/a", "/runs/a:b", "gs:"].into_iter().all(|dir| of(dir).is_ok()));
+        let message = of("gs://bucket/a").unwrap_err().to_string();
+        let start = "output.dir (--out) = gs://bucket/a is not possible: a run writes into a folder";
+        assert!(message.starts_with(start) && message.contains("checkpoint.dir=gs://bucket/a"), "{message}");
+    }
 
     #[test]
     fn the_peak_of_a_device_is_a_number_or_from_the_table() {

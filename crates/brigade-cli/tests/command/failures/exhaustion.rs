@@ -1,18 +1,7 @@
 //! A run that needs more memory than its processes may have.
 
-use std::process::Command;
-
 use crate::place::Place;
-
-/// The same command in a shell that limits the addresses of each process, in KiB.
-fn limited(command: &Command, kib: u64) -> Command {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &format!("ulimit -v {kib} && exec \"$@\""), "sh"]).arg(command.get_program());
-    shell.args(command.get_args()).env_clear();
-    command.get_current_dir().map(|folder| shell.current_dir(folder));
-    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    shell
-}
+use crate::processes::limited;
 
 #[cfg(target_os = "linux")]
 #[test]

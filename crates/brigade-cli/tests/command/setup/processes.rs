@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -73,4 +74,14 @@ pub fn all_gone(ranks: &[u32]) {
     for pid in ranks {
         assert!(test_kill_process(process(*pid)).is_err(), "process {pid} is left");
     }
+}
+
+/// The same command in a shell that limits the addresses of each process, in KiB.
+pub fn limited(command: &Command, kib: u64) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -v {kib} && exec \"$@\""), "sh"]).arg(command.get_program());
+    shell.args(command.get_args()).env_clear();
+    command.get_current_dir().map(|folder| shell.current_dir(folder));
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
 }

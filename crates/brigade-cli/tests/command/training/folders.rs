@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::place::Place;
+use crate::processes::limited;
 
 /// A small Llama without weights in `llama/`, with a tokenizer whose tokens are bytes.
 pub(super) fn with_llama() -> Place {
@@ -89,4 +90,36 @@ fn what_is_wrong_with_a_folder_is_said() {
     refused(&line, &["257 ids, more than the 200 embeddings"]);
     std::fs::write(place.path("llama/config.json"), config.replace("\"llama\"", "\"mamba\"")).unwrap();
     refused(&line, &["`mamba`", "known are `gpt2`, `llama`"]);
+}
+
+/// A Llama of 8 and one of 70 billion parameters, in 1.5 GiB of addresses. Shapes: the `config.json` of Llama 3.1.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_dry_run_needs_no_weights_and_none_of_the_models_memory() {
+    let place = Place::new();
+    let scaling = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    });
+    for (ranks, [width, inner, layers, heads], parameters) in
+        [(8, [4096, 14_336, 32, 32], "8030261248"), (64, [8192, 28_672, 80, 64], "70553706496")]
+    {
+        let config = json!({
+            "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128_256, "hidden_size": width,
+            "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
+            "num_key_value_heads": 8, "max_position_embeddings": 131_072, "rope_theta": 500_000.0,
+            "rope_scaling": scaling, "rms_norm_eps": 1e-5, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+        });
+        std::fs::create_dir(place.path(parameters)).unwrap();
+        std::fs::write(place.path(&format!("{parameters}/config.json")), config.to_string()).unwrap();
+        let line = format!(
+            "train --model {parameters} --zero 3 --nproc-per-node {ranks} --micro-batch-size 1 --global-batch-size {ranks} \
+             --set model.sequence_length=2048 --dry-run"
+        );
+        let done = place.succeed(&mut limited(&place.brigade(&line), 1_500_000));
+        let all = done.out.lines().find(|line| line.starts_with("# all ")).unwrap_or_default();
+        assert!(all.contains(&format!(" {parameters} parameters")), "{all}");
+        assert!(!done.out.contains("unknown") && done.out.contains("saved activations "), "{}", done.out);
+        assert!(done.out.contains(&format!("on {ranks} ranks of up to ")), "{}", done.out);
+    }
 }

@@ -244,6 +244,7 @@ fn settings() {
         ("--strategy diloco --inner-steps 2 --mesh auto", ["--mesh = auto", "--pp, --dp and --workers"]),
         ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
         ("--out tiny.toml", ["--out tiny.toml", ""]),
+        ("--out s3://bucket/a", ["output.dir (--out) = s3://bucket/a", "checkpoint.dir=s3://bucket/a"]),
     ] {
         let own = if line.contains("--config") {
             "train --data text"
@@ -253,7 +254,7 @@ fn settings() {
         let out = if line.contains("--out") { "" } else { "--out a" };
         let ranks = if line.contains("--nproc-per-node") { "" } else { "--nproc-per-node 2" };
         refused(&place, &mut place.brigade(&format!("{own} {ranks} {line} {out}")), 2, &said);
-        assert!(!place.path("a").exists(), "{line}");
+        assert!(!place.path("a").exists() && !place.path("s3:").exists(), "{line}");
     }
 }
 
