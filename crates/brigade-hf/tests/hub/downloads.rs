@@ -174,7 +174,7 @@ fn a_hub_that_fails_is_asked_again_but_not_for_ever() {
     assert!(text.contains(" answered 500 ") && text.ends_with("(3 times)"), "{text}");
     assert_eq!(server.requests().len(), 3);
     server.fail("?blobs=true", [Fault::Status(418)]);
-    assert!(message(&hub).contains(" answers 418 "));
+    assert!(message(&hub).contains(" answered 418 "));
     assert_eq!(server.requests().len(), 1, "this will not pass");
     let (hub, _folder) = super::hub("http://127.0.0.1:9");
     let text = message(&hub);
