@@ -178,7 +178,7 @@ impl Profile {
                 format!(
                     "timeline: {}; {} of rank 0 left out, because there were too many",
                     path.display(),
-                    counted(some as usize, "operation")
+                    counted(some, "operation")
                 )
             }
         })
