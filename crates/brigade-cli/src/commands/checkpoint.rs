@@ -238,7 +238,7 @@ fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
             text,
             "  {}: {} in {}{}",
             unit.name,
-            counted(unit.elements as usize, "element"),
+            counted(unit.elements, "element"),
             unit.slots.join(", "),
             scalars.concat()
         )?;
