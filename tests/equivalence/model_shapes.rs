@@ -1,6 +1,6 @@
 //! Models of every shape: what flows between blocks may be several tensors of any kind, and blocks need not have parameters.
 
-use brigade::core::{Batch, Block, Chain};
+use brigade::core::{Batch, Block, Chain, EngineSettings, Groups};
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig, ConvTranspose2d, ConvTranspose2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
@@ -189,4 +189,21 @@ fn an_encoder_may_have_a_decoder() {
         Batch::new((ints(number, 11, [2, 5]), ints(number + 7, 11, [2, 3])), floats(number, 2, [2, 3, 11]), 6)
     };
     Case { model, batch }.equals_one_process();
+}
+
+#[test]
+fn clones_of_parameters_without_values_are_named() {
+    let layer = linear(4, 4);
+    let refused = || {
+        let layers = || Chain::new().then_fn("a", layer.clone(), apply).then_fn("b", layer.clone(), apply);
+        let case = Case { model: || layers().loss(squared), batch: vectors };
+        case.engine(Groups::alone(), EngineSettings::default()).map(drop).map_err(|error| error.to_string())
+    };
+    let message = refused().unwrap_err();
+    for said in ["`b.bias` is a clone of `a.bias`", "from its config", "`Chain::tie`"] {
+        assert!(message.contains(said), "{said}: {message}");
+    }
+    // With values, each is a module of its own.
+    drop(brigade::initialize(layer.clone(), 1, "layer"));
+    refused().unwrap();
 }

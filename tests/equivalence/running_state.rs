@@ -196,9 +196,17 @@ struct Counting {
 }
 
 fn counting(update: fn(Tensor<1>) -> Tensor<1>, adds: bool) -> brigade::core::Result<Vec<f32>> {
+    counting_from([2.0, 3.0], update, adds)
+}
+
+fn counting_from(
+    start: [f32; 2],
+    update: fn(Tensor<1>) -> Tensor<1>,
+    adds: bool,
+) -> brigade::core::Result<Vec<f32>> {
     let block = || Counting {
         linear: LinearConfig::new(4, 4).init(&device()),
-        state: RunningState::new(Tensor::from_floats([2.0, 3.0], &device())),
+        state: RunningState::new(Tensor::from_floats(start, &device())),
     };
     let model = move || {
         let run = move |block: &Counting, x: Tensor<2>| {
@@ -228,4 +236,17 @@ fn state_that_cannot_be_merged_is_named() {
     );
     let message = counting(|state| state + 1.0, true).unwrap_err().to_string();
     assert!(message.contains("its output in training depends on it"), "{message}");
+}
+
+/// From 0, what a forward makes of the state it begins with tells nothing of the factor.
+#[test]
+fn state_that_begins_at_zero_is_tested_as_any_other() {
+    let from_zeros = |update| counting_from([0.0; 2], update, false);
+    assert_eq!(from_zeros(|state| state * 0.5 + 1.0).unwrap(), [1.875; 2], "an average");
+    for update in [(|state| state.clamp_min(0.75)) as fn(Tensor<1>) -> Tensor<1>, |state| {
+        state.clone() + (state * -1.0 + 0.5).clamp_min(-4.0) * 0.25
+    }] {
+        let message = from_zeros(update).unwrap_err().to_string();
+        assert!(message.contains("has running state that ranks cannot merge, `state`"), "{message}");
+    }
 }

@@ -90,8 +90,10 @@ fn running_state_stays_as_it_is_when_it_is_measured() {
     let before = mean();
     let model = Chain::new().then("norm", block.clone()).loss(|output: Tensor<2>, _: ()| output.sum());
     let meter = Exact(Cell::new(0));
-    model.measure_activations(Batch::new(input(), (), 8), Float::F32, false, Some(&meter)).unwrap();
-    assert_eq!(mean(), before);
+    for compute in [Float::F32, Float::Bf16] {
+        model.measure_activations(Batch::new(input(), (), 8), compute, false, Some(&meter)).unwrap();
+        assert_eq!(mean(), before, "{compute:?}");
+    }
     drop(block.forward(input().autodiff()));
     assert_ne!(mean(), before, "a forward in training changes it");
 }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use brigade_kernels::{DeferredGradient, DeferredGradients};
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 
 use crate::error::{Error, Result};
@@ -181,6 +181,8 @@ pub(crate) trait AnyBlock: Send {
     fn running_values(&self) -> BTreeMap<String, ParamValue>;
     /// Replaces running state; what forwards have left is dropped.
     fn set_running(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
+    /// The parameters that have no value yet, by path; clones have the same id.
+    fn lazy(&self) -> BTreeMap<String, ParamId>;
     fn initialize(&mut self, seed: u64, name: &str);
     /// Frees what autodiff still keeps of this block's dropped graphs.
     fn free_dropped_graphs(&self);
@@ -404,6 +406,10 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         self.replace(values);
     }
 
+    fn lazy(&self) -> BTreeMap<String, ParamId> {
+        parameters::lazy(self.module())
+    }
+
     fn initialize(&mut self, seed: u64, name: &str) {
         self.map(|block| initialize(block, seed, name));
     }
@@ -429,10 +435,10 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
     }
 
     fn copy_with_values(&self, compute: Float, device: Option<Device>) -> Box<dyn AnyBlock> {
-        let (specs, lazy) = (self.specs(), parameters::lazy_paths(self.module()));
+        let (specs, lazy) = (self.specs(), parameters::lazy(self.module()));
         let device = device.or_else(|| self.device()).map(Device::inner).unwrap_or_default();
         let filled = parameters::replace(self.module().clone(), &mut |path| {
-            let ParameterSpec { shape, .. } = specs.get(path).filter(|_| lazy.contains(path))?;
+            let ParameterSpec { shape, .. } = specs.get(path).filter(|_| lazy.contains_key(path))?;
             let values = Tensor::full([shape.iter().product::<usize>()], 0.01, (&device, DType::F32));
             Some((values, shape.clone()))
         });
@@ -441,7 +447,7 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         let mut values = parameters::values(&apart);
         let cast = parameters::replace(apart, &mut |path| {
             let ParamValue { flat, shape } = values.remove(path)?;
-            let keep = specs.get(path).is_some_and(|spec| spec.keep_in_f32 || spec.running);
+            let keep = specs.get(path).is_some_and(|spec| spec.keep_in_f32);
             (!keep && flat.dtype() != compute.dtype().into()).then(|| (flat.cast(compute.dtype()), shape))
         });
         Box::new(Self { module: Some(cast.train()), run: self.run.clone() })

@@ -1,9 +1,9 @@
 //! Walking a Burn module by parameter path: reading, replacing and taking gradients.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use brigade_kernels::{DeferredGradient, DeferredGradients};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Gradients, Tensor};
 
 /// The values of one float parameter of a module.
@@ -89,9 +89,9 @@ pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
     visitor.1
 }
 
-/// The paths of the float parameters that have no value yet.
-pub(crate) fn lazy_paths<M: Module>(module: &M) -> BTreeSet<String> {
-    struct Lazy(Path, BTreeSet<String>);
+/// The float parameters that have no value yet, by path. Clones of a parameter have its id, and get their value together.
+pub(crate) fn lazy<M: Module>(module: &M) -> BTreeMap<String, ParamId> {
+    struct Lazy(Path, BTreeMap<String, ParamId>);
     impl ModuleVisitor for Lazy {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -101,11 +101,11 @@ pub(crate) fn lazy_paths<M: Module>(module: &M) -> BTreeSet<String> {
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if !param.is_initialized() {
-                self.1.insert(self.0.join());
+                self.1.insert(self.0.join(), param.id);
             }
         }
     }
-    let mut visitor = Lazy(Path::default(), BTreeSet::new());
+    let mut visitor = Lazy(Path::default(), BTreeMap::new());
     module.visit(&mut visitor);
     visitor.1
 }
@@ -327,7 +327,6 @@ pub(crate) fn for_each_lazy<M: Module>(module: M, visit: &mut dyn FnMut(&str, &m
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::module::ParamId;
     use burn::nn::{BatchNormConfig, LinearConfig, conv::Conv2dConfig};
     use burn::tensor::{Device, Shape};
 

@@ -232,14 +232,15 @@ impl Probe<'_> {
         let with = |value: f32| -> Values {
             start.iter().zip(&stays).map(|(s, stays)| if *stays { *s } else { value }).collect()
         };
-        let (zeros, large) = (with(0.0), with(LARGE));
+        let (zeros, ones, large) = (with(0.0), with(1.0), with(LARGE));
         let (output_of_zeros, terms) = self.run_with(&zeros)?;
+        let (output_of_ones, after_ones) = self.run_with(&ones)?;
         let (output_of_large, products) = self.run_with(&large)?;
         let is_usable = |i: usize| stays[i] || (products[i].is_finite() && terms[i].abs() < LARGEST_TERM);
         if !(0..start.len()).all(is_usable) {
             return Ok(Vec::new());
         }
-        if [&output_of_zeros, &output_of_large].into_iter().any(|other| *other != output)
+        if [&output_of_zeros, &output_of_ones, &output_of_large].into_iter().any(|other| *other != output)
             && self.is_steady(&start, &output)?
         {
             return Err(self.refused(None, "its output in training depends on it"));
@@ -250,15 +251,18 @@ impl Probe<'_> {
             Float::F32 => 2f32.powi(-22),
             Float::Bf16 => 2f32.powi(-6),
         };
-        let is_explained = |i: usize| {
+        // The state may begin at 0, which the term alone explains.
+        let is_explained = |i: usize, before: f32, after: f32| {
             let Some(factor) = factors[i] else { return true };
-            let (product, term) = (factor * start[i], terms[i]);
-            (after[i] - (product + term)).abs() <= tolerance * (product.abs() + term.abs())
+            let (product, term) = (factor * before, terms[i]);
+            (after - (product + term)).abs() <= tolerance * (product.abs() + term.abs())
         };
-        if let Some(i) = (0..start.len()).find(|i| !is_explained(*i)) {
+        let are_explained =
+            |i: &usize| is_explained(*i, start[*i], after[*i]) && is_explained(*i, ones[*i], after_ones[*i]);
+        if let Some(i) = (0..start.len()).find(|i| !are_explained(i)) {
             let what = format!(
-                "a forward makes {} of {}, {} of 0 and {:e} of {LARGE:e}",
-                after[i], start[i], terms[i], products[i]
+                "a forward makes {} of {}, {} of 0, {} of 1 and {:e} of {LARGE:e}",
+                after[i], start[i], terms[i], after_ones[i], products[i]
             );
             return Err(self.refused(Some(i), &what));
         }

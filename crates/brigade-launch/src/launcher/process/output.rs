@@ -31,6 +31,7 @@ struct State {
     last: VecDeque<String>,
     panic: Vec<String>,
     in_panic: bool,
+    in_backtrace: bool,
 }
 
 impl Log {
@@ -49,7 +50,13 @@ impl Log {
         if let Some(separator) = separator {
             writeln!(file, "{separator}").map_err(failed(&path))?;
         }
-        let state = State { file: Some(file), last: VecDeque::new(), panic: vec![], in_panic: false };
+        let state = State {
+            file: Some(file),
+            last: VecDeque::new(),
+            panic: vec![],
+            in_panic: false,
+            in_backtrace: false,
+        };
         Ok(Self { path, format: None, state: Mutex::new(state) })
     }
 
@@ -86,10 +93,12 @@ impl Log {
         let text = message.as_ref().map_or(line, |message| message.as_bytes());
         let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN_BYTES)]).into_owned();
         state.watch_for_panic(&shown);
-        if state.last.len() == LAST_LINES {
-            state.last.pop_front();
+        if !state.is_of_backtrace(&shown) {
+            if state.last.len() == LAST_LINES {
+                state.last.pop_front();
+            }
+            state.last.push_back(shown);
         }
-        state.last.push_back(shown);
         let Some(file) = &mut state.file else { return Ok(()) };
         let result = file.write_all(&[line, b"\n"].concat());
         if result.is_err() {
@@ -114,6 +123,15 @@ impl State {
         if self.in_panic && self.panic.len() < PANIC_LINES {
             self.panic.push(line.to_owned());
         }
+    }
+
+    /// Whether a line is of a backtrace (`RUST_BACKTRACE=1`), whose many frames would push the cause out of the last lines.
+    fn is_of_backtrace(&mut self, line: &str) -> bool {
+        self.in_backtrace = match line {
+            "stack backtrace:" => true,
+            _ => self.in_backtrace && (line.starts_with(' ') || line.starts_with("note: ")),
+        };
+        self.in_backtrace
     }
 }
 
@@ -203,6 +221,20 @@ mod tests {
         assert_eq!(panic, ["thread 'main' (7) panicked at src/a.rs:1:2:", "the reason"]);
         assert_eq!((last.len(), last.last().unwrap().as_str()), (LAST_LINES, "end"));
         assert_eq!(log.error_line().unwrap(), "the reason");
+    }
+
+    #[test]
+    fn a_backtrace_leaves_room_for_what_came_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::create(folder.path(), 0, None).unwrap();
+        let frames: String =
+            (0..30).map(|i| format!("  {i:2}: f{i}\n             at ./a.rs:1:2\n")).collect();
+        let text = format!(
+            "step 3\nmemory allocation of 64 bytes failed\nstack backtrace:\n{frames}note: Some details are omitted\nend\n"
+        );
+        copy_output(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
+        assert_eq!(log.excerpt().1, ["step 3", "memory allocation of 64 bytes failed", "end"]);
+        assert_eq!(fs::read_to_string(log.path()).unwrap(), text);
     }
 
     #[test]
