@@ -44,7 +44,7 @@ fn text(path: &Path) -> String {
 fn help_has_the_name_the_description_and_all_flags() {
     let folder = tempfile::tempdir().unwrap();
     let help = succeed(folder.path(), "--help");
-    assert!(help.starts_with("Fits a sum of sines.\n\nUsage: own_program"), "{help}");
+    assert!(help.starts_with("Fits a sum of sines.\n\nUsage: waves"), "{help}");
     let (own, standard) = help.split_once("\nTraining:\n").unwrap();
     for flag in ["--hidden <N>", "--waves <N>...", "--verbose", "[default: 32]", "--version"] {
         assert!(own.contains(flag), "{flag}: {help}");

@@ -77,7 +77,8 @@ impl<'a> Launch<'a> {
 
     /// Its name, in `--help` and for the folders of results.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.command = self.command.name(name.into());
+        let name = name.into();
+        self.command = self.command.bin_name(name.clone()).name(name);
         self
     }
 

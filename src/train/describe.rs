@@ -32,7 +32,7 @@ impl Session {
         model: &Model<I, O, T>,
         micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
     ) -> anyhow::Result<()> {
-        self.stop_if_dry_run_of(&self.plan, model, &micro_batch)
+        self.stop_if_dry_run_of(&self.plan, model, &micro_batch, true)
     }
 
     /// The same for a plan with what the program brings of its own.
@@ -41,13 +41,20 @@ impl Session {
         plan: &RunPlan,
         model: &Model<I, O, T>,
         micro_batch: Samples<'_, I, T>,
+        is_own_loop: bool,
     ) -> anyhow::Result<()> {
         if !self.is_dry_run {
             return Ok(());
         }
         model.chain().check_groups(&plan.engine.groups)?;
         let memory = self.memory_plan(plan, model, micro_batch);
-        print_stdout(&self.description(plan, &self.config, model.chain(), memory));
+        let mut text = self.description(plan, &self.config, model.chain(), memory);
+        if is_own_loop {
+            text.push_str(
+                "# models that the program adds to this one (`Trainer::add_model`) are not counted\n",
+            );
+        }
+        print_stdout(&text);
         Err(DryRun.into())
     }
 

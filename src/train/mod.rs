@@ -46,7 +46,7 @@ impl Session {
         T: Clone + 'static,
     {
         watch::check_validations(&self.settings)?;
-        let mut trainer = self.prepare(model, training)?;
+        let mut trainer = self.prepare_for(model, training, false)?;
         while let Some(batches) = trainer.next_batches()? {
             trainer.step(batches)?;
             if trainer.evaluation_is_due() {

@@ -271,7 +271,11 @@ impl fmt::Display for Summary {
             }
             writeln!(f, " on the fullest device")?;
         }
-        write!(f, "peak memory   {} in the largest rank", HumanBytes(self.peak_rss_bytes))?;
+        // A run that was over when it was resumed has measured nothing.
+        match self.peak_rss_bytes {
+            0 => write!(f, "peak memory   –")?,
+            bytes => write!(f, "peak memory   {} in the largest rank", HumanBytes(bytes))?,
+        }
         for (i, file) in self.files.iter().enumerate() {
             write!(f, "\n{:<14}{}", if i == 0 { "files" } else { "" }, file.display())?;
         }

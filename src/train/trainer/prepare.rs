@@ -31,7 +31,22 @@ impl Session {
     pub fn prepare<I, O, T>(
         &self,
         model: Model<I, O, T>,
+        training: Training<I, O, T>,
+    ) -> anyhow::Result<Trainer<'_, I, O, T>>
+    where
+        I: Activation + Clone,
+        O: Activation,
+        T: Clone + 'static,
+    {
+        self.prepare_for(model, training, true)
+    }
+
+    /// For a loop of one's own, or for that of [`train`](Self::train).
+    pub(in crate::train) fn prepare_for<I, O, T>(
+        &self,
+        model: Model<I, O, T>,
         mut training: Training<I, O, T>,
+        is_own_loop: bool,
     ) -> anyhow::Result<Trainer<'_, I, O, T>>
     where
         I: Activation + Clone,
@@ -40,7 +55,7 @@ impl Session {
     {
         let mut plan = training.update.plan(&self.plan, &self.settings)?;
         let first_samples = |size| training.first_samples(size, &self.device());
-        self.stop_if_dry_run_of(&plan, &model, &first_samples)?;
+        self.stop_if_dry_run_of(&plan, &model, &first_samples, is_own_loop)?;
         if self.has_run.replace(true) {
             return Err(UsageError(anyhow::anyhow!(
                 "this session already has a run; additional models join it with `Trainer::add_model`"

@@ -34,11 +34,11 @@ pub(super) fn parts(shares: &[Share]) -> Result<Vec<Part>> {
             return refuse("data.source.weight", weight.to_string(), "it must be a number above 0");
         }
         if *len == 0 {
-            return refuse("training sequences", "0".into(), "it must be at least 1");
+            return refuse("samples to train on", "0".into(), "it must be at least 1");
         }
     }
     if shares.is_empty() {
-        return refuse("training sequences", "0".into(), "it must be at least 1");
+        return refuse("samples to train on", "0".into(), "it must be at least 1");
     }
     let total: u64 = shares.iter().map(|share| share.len as u64).sum();
     let weights: f64 = shares.iter().map(|share| share.weight).sum();
