@@ -69,3 +69,22 @@ fn from_burn_train() {
     let ended = ended_on_every_mesh("from_burn_train", "--nproc-per-node 4 --dp 2 --pp 2", folder.path());
     assert_eq!((ended.weights.len(), ended.reports.len()), (1, 4));
 }
+
+#[test]
+fn in_bf16_as_well_on_any_mesh() {
+    for name in ["text_classification", "images"] {
+        let folder = tempfile::tempdir().unwrap();
+        let command = BOOK.command(name);
+        let ended = |out: &str, mesh: &str| {
+            let flags = format!("{mesh} --set compute.dtype=bf16 --quiet --out {out}");
+            brigade(&command.with(flags), folder.path())
+        };
+        let alone = ended("alone", "--nproc-per-node 1");
+        for (number, mesh) in ["--nproc-per-node 2 --zero 3", "--nproc-per-node 2 --pp 2"].iter().enumerate()
+        {
+            let other = ended(&format!("mesh-{number}"), mesh);
+            assert!(other.weights == alone.weights, "{name} {mesh}");
+            assert_eq!(other.reports, alone.reports, "{name} {mesh}");
+        }
+    }
+}
