@@ -32,7 +32,10 @@ pub enum Error {
     /// The values of a parameter cannot be loaded.
     #[error("{0}")]
     Load(#[source] BoxError),
-    /// The model's list of blocks cannot be trained.
+    /// The list of blocks, or a tie between them, is not valid, as every rank finds before training begins.
+    #[error("{0}")]
+    Blocks(String),
+    /// The model cannot be trained.
     #[error("{0}")]
     Model(String),
     /// State cannot be saved or restored.
@@ -123,7 +126,8 @@ impl Error {
     pub fn is_agreed(&self) -> bool {
         matches!(
             self,
-            Self::NoTargets { .. }
+            Self::Blocks(_)
+                | Self::NoTargets { .. }
                 | Self::TargetWeights { .. }
                 | Self::NonFinite { .. }
                 | Self::Setting { .. }

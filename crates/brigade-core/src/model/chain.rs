@@ -432,15 +432,15 @@ impl<I: Activation, O: Activation> Chain<I, O> {
 
     pub(crate) fn check_names(&self) -> Result<()> {
         if self.blocks.is_empty() {
-            return Err(Error::Model("the model has no blocks".into()));
+            return Err(Error::Blocks("the model has no blocks".into()));
         }
         if self.blocks.iter().any(|block| block.name.is_empty()) {
-            return Err(Error::Model("a block has an empty name; each needs a name of its own".into()));
+            return Err(Error::Blocks("a block has an empty name; each needs a name of its own".into()));
         }
         let mut seen = BTreeSet::new();
         match self.blocks.iter().find(|block| !seen.insert(&block.name)) {
             Some(block) => {
-                Err(Error::Model(format!("two blocks are named `{}`; each needs its own name", block.name)))
+                Err(Error::Blocks(format!("two blocks are named `{}`; each needs its own name", block.name)))
             }
             None => self.check_clones(),
         }
@@ -453,7 +453,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
             for (path, id) in block.block.lazy() {
                 let name = format!("{}.{path}", block.name);
                 if let Some(first) = seen.insert(id, name.clone()) {
-                    return Err(Error::Model(format!(
+                    return Err(Error::Blocks(format!(
                         "`{name}` is a clone of `{first}`, which has no value yet, so that both would share the value that one of them \
                         gets first; initialize a module of its own from its config, or share a parameter by `Chain::tie`"
                     )));

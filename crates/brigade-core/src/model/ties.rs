@@ -52,7 +52,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                     .zip(&specs)
                     .flat_map(|(b, specs)| specs.keys().map(|path| format!("{}.{path}", b.name)))
                     .collect();
-                Error::Model(format!(
+                Error::Blocks(format!(
                     "tie: there is no parameter `{full}`; the model has {}",
                     known.join(", ")
                 ))
@@ -60,7 +60,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         };
         let chained = self.ties.iter().find(|(_, owner)| self.ties.iter().any(|(other, _)| other == owner));
         if let Some((follower, owner)) = chained {
-            return Err(Error::Model(format!(
+            return Err(Error::Blocks(format!(
                 "tie: `{follower}` cannot share the values of `{owner}`, which itself shares those of another parameter; name that \
                 parameter"
             )));
@@ -72,19 +72,19 @@ impl<I: Activation, O: Activation> Chain<I, O> {
                 let spec = |(block, path): &(usize, String)| &specs[*block][path];
                 let shape = |place: &(usize, String)| &spec(place).shape;
                 if shape(&tie.follower) != shape(&tie.owner) || tie.follower == tie.owner {
-                    return Err(Error::Model(format!(
+                    return Err(Error::Blocks(format!(
                         "tie: `{follower}` {:?} cannot share the values of `{owner}` {:?}: they must be two parameters of the same shape",
                         shape(&tie.follower),
                         shape(&tie.owner)
                     )));
                 }
                 if spec(&tie.follower).running || spec(&tie.owner).running {
-                    return Err(Error::Model(format!(
+                    return Err(Error::Blocks(format!(
                         "tie: `{follower}` cannot share the values of `{owner}`: running state belongs to one block"
                     )));
                 }
                 if spec(&tie.follower).keep_in_f32 != spec(&tie.owner).keep_in_f32 {
-                    return Err(Error::Model(format!(
+                    return Err(Error::Blocks(format!(
                         "tie: `{follower}` cannot share the values of `{owner}`: one of the blocks keeps them in fp32 (`keep_in_f32`), the other does not"
                     )));
                 }

@@ -105,7 +105,7 @@ where
         check_servers(&mesh, &settings.zero, &*settings.strategy)?;
         check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
-            return Err(Error::Model(format!(
+            return Err(Error::Blocks(format!(
                 "tie: the owner `{}` must be in the same block as its follower `{}` or in an earlier one",
                 tie.owner.1, tie.follower.1
             )));
