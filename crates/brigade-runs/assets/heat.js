@@ -38,34 +38,17 @@ function drawHeat(place, heat, measure) {
   [cells.width, cells.height] = [steps.length, rows.length];
   cells.getContext("2d").putImageData(pixels, 0, 0);
 
-  const labels = 78;
-  const width = Math.max(place.clientWidth, 200);
-  const row = Math.max(2, Math.min(22, Math.floor(560 / rows.length)));
-  const height = row * rows.length + 24;
-  const canvas = document.createElement("canvas");
-  const ratio = devicePixelRatio;
-  [canvas.width, canvas.height] = [width * ratio, height * ratio];
-  canvas.style.width = `${width}px`;
-  const context = canvas.getContext("2d");
-  context.scale(ratio, ratio);
+  const ends = [steps[0], steps[steps.length - 1]].map((step) => `step ${step}`);
+  const { canvas, context, width, row } = rowsCanvas(place, rows, [2, 22], ends);
   context.imageSmoothingEnabled = false;
-  context.drawImage(cells, labels, 0, width - labels, row * rows.length);
-  context.fillStyle = colour("text");
-  context.font = "11px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  const every = Math.ceil(13 / row);
-  rows.forEach((name, index) => index % every || context.fillText(name, 0, row * (index + 0.5), labels - 6));
-  context.textBaseline = "top";
-  context.fillText(`step ${steps[0]}`, labels, height - 16);
-  context.textAlign = "right";
-  context.fillText(`step ${steps[steps.length - 1]}`, width, height - 16);
+  context.drawImage(cells, LABELS, 0, width - LABELS, row * rows.length);
 
   const said = document.createElement("p");
   said.className = "hint";
   const explain = () => { said.textContent = measure.title; };
   canvas.addEventListener("mousemove", (event) => {
     const box = canvas.getBoundingClientRect();
-    const x = Math.floor((event.clientX - box.left - labels) / (width - labels) * steps.length);
+    const x = Math.floor((event.clientX - box.left - LABELS) / (width - LABELS) * steps.length);
     const y = Math.floor((event.clientY - box.top) / row);
     const value = measure.values[x]?.[y];
     if (value == null) return explain();

@@ -11,47 +11,27 @@ const KINDS = [
 /** Draws what each rank did in a step into `place`. */
 function drawTimeline(place, timeline) {
   const { rows, seconds } = timeline;
-  const labels = 78;
-  const width = Math.max(place.clientWidth, 200);
-  const row = Math.max(8, Math.min(30, Math.floor(560 / rows.length)));
-  const height = row * rows.length + 24;
-  const canvas = document.createElement("canvas");
-  const ratio = devicePixelRatio;
-  [canvas.width, canvas.height] = [width * ratio, height * ratio];
-  canvas.style.width = `${width}px`;
-  const context = canvas.getContext("2d");
-  context.scale(ratio, ratio);
+  const names = rows.map(({ name }) => name);
+  const { canvas, context, width, row } = rowsCanvas(place, names, [8, 30], ["0", formatted(seconds, "seconds")]);
   const colours = Object.fromEntries(KINDS.map(([kind, , name]) => [kind, colour(name)]));
-  const scale = (width - labels) / seconds;
-  context.font = "11px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  rows.forEach(({ name, spans }, index) => {
+  const scale = (width - LABELS) / seconds;
+  context.textAlign = "center";
+  rows.forEach(({ spans }, index) => {
     const top = index * row;
-    context.fillStyle = colour("text");
-    context.textAlign = "left";
-    if (row >= 13 || index % 2 === 0) context.fillText(name, 0, top + row / 2, labels - 6);
     context.fillStyle = colour("grid");
-    context.fillRect(labels, top + 1, width - labels, row - 2);
+    context.fillRect(LABELS, top + 1, width - LABELS, row - 2);
     for (const { kind, name: text, start, end } of spans) {
-      const [left, long] = [labels + start * scale, Math.max((end - start) * scale, 0.5)];
+      const [left, long] = [LABELS + start * scale, Math.max((end - start) * scale, 0.5)];
       context.fillStyle = colours[kind];
       // Waits lie within the work that waits.
       const inset = kind === "wait" && row > 12 ? 4 : 1;
       context.fillRect(left, top + inset, long, row - 2 * inset);
       if (kind !== "wait" && row >= 16 && long > 7 * text.length + 4) {
         context.fillStyle = colour("panel");
-        context.textAlign = "center";
         context.fillText(text, left + long / 2, top + row / 2);
       }
     }
   });
-  context.fillStyle = colour("text");
-  context.textBaseline = "top";
-  context.textAlign = "left";
-  context.fillText("0", labels, height - 16);
-  context.textAlign = "right";
-  context.fillText(formatted(seconds, "seconds"), width, height - 16);
-
   const hint = document.createElement("p");
   hint.className = "hint";
   const explain = () => {
@@ -61,7 +41,7 @@ function drawTimeline(place, timeline) {
   };
   canvas.addEventListener("mousemove", (event) => {
     const box = canvas.getBoundingClientRect();
-    const at = (event.clientX - box.left - labels) / scale;
+    const at = (event.clientX - box.left - LABELS) / scale;
     const found = rows[Math.floor((event.clientY - box.top) / row)];
     const span = found?.spans.findLast(({ start, end }) => start <= at && at <= end);
     if (!span) return explain();

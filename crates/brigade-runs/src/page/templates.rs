@@ -29,7 +29,8 @@ const SCRIPTS: [&str; 6] = [
 ];
 
 /// Additional parts of the page of one run.
-const OF_ONE: [&str; 3] = [
+const OF_ONE: [&str; 4] = [
+    include_str!("../../assets/rows.js"),
     include_str!("../../assets/heat.js"),
     include_str!("../../assets/timeline.js"),
     include_str!("../../assets/page.js"),
