@@ -105,6 +105,20 @@ impl RankDevice {
         }
     }
 
+    /// Groups along the axes of a mesh over another world than the rank's own, through host memory; all its ranks call it together.
+    ///
+    /// # Errors
+    /// If they cannot be connected, or a rank failed.
+    pub(crate) fn host_groups(&self, world: &Group, mesh: Mesh) -> brigade_comm::Result<Groups> {
+        match &self.kind {
+            Kind::Cpu => brigade_cpu::groups(world, mesh),
+            #[cfg(feature = "cuda")]
+            Kind::Cuda(_) => brigade_cuda::host_groups(world, mesh),
+            #[cfg(feature = "wgpu")]
+            Kind::Wgpu => brigade_wgpu::groups(world, mesh),
+        }
+    }
+
     /// The device memory that this process's tensors use now; `None` on the CPU, and if the device does not report it.
     pub(crate) fn memory(&self) -> Option<DeviceMemory> {
         let total = match &self.kind {

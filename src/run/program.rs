@@ -104,7 +104,8 @@ impl Program<'_> {
         if node.source == Source::TfConfig && server_nodes(&environment) > 0 {
             return Ok(1);
         }
-        let (workers, has_workers) = (self.settings.strategy.workers, self.settings.strategy.has_workers());
+        let strategy = &self.settings.strategy;
+        let (workers, has_workers) = (strategy.workers, strategy.has_workers() && !strategy.is_elastic());
         let pp = mesh.pp.max(1) * if has_workers { workers.max(1) } else { 1 };
         let servers = self.settings.strategy.resolved_servers();
         let fits = |ranks: &usize| {

@@ -37,6 +37,7 @@ impl Program<'_> {
         let prepared = prepare(role).map_err(usage)?;
         let engine = HostEngine::open(&self.settings.comm, info).map_err(usage)?;
         let meeting = engine.meeting(info, detected).map_err(usage)?;
+        let token = meeting.token.clone();
         let world = join(info, meeting, &self.settings.comm)?;
         if let Err(error) = check_same_configuration(world.group(), &self.config) {
             // Not a mistake found here: another rank failed meanwhile, for a reason of its own.
@@ -71,6 +72,7 @@ impl Program<'_> {
         session.restart = brigade_launch::restart_count()?;
         session.start_from = start_from(self, session.restart);
         session.run = run;
+        session.token = token;
         let flight = session.out.join(FLIGHT_FOLDER).join(format!("rank-{}.json", info.rank));
         // From here on a signal may lose work of the body; `train` narrows this down.
         session.mark_started();

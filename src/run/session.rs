@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use brigade_comm::Group;
-use brigade_core::{Collectives, DATA, Groups};
+use brigade_comm::{AuthToken, Group};
+use brigade_core::{Collectives, DATA, Groups, Mesh};
 use brigade_launch::HeartbeatSender;
 use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
@@ -47,6 +47,8 @@ pub struct Session {
     /// Whether a model was prepared.
     pub(crate) has_run: Cell<bool>,
     interrupt: Interrupt,
+    /// What workers that are launches of their own authenticate each other with.
+    pub(crate) token: AuthToken,
 }
 
 impl Session {
@@ -81,6 +83,7 @@ impl Session {
             facts: BTreeMap::new(),
             has_run: Cell::new(false),
             interrupt,
+            token: AuthToken::new(""),
         })
     }
 
@@ -138,6 +141,11 @@ impl Session {
     /// This rank's groups along the axes of the mesh.
     pub(crate) fn groups(&self) -> Groups {
         self.groups.clone()
+    }
+
+    /// Groups along the axes of a mesh over another world, through host memory. All its ranks call it together.
+    pub(crate) fn host_groups(&self, world: &Group, mesh: Mesh) -> anyhow::Result<Groups> {
+        Ok(self.device.host_groups(world, mesh)?)
     }
 
     /// Checks that `text` is the same on all ranks; all ranks call it. It is meant for what a run reads from files that may

@@ -89,6 +89,13 @@ pub struct StandardFlags {
     /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks [default: as many as the ranks allow].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub workers: Option<usize>,
+    /// With local-sgd and diloco: where `brigade coordinate` listens, through which workers that are launches of their own find each other; they
+    /// may leave, come late, or come back.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub coordinator: Option<String>,
+    /// With --coordinator: the number of this worker, below --workers [default: 0].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    pub worker: Option<usize>,
     /// Servers of async-server, which are the last ranks [default: 1, or the number in TF_CONFIG].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub servers: Option<usize>,
@@ -222,6 +229,8 @@ impl StandardFlags {
         lay(&self.replicate, &mut settings.mesh.replicate);
         lay(&self.strategy, &mut settings.strategy.name);
         lay(&self.workers, &mut settings.strategy.workers);
+        lay(&self.coordinator, &mut settings.strategy.coordinator);
+        lay(&self.worker, &mut settings.strategy.worker);
         lay(&self.servers, &mut settings.strategy.servers);
         lay(&self.staleness, &mut settings.strategy.staleness);
         let server_nodes = brigade_launch::server_nodes(&|name| std::env::var(name).ok());

@@ -69,6 +69,7 @@ impl Settings {
             ("train.sync_every (--sync-every)", train.sync_every as u64, most),
             ("mesh.dp (--dp)", mesh.dp as u64, most),
             ("strategy.workers (--workers)", self.strategy.workers as u64, most),
+            ("strategy.worker (--worker)", self.strategy.worker as u64, most),
             ("strategy.inner_steps (--inner-steps)", self.strategy.inner_steps, LARGEST),
             ("strategy.servers (--servers)", self.strategy.servers as u64, most),
             ("strategy.staleness (--staleness)", self.strategy.staleness, most),
@@ -121,7 +122,8 @@ impl Settings {
         let mesh = self.with_replicas(self.mesh(world)?)?;
         self.check_compression(mesh.size(REPLICATE))?;
         let servers = self.strategy.resolved_servers();
-        let (workers, dp) = (mesh.size(WORKERS), mesh.size(REPLICATE) * mesh.size(DP) - servers);
+        let (_, launches) = self.strategy.place_among_launches();
+        let (workers, dp) = (mesh.size(WORKERS) * launches, mesh.size(REPLICATE) * mesh.size(DP) - servers);
         let (global, together) = (train.global_batch_size, workers * dp * train.micro_batch_size);
         if !global.is_multiple_of(together) {
             let (below, above) = (global / together * together, global.div_ceil(together) * together);
@@ -148,7 +150,8 @@ impl Settings {
             return Err(SettingError::new("optimizer.layer_decay", layer_decay, allowed));
         }
         let engine = self.engine(mesh.size(PP), accumulation)?;
-        let engine = EngineSettings { groups, layer_decay, strategy, ..engine };
+        let worker = self.strategy.is_elastic().then_some(self.strategy.worker);
+        let engine = EngineSettings { groups, layer_decay, strategy, worker, ..engine };
         let finite = [
             ("optimizer.learning_rate", optimizer.learning_rate),
             ("optimizer.weight_decay", f64::from(optimizer.weight_decay)),
@@ -292,6 +295,11 @@ impl RunPlan {
     /// Ranks that run other micro-batches of a step: those along the data axes, but for servers.
     pub fn data_ranks(&self) -> usize {
         self.mesh.size_over(&DATA) - self.engine.strategy.servers()
+    }
+
+    /// Workers that make updates of their own; 1 where all ranks make every update together.
+    pub(crate) fn workers(&self) -> usize {
+        self.outer.map_or(1, |outer| outer.workers)
     }
 
     /// Splits a model whose blocks have these costs into the parts of the pipeline: the number of blocks in each.

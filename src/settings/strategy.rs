@@ -39,6 +39,12 @@ pub struct StrategySettings {
     /// Workers of `local-sgd` and `diloco`, each a mesh of `pp` x `dp` ranks with an equal part of each global batch; 0: as many as the ranks
     /// allow, with one data-parallel rank each unless `mesh.dp` says more.
     pub workers: usize,
+    /// `local-sgd` and `diloco`: `host:port` of the coordinator (`brigade coordinate`) through which workers find each other that are launches of
+    /// their own, each a world of `pp` x `dp` ranks. Those that are there meet; others may leave, come late, or come back. Empty: all workers are
+    /// in this world.
+    pub coordinator: String,
+    /// With a coordinator: this launch's number among the workers, from 0 to `workers - 1`.
+    pub worker: usize,
     /// Updates of a worker between outer steps, in which workers meet; with `async-server` and a staleness above 0, steps between the points at
     /// which all ranks wait for each other. Metrics, validation, checkpoints and preemption wait for these.
     pub inner_steps: u64,
@@ -66,6 +72,8 @@ impl Default for StrategySettings {
         Self {
             name: StrategyName::Sync,
             workers: 0,
+            coordinator: String::new(),
+            worker: 0,
             inner_steps: 50,
             outer_learning_rate: 0.7,
             outer_momentum: 0.9,
@@ -84,9 +92,22 @@ impl StrategySettings {
         matches!(self.name, StrategyName::LocalSgd | StrategyName::Diloco)
     }
 
-    /// The number of workers of this many ranks, with stages and data-parallel ranks as set.
+    /// Whether workers are launches of their own, which may leave and join.
+    pub fn is_elastic(&self) -> bool {
+        !self.coordinator.is_empty()
+    }
+
+    /// This worker's number, and the number of workers, where each is a launch of its own; else 0 and 1.
+    pub(crate) fn place_among_launches(&self) -> (usize, usize) {
+        if self.is_elastic() { (self.worker, self.workers) } else { (0, 1) }
+    }
+
+    /// The number of workers in a world of this many ranks, with stages and data-parallel ranks as set.
     fn resolved_workers(&self, world: usize, pp: usize, dp: usize) -> Result<usize, SettingError> {
         let refuse = |allowed| Err(SettingError::new("strategy.workers (--workers)", self.workers, allowed));
+        if self.is_elastic() {
+            return Ok(1);
+        }
         if !self.has_workers() {
             return match self.workers {
                 0 | 1 => Ok(1),
@@ -157,6 +178,42 @@ impl StrategySettings {
             let allowed = "it must be at least 0, which turns it off, and below 1";
             return Err(SettingError::new("strategy.outer_momentum", momentum, allowed));
         }
+        self.check_coordinator()
+    }
+
+    fn check_coordinator(&self) -> Result<(), SettingError> {
+        let (workers, worker) = (self.workers, self.worker);
+        let refuse = |option, given: String, allowed: &str| Err(SettingError::new(option, given, allowed));
+        if !self.is_elastic() {
+            return match worker {
+                0 => Ok(()),
+                _ => {
+                    let allowed = "without strategy.coordinator (--coordinator) all workers are in this world; leave it out";
+                    refuse("strategy.worker (--worker)", worker.to_string(), allowed)
+                }
+            };
+        }
+        let option = "strategy.coordinator (--coordinator)";
+        if !self.has_workers() {
+            let allowed = "only --strategy local-sgd and diloco have workers that are launches of their own; leave it out";
+            return refuse(option, self.coordinator.clone(), allowed);
+        }
+        let port = self
+            .coordinator
+            .rsplit_once(':')
+            .and_then(|(host, port)| port.parse::<u16>().ok().filter(|port| *port > 0 && !host.is_empty()));
+        if port.is_none() {
+            let allowed = "it must be host:port, as in 10.0.0.1:29600, where `brigade coordinate` listens";
+            return refuse(option, self.coordinator.clone(), allowed);
+        }
+        if workers == 0 {
+            let allowed = "with a coordinator it must say how many workers there may be";
+            return refuse("strategy.workers (--workers)", "0".into(), allowed);
+        }
+        if worker >= workers {
+            let allowed = format!("it must be below strategy.workers (--workers) = {workers}");
+            return Err(SettingError::new("strategy.worker (--worker)", worker, allowed));
+        }
         Ok(())
     }
 }
@@ -180,7 +237,8 @@ impl Settings {
         let workers = self.strategy.resolved_workers(world, pp, dp)?;
         let dp = if dp == 0 { (world / workers / pp).max(1) } else { dp };
         let axes = [(WORKERS, workers), (PP, pp), (DP, dp)];
-        let axes = axes.into_iter().skip(usize::from(!self.strategy.has_workers()));
+        let has_axis = self.strategy.has_workers() && !self.strategy.is_elastic();
+        let axes = axes.into_iter().skip(usize::from(!has_axis));
         Mesh::new(world, axes).map_err(|error| match error {
             brigade_core::Error::Setting { option, given, allowed } => {
                 SettingError::Value { option, given, allowed }
@@ -232,6 +290,10 @@ impl Settings {
             let allowed = "a worker that finds a value that is not finite decides alone, and cannot roll back the others; it must be \
             stop or skip, or --strategy sync";
             return Err(SettingError::new("train.on_nonfinite", "rollback", allowed));
+        }
+        if strategy.is_elastic() && self.checkpoint.keep_best {
+            let allowed = "with strategy.coordinator (--coordinator) a worker may miss the step whose weights are the best; it must be false";
+            return Err(SettingError::new("checkpoint.keep_best", true, allowed));
         }
         let momentum = (strategy.outer_momentum > 0.0).then_some(strategy.outer_momentum as f32);
         let nesterov = strategy.outer_nesterov && momentum.is_some();

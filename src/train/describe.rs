@@ -67,7 +67,7 @@ impl Session {
         data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
         let mut lines = Vec::new();
-        let (settings, workers) = (&self.settings.train, plan.mesh.size(WORKERS));
+        let (settings, workers) = (&self.settings.train, plan.workers());
         lines.push(format!("{}; mesh {}", self.world, mesh_text(plan)));
         let length = match data {
             Some((samples, sampler)) => {
@@ -90,7 +90,7 @@ impl Session {
             } else {
                 String::new()
             },
-            plan.data_ranks() / workers,
+            plan.data_ranks() / plan.mesh.size(WORKERS),
             counted(plan.gradient_accumulation_steps, "micro-batch"),
             settings.micro_batch_size,
             plan.learning_rate,

@@ -17,6 +17,7 @@ mod trained;
 mod trainer;
 mod watch;
 mod weights;
+mod workers;
 
 use brigade_core::{Activation, Model};
 

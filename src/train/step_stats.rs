@@ -238,6 +238,7 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
         time: Some(brigade_report::now()),
         rank_seconds: has_ranks(report.step, stats.ranks.step.len()).then(|| stats.ranks.clone()),
         outer_step: report.outer.map(|outer| OuterStepRecord {
+            workers: outer.workers as u64,
             bytes: stats.outer_bytes,
             seconds: stats.outer_seconds,
             skipped_updates: outer.skipped,

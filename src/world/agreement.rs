@@ -14,6 +14,18 @@ fn shared_part(config: &str) -> anyhow::Result<String> {
     Ok(toml::to_string(&config)?)
 }
 
+/// The part of a configuration that must be the same on workers that are launches of their own.
+pub(crate) fn shared_by_workers(config: &str) -> anyhow::Result<String> {
+    let mut config: toml::Table = shared_part(config)?.parse()?;
+    for section in ["checkpoint", "comm", "profile"] {
+        config.remove(section);
+    }
+    if let Some(strategy) = config.get_mut("strategy").and_then(toml::Value::as_table_mut) {
+        strategy.retain(|key, _| !["coordinator", "worker"].contains(&key));
+    }
+    Ok(toml::to_string(&config)?)
+}
+
 /// Checks that all ranks have rank 0's configuration; each rank's error names who differs and where.
 pub(crate) fn check_same_configuration(group: &Group, config: &str) -> anyhow::Result<()> {
     check_same(group, "configuration", &shared_part(config)?)

@@ -37,7 +37,20 @@ pub(crate) fn join(info: &RankInfo, meeting: Meeting, comm: &CommSettings) -> an
         world_size: info.world_size,
         endpoint,
         listener,
-        token,
+        restart: brigade_launch::restart_count()?,
+        ..as_set(comm, token)
+    });
+    world.with_context(|| format!("rank {} cannot join its world", info.rank))
+}
+
+/// How the ranks of several workers join a world, which may take `init`.
+pub(crate) fn outer_join(comm: &CommSettings, token: AuthToken, init: Duration) -> Join {
+    Join { timeouts: Timeouts { init, ..timeouts(comm) }, ..as_set(comm, token) }
+}
+
+/// Joining as the settings say, still without a rank.
+fn as_set(comm: &CommSettings, token: AuthToken) -> Join {
+    Join {
         transport: match comm.transport {
             Transport::Auto => brigade_comm::Transport::Auto,
             Transport::SharedMemory => brigade_comm::Transport::SharedMemory,
@@ -50,7 +63,6 @@ pub(crate) fn join(info: &RankInfo, meeting: Meeting, comm: &CommSettings) -> an
         algorithm: comm.collectives.algorithm(),
         timeouts: timeouts(comm),
         host: std::env::var(HOST_ID).ok(),
-        restart: brigade_launch::restart_count()?,
-    });
-    world.with_context(|| format!("rank {} cannot join its world", info.rank))
+        ..Join::new(0, 1, "", token)
+    }
 }

@@ -4,6 +4,8 @@ mod agreement;
 mod engine;
 mod join;
 
-pub(crate) use agreement::{all_gather_text, all_gather_whole_text, check_same, check_same_configuration};
+pub(crate) use agreement::{
+    all_gather_text, all_gather_whole_text, check_same, check_same_configuration, shared_by_workers,
+};
 pub(crate) use engine::HostEngine;
-pub(crate) use join::{join, timeouts};
+pub(crate) use join::{join, outer_join, timeouts};

@@ -32,8 +32,8 @@ use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
 use commands::{
-    checkpoint, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling, status,
-    submit, train, watch,
+    checkpoint, coordinate, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling,
+    status, submit, train, watch,
 };
 
 /// Measures memory exactly, also for small models that stand in for large ones.
@@ -56,6 +56,9 @@ enum Command {
     /// Start the ranks of any program, as torchrun does, and supervise them.
     #[command(after_help = launch::EXAMPLES)]
     Launch(launch::CommandArgs),
+    /// Let workers of local-sgd or diloco that are launches of their own find each other.
+    #[command(after_help = coordinate::EXAMPLES)]
+    Coordinate(coordinate::CoordinateArgs),
     /// Run a command on the nodes of a cluster: Vertex AI, Kubernetes, Slurm, or hosts by ssh.
     #[command(after_help = submit::EXAMPLES)]
     Submit(Box<submit::SubmitArgs>),
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Train(args) => train::run(&args),
         Command::Launch(args) => launch::run(args),
+        Command::Coordinate(args) => coordinate::run(&args),
         Command::Submit(args) => submit::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),

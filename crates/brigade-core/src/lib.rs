@@ -60,6 +60,7 @@ pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAf
 pub use state::{Snapshot, StateReader};
 pub use step::{
     AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, LocalUpdates,
-    NonFinite, OuterOptimizer, OuterReport, PairwiseSum, ParameterPart, Recompute, ReducedUnit, Reduction,
-    ReductionState, RoundReport, Rounds, Share, StepReport, Strategy, Synchronous, UnitGradient, Update,
+    NonFinite, OuterOptimizer, OuterReport, OuterSums, PairwiseSum, ParameterPart, Recompute, ReducedUnit,
+    Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy, Synchronous, UnitGradient,
+    Update,
 };

@@ -135,6 +135,14 @@ pub enum Error {
         /// The reason.
         source: io::Error,
     },
+    /// A worker cannot take part in its run.
+    #[error("the coordinator of the workers at {endpoint} (strategy.coordinator, --coordinator): {reason}")]
+    Coordinator {
+        /// Where it listens.
+        endpoint: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The system refused something else that the launcher needs.
     #[error("cannot {operation}: {source}")]
     System {

@@ -45,6 +45,7 @@
 //! - Every wait has a deadline except the one for the ranks themselves to finish; a rank with a [`HeartbeatSender`] must send a
 //!   heartbeat within [`LaunchConfig::heartbeat_timeout`].
 //! - SIGTERM to a rank means one thing only: save and exit. To stop a rank the launcher uses SIGINT and SIGKILL.
+//! - [`workers`] says which workers of an elastic run meet when; it supervises no process.
 //! - This crate knows no tensors, and no communicator but the one between the launchers.
 //!
 //! Unix only; behaviour that only Linux has is documented as such.
@@ -62,6 +63,8 @@ mod launcher;
 mod node_count;
 mod parse;
 mod rank;
+mod text_difference;
+pub mod workers;
 
 pub use args::{LaunchArgs, NprocPerNode};
 pub use auth_token::{TOKEN_VARIABLE, parse_token};

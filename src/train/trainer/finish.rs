@@ -26,6 +26,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.proceed()?;
         self.end_profiled_run()?;
         self.reader = None;
+        if let Some(worker) = self.elastic.take() {
+            worker.finish();
+        }
         let step = self.update_step();
         let is_known = self.added.is_empty() || !self.is_between_updates();
         if step > 0 && is_known && self.saver.is_due(step, true) && self.saved_step != Some(step) {

@@ -6,6 +6,7 @@ mod evaluate;
 mod finish;
 mod hooks;
 mod nonfinite;
+mod outer_step;
 mod prepare;
 mod profiled;
 mod read;
@@ -28,6 +29,7 @@ use self::added::Added;
 use self::nonfinite::NonFiniteSteps;
 use super::profile::Profile;
 use super::watch::{Best, BestCheckpoint, EarlyStopping};
+use super::workers::ElasticWorker;
 use crate::checkpoint::{RunDescription, RunProgress, Saver};
 use crate::error::Preempted;
 use crate::run::Session;
@@ -118,6 +120,8 @@ pub struct Trainer<'a, I, O, T> {
     is_preempted: bool,
     /// The timeline of some steps.
     profile: Option<Profile>,
+    /// This worker among others that are launches of their own.
+    elastic: Option<ElasticWorker>,
     /// The peak of this rank's device memory so far, in bytes.
     device_peak: u64,
 }

@@ -149,6 +149,7 @@ impl Session {
             completed: Vec::new(),
             is_preempted: false,
             profile,
+            elastic: None,
             device_peak: 0,
         };
         trainer.next_learning_rate.set(trainer.learning_rate());
@@ -160,6 +161,9 @@ impl Session {
             trainer.note(&format!(
                 "no timeline of steps {steps} (profile.steps) is written: the run is at step {done}"
             ));
+        }
+        if !trainer.is_over() {
+            trainer.join_workers()?;
         }
         self.mark_started();
         Ok(trainer)

@@ -61,13 +61,17 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let plan = &self.session.plan;
         let (zero, count) = (plan.engine.zero, plan.gradient_accumulation_steps);
         let (mesh, rank) = (plan.mesh.clone(), self.session.rank());
-        let (every, in_a_step) = (self.session.settings.train.sync_every, count * plan.data_ranks());
+        let every = self.session.settings.train.sync_every;
+        let (worker, workers) = self.session.settings.strategy.place_among_launches();
+        let of_worker = count * plan.data_ranks();
+        let in_a_step = of_worker * workers;
         let order: Order = Box::new(move |position| {
             // The micro-batches between two updates are numbered together.
             let steps = (position % every as u64) as usize;
             let first = position - steps as u64;
             let samples = |k: usize| {
                 let number = zero.micro_batch_number(&mesh, rank, steps * count + k, every * count);
+                let number = worker * of_worker + number;
                 let position = first + (number / in_a_step) as u64;
                 Ok(sampler.global_micro_batch(position, number % in_a_step)?)
             };

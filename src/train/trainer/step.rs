@@ -47,6 +47,17 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let learning_rate = self.learning_rate();
         let mut report = match steps {
             Some(steps) => self.round(batches, steps)?,
+            None if self.elastic.is_some() => {
+                self.engine.inner_step(batches, learning_rate)?;
+                match self.meet_workers()? {
+                    Some(report) => report,
+                    None => {
+                        self.update_began = None;
+                        self.end_profiled_step(None)?;
+                        return Ok(None);
+                    }
+                }
+            }
             None => self.engine.step(batches, learning_rate)?,
         };
         self.training.derived.add_to(&mut report.metrics);

@@ -1,6 +1,7 @@
 //! The subcommands.
 
 pub mod checkpoint;
+pub mod coordinate;
 pub mod doctor;
 pub mod evaluate;
 pub mod export;

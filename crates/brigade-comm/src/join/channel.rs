@@ -1,6 +1,6 @@
 //! A connection between two processes that know the same token, for what they settle before there is a world.
 
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::join::rendezvous::endpoint::dial;
@@ -44,6 +44,14 @@ impl Channel {
     pub fn connect(endpoint: &str, token: &AuthToken, wait: Duration) -> Result<Self, ChannelError> {
         let deadline = Instant::now() + wait;
         Ok(Self(reach(|left| dial(endpoint, left), token, deadline, || false)?))
+    }
+
+    /// The address of this side.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        match &self.0.stream {
+            Stream::Tcp(stream) => Some(stream.local_addr().ok()?.ip()),
+            Stream::Unix(_) => None,
+        }
     }
 
     /// Answers a caller. That it knows the token is certain once a text of it has been received.

@@ -41,6 +41,11 @@ impl StoredUnit {
     pub(crate) fn is_updated(&self) -> bool {
         self.is_owned && self.unit.trainable && !self.own.is_empty()
     }
+
+    /// Whether training changes it, here or elsewhere.
+    pub(crate) fn changes(&self) -> bool {
+        self.unit.trainable || self.unit.running
+    }
 }
 
 /// All units that this rank's blocks read.

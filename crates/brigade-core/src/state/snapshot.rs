@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::model::activation::Activation;
 use crate::optim::{FlatState, SavedState};
 use crate::sharding::layout::FlatLayout;
+use crate::sharding::store::StoredUnit;
 use crate::state::saved::{SavedParameters, StateReader, of_worker};
 use crate::step::engine::Engine;
 use crate::step::inner_steps::InnerSteps;
@@ -48,7 +49,7 @@ fn reduction_slot(array: &str) -> String {
     format!("{REDUCTION}{array}")
 }
 /// The prefix of the names of arrays and numbers of outer steps.
-const OUTER: &str = "outer.";
+pub(super) const OUTER: &str = "outer.";
 
 impl Snapshot {
     /// Bytes of all values.
@@ -194,6 +195,12 @@ where
     pub fn restore(&mut self, step: u64, from: &mut dyn StateReader) -> Result<()> {
         let saved = SavedParameters::new(from);
         self.check(&saved)?;
+        self.check_step(step)?;
+        self.restore_units(step, &saved, from, |_| true)
+    }
+
+    /// Fails if the strategy has no state to continue from after a step.
+    fn check_step(&self, step: u64) -> Result<()> {
         if let Some(rounds) =
             self.settings.strategy.rounds().filter(|rounds| !step.is_multiple_of(rounds.steps))
         {
@@ -215,11 +222,23 @@ where
                 of {every}"
             )));
         }
+        Ok(())
+    }
+
+    /// Restores the units of which it is asked for.
+    pub(super) fn restore_units(
+        &mut self,
+        step: u64,
+        saved: &SavedParameters,
+        from: &mut dyn StateReader,
+        wanted: impl Fn(&StoredUnit) -> bool,
+    ) -> Result<()> {
         // As they are sorted in files: what is read goes through each file once.
         let mut order: Vec<usize> = (0..self.store.units.len()).collect();
+        order.retain(|unit| wanted(&self.store.units[*unit]));
         order.sort_by(|a, b| self.store.units[*a].unit.name.cmp(&self.store.units[*b].unit.name));
         for index in order {
-            self.restore_unit(index, &saved, from)?;
+            self.restore_unit(index, saved, from)?;
         }
         for index in (0..self.chain.blocks.len()).filter(|index| self.stage.holds(*index)) {
             self.store.bind_parameters(index, &mut self.chain.blocks[index]);
@@ -336,7 +355,7 @@ where
     }
 }
 
-fn saved_unit(name: &str, home: &str, layout: &FlatLayout, trainable: bool) -> SavedUnit {
+pub(super) fn saved_unit(name: &str, home: &str, layout: &FlatLayout, trainable: bool) -> SavedUnit {
     let parameter = |param: &crate::sharding::layout::FlatParam| ParameterMetadata {
         name: format!("{home}.{}", param.path),
         shape: param.shape.clone(),

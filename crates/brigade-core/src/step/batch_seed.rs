@@ -21,7 +21,8 @@ where
         let all = self.store.groups.all();
         let (mesh, rank) = (all.mesh(), all.world().rank());
         let (own, per_update) = (self.window.count + k, self.settings.strategy.period() * count);
-        let micro_batch = self.store.zero.micro_batch_number(mesh, rank, own, per_update);
+        let before = self.settings.worker.unwrap_or(0) * self.store.groups.data.size() * per_update;
+        let micro_batch = before + self.store.zero.micro_batch_number(mesh, rank, own, per_update);
         let step = self.step_of_update(self.step + 1);
         seed_of_batch(self.seed, step, micro_batch)
     }

@@ -134,7 +134,6 @@ where
         let data = DataParallel {
             shard: store.groups.shard.clone(),
             replicate: store.groups.replicate.clone(),
-            workers: store.groups.workers.clone(),
             device: store.device.clone(),
             zero: settings.zero,
             dtype: settings.precision.reduce.dtype(),
@@ -248,7 +247,7 @@ where
 
     /// Whether the next step makes an update of this worker alone: whether it is one of [`inner_step`](Self::inner_step).
     pub fn steps_alone(&self) -> bool {
-        !self.is_outer(self.step + 1)
+        !self.is_outer(self.step + 1) || self.settings.worker.is_some()
     }
 
     /// Runs one step without an update: adds this rank's gradients up, as PyTorch's `no_sync` does, and learns nothing from other
@@ -281,13 +280,21 @@ where
     /// [synchronize](Self::synchronizes).
     pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
         self.check_kind(true)?;
+        if self.settings.worker.is_some() {
+            return Err(Error::Model(
+                "the other workers are in worlds of their own; call `Engine::inner_step` and `Engine::outer_sums`".into(),
+            ));
+        }
         if self.settings.strategy.rounds().is_some() {
             return Err(Error::Model("this strategy trains in rounds; call `Engine::round`".into()));
         }
         let (mut clock, before) = self.begin_step();
         let mut found = self.update_by(&batches, learning_rate, &mut clock)?;
         if self.settings.strategy.inner_steps().is_some() {
-            found = self.end_inner_steps(found, &mut clock)?;
+            self.inner_steps.add(found);
+            let workers = self.store.groups.workers.clone();
+            let sums = self.sums_over_workers(&*workers, &mut clock)?;
+            found = self.step_along(sums, &mut clock)?;
         }
         let traffic = difference(self.store.groups.traffic(), &before);
         Ok(StepReport { clock, traffic, memory: self.memory(), ..found })

@@ -18,16 +18,22 @@ pub(crate) struct InnerSteps {
     norm: f64,
     pub bubble: Duration,
     pub in_flight: usize,
+    /// Of the last one.
+    pub last: Option<StepReport>,
 }
 
 impl InnerSteps {
-    pub(crate) fn add(&mut self, found: &StepReport) {
+    pub(crate) fn add(&mut self, found: StepReport) {
         self.bubble += found.bubble;
         self.in_flight = self.in_flight.max(found.in_flight);
-        if found.skipped {
-            self.skipped += 1.0;
-            return;
+        match found.skipped {
+            true => self.skipped += 1.0,
+            false => self.add_made(&found),
         }
+        self.last = Some(found);
+    }
+
+    fn add_made(&mut self, found: &StepReport) {
         self.made += 1.0;
         self.targets += found.targets as f64;
         self.weight += found.target_weight;

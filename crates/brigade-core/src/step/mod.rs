@@ -18,7 +18,7 @@ pub(crate) mod settings;
 pub(crate) mod strategy;
 mod update;
 mod window;
-mod workers;
+pub(crate) mod workers;
 
 pub use accumulation::PairwiseSum;
 pub use engine::Engine;
@@ -31,3 +31,4 @@ pub use strategy::{
     AsyncServer, Compressed, DataParallel, LocalUpdates, OuterOptimizer, ReducedUnit, Reduction,
     ReductionState, Rounds, Strategy, Synchronous, Update,
 };
+pub use workers::OuterSums;

@@ -80,6 +80,7 @@ where
         clock: &'s mut Clock,
     ) -> Result<State> {
         let of_update = self.step_of_update(self.step);
+        let (worker, data_ranks) = (self.settings.worker.unwrap_or(0), self.store.groups.data.size());
         let (period, mode) = (self.settings.strategy.period(), mode(&mut *self.reduction));
         let step = if mode.has_backward() { of_update } else { self.step };
         let mut interpreter = Interpreter {
@@ -98,6 +99,7 @@ where
             step,
             per_update: period * batches.count(),
             before,
+            before_worker: worker * data_ranks * period * batches.count(),
             first: self.first_micro_batch,
             batches,
             mode,

@@ -22,6 +22,8 @@ pub struct Evaluation {
 /// What an outer step did, in which workers met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OuterReport {
+    /// How many workers took part.
+    pub workers: usize,
     /// How many updates of all workers were left out since the last one, because something was not finite. Loss, norm and metrics
     /// are of the others alone. Equal on all ranks.
     pub skipped: u64,

@@ -77,6 +77,9 @@ pub struct EngineSettings {
     pub layer_decay: f64,
     /// How ranks that run different micro-batches train together.
     pub strategy: Arc<dyn Strategy>,
+    /// Where this world is one worker of several that have worlds of their own: its number among them, by which its micro-batches are
+    /// numbered in the global batch. It then makes outer steps by [`Engine::outer_sums`](crate::Engine::outer_sums).
+    pub worker: Option<usize>,
 }
 
 impl Default for EngineSettings {
@@ -96,6 +99,7 @@ impl Default for EngineSettings {
             groups: Vec::new(),
             layer_decay: 1.0,
             strategy: Arc::new(Synchronous::default()),
+            worker: None,
         }
     }
 }

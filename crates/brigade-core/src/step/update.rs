@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burn::tensor::Tensor;
 
-use crate::dist::Pending;
+use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::Result;
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
@@ -52,40 +52,53 @@ where
         Ok(())
     }
 
-    /// Makes an outer step: all workers continue from the same values, and from the mean of their running state.
-    pub(crate) fn outer_step(&mut self, clock: &mut Clock) -> Result<()> {
-        let started = Instant::now();
-        let mut meeting = Vec::new();
+    /// Adds up what each of the `workers` gives for an outer step: by unit, where this rank updates it, or it is running state. It changes
+    /// nothing, so it can be begun again with others.
+    pub(crate) fn add_over_workers(
+        &mut self,
+        workers: &dyn Collectives,
+        clock: &mut Clock,
+    ) -> Result<Vec<(usize, Tensor<1>)>> {
+        let mut pending = Vec::new();
         for unit in 0..self.store.units.len() {
             let stored = &self.store.units[unit];
-            let pending = match () {
+            let begun = match () {
                 () if stored.is_updated() => {
                     let values = self.store.own_values(unit)?;
-                    self.update.begin_outer_step(unit, values)
+                    self.update.begin_outer_step(unit, values, workers)
                 }
-                () if stored.unit.running && self.store.groups.workers.size() > 1 => {
-                    Some(self.store.groups.workers.all_reduce(self.store.own_values(unit)?))
+                () if stored.unit.running && workers.size() > 1 => {
+                    Some(workers.all_reduce(self.store.own_values(unit)?))
                 }
                 () => None,
             };
-            meeting.extend(pending.map(|pending| (unit, pending)));
+            pending.extend(begun.map(|sum| (unit, sum)));
         }
+        let wait =
+            |(unit, sum): (usize, PendingTensor)| Ok((unit, clock.waiting("outer_step", || sum.wait())?));
+        pending.into_iter().map(wait).collect()
+    }
+
+    /// Makes an outer step: all workers continue from the same values, and from the mean of their running state.
+    pub(crate) fn update_over_workers(
+        &mut self,
+        sums: Vec<(usize, Tensor<1>)>,
+        workers: usize,
+        clock: &mut Clock,
+    ) -> Result<()> {
         let mut sent = Vec::new();
-        for (unit, pending) in meeting {
-            let sum = clock.waiting("outer_step", || pending.wait())?;
+        for (unit, sum) in sums {
             if self.store.units[unit].unit.running {
-                let mean = sum.div_scalar(self.store.groups.workers.size() as f64);
-                self.store.set_running(unit, mean);
+                self.store.set_running(unit, sum.div_scalar(workers as f64));
                 continue;
             }
-            let values = self.update.end_outer_step(unit, sum);
+            let values = self.update.end_outer_step(unit, sum, workers);
             sent.extend(self.store.send_tied_weights(unit, &values));
             self.store.set_own_values(unit, values);
         }
         self.give_new_values(sent, clock)?;
         self.bind_running()?;
         self.memory.optimizer.set(self.update.state_bytes());
-        clock.record(Activity::Phase("outer step"), Some(started));
         Ok(())
     }
 

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use burn::tensor::Tensor;
+
+use crate::dist::Collectives;
 use crate::error::{Error, Result};
-use crate::metrics::Clock;
+use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
 use crate::model::batch::Batch;
-use crate::step::engine::Engine;
+use crate::step::engine::{Engine, difference};
+use crate::step::inner_steps::InnerSteps;
 use crate::step::report::{OuterReport, StepReport};
 
 impl<I, O, T> Engine<I, O, T>
@@ -30,7 +34,7 @@ where
         }
         let (mut clock, traffic) = self.begin_step();
         let found = self.update_by(&batches, learning_rate, &mut clock)?;
-        self.inner_steps.add(&found);
+        self.inner_steps.add(found);
         (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
         Ok(())
     }
@@ -38,11 +42,6 @@ where
     /// Whether all workers meet at the end of a step.
     pub(crate) fn is_outer(&self, step: u64) -> bool {
         self.settings.strategy.inner_steps().is_none_or(|every| step.is_multiple_of(every))
-    }
-
-    /// Bytes that this rank has sent over the group in which workers meet.
-    fn sent_to_workers(&self) -> u64 {
-        self.store.groups.workers.traffic().values().map(|(_, bytes)| bytes).sum()
     }
 
     /// Fails between two outer steps, when each worker has values of its own.
@@ -56,22 +55,64 @@ where
         }
     }
 
-    /// Ends a worker's steps since the last outer one, of which this is the last, with an outer step. Gives the report on all steps of all workers.
-    pub(crate) fn end_inner_steps(&mut self, last: StepReport, clock: &mut Clock) -> Result<StepReport> {
+    /// Adds up what the workers give for an outer step, after the last of their [inner steps](Self::inner_step). `workers` are the ranks at
+    /// the same position in each worker's world. If it fails because a worker was lost, nothing has changed: it can be called again with the others.
+    ///
+    /// # Errors
+    /// If a collective fails, or no inner step has been made.
+    pub fn outer_sums(&mut self, workers: &dyn Collectives) -> Result<OuterSums> {
+        let mut clock = std::mem::take(&mut self.window.clock);
+        let sums = self.sums_over_workers(workers, &mut clock);
+        self.window.clock = clock;
+        sums
+    }
+
+    /// Makes an outer step along such sums. All ranks of the worker call it together, once all have them.
+    ///
+    /// # Errors
+    /// If a collective of this worker fails.
+    pub fn outer_step(&mut self, sums: OuterSums) -> Result<StepReport> {
+        let mut clock = std::mem::take(&mut self.window.clock);
+        let before = self.window.traffic_before.take().unwrap_or_else(|| self.store.groups.traffic());
+        let found = self.step_along(sums, &mut clock)?;
+        let traffic = difference(self.store.groups.traffic(), &before);
+        Ok(StepReport { clock, traffic, memory: self.memory(), ..found })
+    }
+
+    pub(crate) fn sums_over_workers(
+        &mut self,
+        workers: &dyn Collectives,
+        clock: &mut Clock,
+    ) -> Result<OuterSums> {
         let began = Instant::now();
-        let before = self.sent_to_workers();
-        self.inner_steps.add(&last);
-        let own = std::mem::take(&mut self.inner_steps);
-        let pending = self.store.groups.workers.all_gather_scalars(own.to_words(last.metrics.len()));
-        let all = clock.waiting("outer_step", || pending.wait())?;
-        let sum = |word: usize| all.iter().map(|words| words[word]).sum::<f64>();
+        let sent = || workers.traffic().values().map(|(_, bytes)| bytes).sum::<u64>();
+        let before = sent();
+        let Some(last) = &self.inner_steps.last else {
+            return Err(Error::Model("an outer step needs inner steps before it".into()));
+        };
+        let pending = workers.all_gather_scalars(self.inner_steps.to_words(last.metrics.len()));
+        let words = clock.waiting("outer_step", || pending.wait())?;
+        let made: f64 = words.iter().map(|words| words[0]).sum();
+        let sums = if made > 0.0 { self.add_over_workers(workers, clock)? } else { Vec::new() };
+        Ok(OuterSums { words, sums, workers: workers.size(), sent: sent() - before, began })
+    }
+
+    /// Makes an outer step. Gives the report on all inner steps of all workers since the one before.
+    pub(crate) fn step_along(&mut self, sums: OuterSums, clock: &mut Clock) -> Result<StepReport> {
+        let OuterSums { words, sums, workers, sent, began } = sums;
+        let started = Instant::now();
+        let InnerSteps { last, bubble, in_flight, .. } = std::mem::take(&mut self.inner_steps);
+        let Some(last) = last else {
+            return Err(Error::Model("an outer step needs inner steps before it".into()));
+        };
+        let sum = |word: usize| words.iter().map(|words| words[word]).sum::<f64>();
         let (made, skipped, targets, weight) = (sum(0), sum(1), sum(2), sum(3));
         if made > 0.0 {
-            self.outer_step(clock)?;
+            self.update_over_workers(sums, workers, clock)?;
+            clock.record(Activity::Phase("outer step"), Some(started));
         }
         let names = last.metrics.into_keys().enumerate();
-        let sent = self.sent_to_workers() - before;
-        let outer = OuterReport { skipped: skipped as u64, sent, time: began.elapsed() };
+        let outer = OuterReport { workers, skipped: skipped as u64, sent, time: began.elapsed() };
         let metrics: BTreeMap<_, _> = names.map(|(index, name)| (name, sum(6 + index) / weight)).collect();
         Ok(StepReport {
             loss: sum(4) / weight,
@@ -81,9 +122,20 @@ where
             target_weight: weight,
             skipped: made == 0.0,
             outer: Some(outer),
-            bubble: own.bubble,
-            in_flight: own.in_flight,
+            bubble,
+            in_flight,
             ..last
         })
     }
+}
+
+/// What an outer step is made of: sums over the workers.
+pub struct OuterSums {
+    /// What each worker found in its inner steps.
+    words: Vec<Vec<f64>>,
+    sums: Vec<(usize, Tensor<1>)>,
+    workers: usize,
+    /// Bytes that this rank sent.
+    sent: u64,
+    began: Instant,
 }

@@ -120,6 +120,9 @@ pub struct StepRecord {
 /// One outer step, in which workers met.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct OuterStepRecord {
+    /// How many workers took part; 0 if an older program did not say.
+    #[serde(default)]
+    pub workers: u64,
     /// Bytes that all ranks sent to other workers.
     pub bytes: u64,
     /// How long it took in seconds, with the wait for the slowest worker, on the rank on which that was longest.

@@ -57,7 +57,7 @@ where
                 let parts = self.shards_of(&gradients, server).filter(|_| !found.skipped);
                 sent.push(group.send(request.with(parts, &device), workers + server));
             }
-            self.inner_steps.add(&found);
+            self.inner_steps.add(found);
         }
         for server in 0..servers {
             sent.push(group.send(Request::Leave.with([], &device), workers + server));

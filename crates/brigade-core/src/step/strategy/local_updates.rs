@@ -1,7 +1,6 @@
 //! Workers that make updates of their own, and meet from time to time.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 
@@ -49,9 +48,9 @@ impl Strategy for LocalUpdates {
     }
 
     fn update(&self, optimizer: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
-        let DataParallel { workers, device, .. } = data;
+        let DataParallel { device, .. } = data;
         let outer = self.outer.clone().map(OuterUnits::new);
-        Box::new(LocalUpdate { inner: Optimizers::new(optimizer), outer, workers, device, units: Vec::new() })
+        Box::new(LocalUpdate { inner: Optimizers::new(optimizer), outer, device, units: Vec::new() })
     }
 }
 
@@ -59,7 +58,6 @@ impl Strategy for LocalUpdates {
 struct LocalUpdate {
     inner: Optimizers,
     outer: Option<OuterUnits>,
-    workers: Arc<dyn Collectives>,
     /// Where collectives take tensors from.
     device: Device,
     /// Where the own elements of each unit are stepped; none where that is elsewhere.
@@ -89,21 +87,26 @@ impl Update for LocalUpdate {
         self.inner.step(unit, learning_rate, values, gradient, scale)
     }
 
-    fn begin_outer_step(&mut self, unit: usize, values: Tensor<1>) -> Option<PendingTensor> {
+    fn begin_outer_step(
+        &mut self,
+        unit: usize,
+        values: Tensor<1>,
+        workers: &dyn Collectives,
+    ) -> Option<PendingTensor> {
         self.units[unit].as_ref()?;
         let told = match &mut self.outer {
             Some(outer) => outer.gradient(unit, values),
             None => values,
         };
-        Some(self.workers.all_reduce(told.to_device(&self.device)))
+        Some(workers.all_reduce(told.to_device(&self.device)))
     }
 
-    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>) -> Tensor<1> {
+    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>, workers: usize) -> Tensor<1> {
         let sum = match &self.units[unit] {
             Some(device) => sum.to_device(device),
             None => sum,
         };
-        let workers = self.workers.size() as f64;
+        let workers = workers as f64;
         match &mut self.outer {
             Some(outer) => outer.step(unit, sum, workers),
             None => sum.div_scalar(workers),

@@ -93,8 +93,6 @@ pub struct DataParallel {
     pub shard: Arc<dyn Collectives>,
     /// The ranks that have the same elements.
     pub replicate: Arc<dyn Collectives>,
-    /// The ranks that have the same elements in the other workers.
-    pub workers: Arc<dyn Collectives>,
     /// Where collectives take tensors from.
     pub device: Device,
     /// What is sharded.
@@ -211,17 +209,24 @@ pub trait Update: Send {
         scale: Option<f64>,
     ) -> Option<PendingTensor>;
 
-    /// Begins the outer step of a unit, after [as many updates](Strategy::inner_steps) of each worker: tells the other workers of this
-    /// one's values of the own elements. None where the unit is not updated here. All workers come here for the same units in the same
-    /// order.
-    fn begin_outer_step(&mut self, unit: usize, values: Tensor<1>) -> Option<PendingTensor> {
-        let _ = (unit, values);
+    /// Begins the outer step of a unit, after [as many updates](Strategy::inner_steps) of each worker: tells the `workers`, the ranks
+    /// that have the same elements in each of them, of this one's values of the own elements. None where the unit is not updated here. All
+    /// workers come here for the same units in the same order. If a worker is lost meanwhile, the others begin again: until the outer step
+    /// has [ended](Self::end_outer_step), nothing has changed.
+    fn begin_outer_step(
+        &mut self,
+        unit: usize,
+        values: Tensor<1>,
+        workers: &dyn Collectives,
+    ) -> Option<PendingTensor> {
+        let _ = (unit, values, workers);
         None
     }
 
-    /// Ends the outer step of a unit: from what [`begin_outer_step`](Self::begin_outer_step) gave to the values of the own elements that all workers continue with.
-    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>) -> Tensor<1> {
-        let _ = unit;
+    /// Ends the outer step of a unit over this many workers: from what [`begin_outer_step`](Self::begin_outer_step) gave to the values of the own
+    /// elements that all workers continue with.
+    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>, workers: usize) -> Tensor<1> {
+        let _ = (unit, workers);
         sum
     }
 

@@ -1,6 +1,7 @@
 //! Whether a node fits into the world of node 0.
 
 use super::message::Candidate;
+use crate::text_difference::first_difference;
 
 /// Why it does not.
 pub fn mismatch(own: &Candidate, other: &Candidate) -> Option<String> {
@@ -20,19 +21,9 @@ pub fn mismatch(own: &Candidate, other: &Candidate) -> Option<String> {
         let given = format!("--nproc-per-node is {nproc} there, and {} on node 0", own.nproc);
         return Some(format!("{given}; all nodes start the same number of ranks"));
     }
-    first_difference(&own.configuration, configuration)
-        .map(|difference| format!("its configuration differs from node 0's: {difference}"))
-}
-
-/// The first line in which two texts differ.
-fn first_difference(own: &str, other: &str) -> Option<String> {
-    if own == other {
-        return None;
-    }
-    let (own, other): (Vec<&str>, Vec<&str>) = (own.lines().collect(), other.lines().collect());
-    let at = (0..own.len().max(other.len())).find(|at| own.get(*at) != other.get(*at))?;
-    let shown = |lines: &[&str]| lines.get(at).map_or("nothing".to_owned(), |line| format!("`{line}`"));
-    Some(format!("{} there, {} on node 0", shown(&other), shown(&own)))
+    first_difference(&own.configuration, configuration).map(|(here, there)| {
+        format!("its configuration differs from node 0's: {there} there, {here} on node 0")
+    })
 }
 
 #[cfg(test)]

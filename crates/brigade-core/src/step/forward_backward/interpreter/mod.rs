@@ -81,6 +81,8 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     /// This rank's micro-batches between two updates, and how many of them were before this pass.
     pub per_update: usize,
     pub before: usize,
+    /// Micro-batches of the global batch that are those of workers before this one, in worlds of their own.
+    pub before_worker: usize,
     /// The number in the global batch of the first of them, where the mesh does not say.
     pub first: Option<usize>,
     /// The micro-batches; in an evaluation fewer than the schedule has, where other ranks have more.
@@ -198,7 +200,8 @@ where
         let number = match (training, self.first) {
             (true, Some(first)) => first + micro_batch,
             (true, None) => {
-                self.store.zero.micro_batch_number(mesh, rank, self.before + micro_batch, self.per_update)
+                let own = self.before + micro_batch;
+                self.before_worker + self.store.zero.micro_batch_number(mesh, rank, own, self.per_update)
             }
             (false, _) => micro_batch * mesh.size_over(&DATA) + mesh.position(rank, &DATA),
         };

@@ -1,0 +1,195 @@
+//! The coordinator of workers: its listener, and a thread for each worker.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use brigade_comm::{AuthToken, Channel};
+
+use super::meetings::Meetings;
+use super::message::{Answer, Introduction, Report, VERSION};
+use crate::error::{Error, Result};
+use crate::text_difference::first_difference;
+
+/// How long a caller may take to say who it is.
+const INTRODUCTION: Duration = Duration::from_secs(10);
+
+/// Connections at the same time; further ones are closed, and come again.
+const MOST_CALLS: usize = 4096;
+
+/// Between two looks for callers.
+const POLL: Duration = Duration::from_millis(10);
+
+/// Takes the workers' calls, and decides who meets, until it is dropped.
+pub struct Coordinator {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    token: AuthToken,
+    workers: usize,
+    host_timeout: Duration,
+    meetings: Mutex<Meetings>,
+    /// The first worker's, which all others must match.
+    first: Mutex<Option<Introduction>>,
+    calls: AtomicUsize,
+    closing: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Coordinator {
+    /// Takes calls of up to `workers` workers at `listener` from now on. Those that ask for a meeting wait for the others for up to `wait`; one
+    /// that is silent for `host_timeout` is gone.
+    ///
+    /// # Errors
+    /// If the listener or a thread cannot be used.
+    pub fn start(
+        listener: TcpListener,
+        token: AuthToken,
+        workers: usize,
+        wait: Duration,
+        host_timeout: Duration,
+    ) -> Result<Self> {
+        let failed = |operation| move |source| Error::System { operation, source };
+        listener.set_nonblocking(true).map_err(failed("listen for workers"))?;
+        let address = listener.local_addr().map_err(failed("listen for workers"))?;
+        let shared = Arc::new(Shared {
+            token,
+            workers,
+            host_timeout,
+            meetings: Mutex::new(Meetings::new(workers, wait)),
+            first: Mutex::new(None),
+            calls: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+        });
+        let listening = Arc::clone(&shared);
+        let thread =
+            thread::Builder::new().name("coordinator".into()).spawn(move || listening.listen(&listener));
+        Ok(Self { shared, address, thread: Some(thread.map_err(failed("start a thread"))?) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What has happened since this was asked before: who came and went, and who met.
+    pub fn take_notes(&self) -> Vec<String> {
+        lock(&self.shared.meetings).take_notes()
+    }
+
+    /// Whether a worker has made the run's last step, and none is there any more.
+    pub fn is_over(&self) -> bool {
+        lock(&self.shared.meetings).is_over(Instant::now())
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Shared {
+    fn listen(self: &Arc<Self>, listener: &TcpListener) {
+        while !self.closing.load(Ordering::SeqCst) {
+            let Ok((stream, _)) = listener.accept() else {
+                thread::sleep(POLL);
+                continue;
+            };
+            if self.calls.fetch_add(1, Ordering::SeqCst) >= MOST_CALLS {
+                self.calls.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
+            let shared = Arc::clone(self);
+            let started = thread::Builder::new().name("coordinator-call".into()).spawn(move || {
+                shared.attend(stream);
+                shared.calls.fetch_sub(1, Ordering::SeqCst);
+            });
+            if started.is_err() {
+                self.calls.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// One connection from its begin to its end. Whatever breaks it, the worker finds out and calls again.
+    fn attend(&self, stream: TcpStream) {
+        let Ok(mut channel) = Channel::accept(stream, &self.token) else { return };
+        let Some(Report::Introduction(who, base, status)) = receive(&mut channel, INTRODUCTION) else {
+            return;
+        };
+        let identity = (who.worker, who.incarnation);
+        if let Some(reason) = self.mismatch(&who) {
+            return send(&mut channel, &Answer::Refused { reason, again: false }, INTRODUCTION).unwrap_or(());
+        }
+        if let Err(refused) = lock(&self.meetings).enter(identity, base, status.clone()) {
+            return send(&mut channel, &refused, INTRODUCTION).unwrap_or(());
+        }
+        let mut said = (base, status);
+        while !self.closing.load(Ordering::SeqCst) {
+            let (base, status) = said;
+            let answer = lock(&self.meetings).hear(identity, base, status, Instant::now());
+            if send(&mut channel, &answer, self.host_timeout).is_none() {
+                break;
+            }
+            match receive(&mut channel, self.host_timeout) {
+                Some(Report::Status(base, status)) => said = (base, status),
+                _ => break,
+            }
+        }
+        lock(&self.meetings).lose(identity, Instant::now());
+    }
+
+    /// Why a worker does not fit to the others.
+    fn mismatch(&self, who: &Introduction) -> Option<String> {
+        if who.version != VERSION {
+            return Some(format!(
+                "its protocol has version {}, but the coordinator has {VERSION}",
+                who.version
+            ));
+        }
+        if who.workers != self.workers {
+            return Some(format!(
+                "--workers is {} there, and {} for the coordinator",
+                who.workers, self.workers
+            ));
+        }
+        if who.worker >= self.workers {
+            return Some(format!(
+                "--worker {} is not valid: it must be below --workers {}",
+                who.worker, self.workers
+            ));
+        }
+        let mut first = lock(&self.first);
+        let first = first.get_or_insert_with(|| who.clone());
+        if who.ranks != first.ranks {
+            let given =
+                format!("it has {} ranks, and worker {} has {}", who.ranks, first.worker, first.ranks);
+            return Some(format!("{given}; all workers have the same mesh"));
+        }
+        let difference = first_difference(&first.configuration, &who.configuration)?;
+        let (there, here) = difference;
+        Some(format!(
+            "its configuration is not that of the other workers: {here} there, {there} on worker {}",
+            first.worker
+        ))
+    }
+}
+
+fn send(channel: &mut Channel, answer: &Answer, wait: Duration) -> Option<()> {
+    channel.send(&serde_json::to_string(answer).ok()?, wait).ok()
+}
+
+fn receive(channel: &mut Channel, wait: Duration) -> Option<Report> {
+    serde_json::from_str(&channel.receive(wait).ok()?).ok()
+}

@@ -1,0 +1,237 @@
+//! A worker whose others are launches of their own: it meets those that are there, and goes on without those that are not.
+//!
+//! All ranks of a worker make the same decisions: rank 0 asks the [coordinator](brigade_launch::workers), and tells the others.
+
+mod replica;
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+use brigade_comm::host_identity;
+use brigade_launch::workers::{Answered, Base, Introduction, Meeting, Member, Request, Status};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{AgreedError, Interrupted};
+use crate::run::Session;
+use crate::world::all_gather_whole_text;
+
+pub(super) use self::replica::{Replica, exchange};
+use self::world::Listeners;
+pub(super) use self::world::OuterWorld;
+
+/// Between two looks of all ranks for a decision.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// This worker among the workers of a run.
+pub(super) struct ElasticWorker {
+    /// On rank 0: the connection to the coordinator.
+    member: Option<Member>,
+    /// The newest parameters that the workers had in common and this one has.
+    base: Base,
+    /// The number of the last request.
+    requests: u64,
+    /// The other contributors to the last meeting, and the world that this worker has with them.
+    world: OuterWorld,
+    /// Who took part in the last meeting.
+    took_part: Vec<usize>,
+}
+
+/// What rank 0 tells the others of this worker.
+#[derive(Serialize, Deserialize)]
+enum Decided {
+    Nothing,
+    Train,
+    Join,
+    Meet(Meeting),
+    Failed(String),
+    Interrupted,
+}
+
+/// What this worker is to do.
+pub(super) enum Decision {
+    /// To make inner steps.
+    Train,
+    /// To meet the others.
+    Meet(Meeting),
+}
+
+impl ElasticWorker {
+    /// This worker, if the settings name a coordinator. The `facts` must be the same on all workers, as the configuration.
+    pub(super) fn start(
+        session: &Session,
+        base: Base,
+        facts: &BTreeMap<String, String>,
+    ) -> anyhow::Result<Option<Self>> {
+        let (strategy, comm) = (&session.settings.strategy, &session.settings.comm);
+        if !strategy.is_elastic() {
+            return Ok(None);
+        }
+        let start = || {
+            let facts: String = facts.iter().map(|(what, text)| format!("{what} = {text}\n")).collect();
+            let introduction = Introduction {
+                version: brigade_launch::workers::VERSION,
+                worker: strategy.worker,
+                workers: strategy.workers,
+                ranks: session.world_size(),
+                host: host_identity(),
+                configuration: crate::world::shared_by_workers(&session.config)? + &facts,
+                incarnation: incarnation(),
+            };
+            let [wait, silence] =
+                [comm.init_timeout_seconds, comm.host_timeout_seconds].map(Duration::from_secs_f64);
+            let token = session.token.clone();
+            anyhow::Ok(Member::start(strategy.coordinator.clone(), token, introduction, base, wait, silence)?)
+        };
+        let member = (session.rank() == 0).then(start).transpose()?;
+        Ok(Some(Self { member, base, requests: 0, world: OuterWorld::Alone, took_part: Vec::new() }))
+    }
+
+    /// Whether this worker starts with inner steps, or is to [ask](Self::ask) for newer parameters first. All ranks call it.
+    pub(super) fn is_current(&mut self, session: &Session) -> anyhow::Result<bool> {
+        self.set(Status::Starting);
+        match self.decision(session, "asking the coordinator of the workers")? {
+            Decided::Join => Ok(false),
+            _ => {
+                self.set(Status::Training);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Asks for a meeting after `step` steps. All ranks call it.
+    ///
+    /// # Errors
+    /// If the coordinator refuses this worker or cannot be reached, the run was interrupted, or a rank failed.
+    pub(super) fn ask(&mut self, session: &Session, step: u64) -> anyhow::Result<(Decision, Listeners)> {
+        self.requests += 1;
+        let mut listeners = Listeners::default();
+        if let Some(member) = &self.member {
+            let address = member.address().context("the coordinator of the workers was never reached")?;
+            listeners = Listeners::open(address)?;
+            let [sums, transfer] = listeners.endpoints(address)?;
+            let world = self.world.meeting();
+            let request = Request { number: self.requests, step, sums, transfer, world };
+            member.set(self.base, Status::Waiting(request));
+        }
+        match self.decision(session, &format!("step {step}: waiting for the other workers"))? {
+            Decided::Meet(meeting) => {
+                self.set(Status::Meeting(meeting.id));
+                Ok((Decision::Meet(meeting), listeners))
+            }
+            _ => {
+                self.set(Status::Training);
+                Ok((Decision::Train, listeners))
+            }
+        }
+    }
+
+    /// The world of the contributors to a meeting, as far as there are several. All ranks call it.
+    ///
+    /// # Errors
+    /// On all ranks of this worker, if it cannot be formed; the others then ask again as well.
+    pub(super) fn meet(
+        &mut self,
+        session: &Session,
+        meeting: &Meeting,
+        listeners: &mut Listeners,
+    ) -> anyhow::Result<&OuterWorld> {
+        if !(meeting.keeps_world && self.world.meeting() > 0) {
+            self.world = OuterWorld::Alone;
+            let listener = listeners.sums.take();
+            self.world = OuterWorld::of(session, meeting.id, &meeting.contributors, &meeting.sums, listener)?;
+        }
+        Ok(&self.world)
+    }
+
+    /// Gives up the world of the contributors, of whom one was lost.
+    pub(super) fn leave(&mut self) {
+        self.world = OuterWorld::Alone;
+    }
+
+    /// This worker has the parameters that a meeting resulted in. Gives a line on who took part, where they are others than before.
+    pub(super) fn has_met(&mut self, session: &Session, meeting: &Meeting) -> Option<String> {
+        self.base = meeting.base();
+        self.set(Status::Training);
+        let workers = session.settings.strategy.workers;
+        let before = std::mem::replace(&mut self.took_part, meeting.contributors.clone());
+        let changed = before != self.took_part && !(before.is_empty() && self.took_part.len() == workers);
+        let list = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        let missing: Vec<usize> = (0..workers).filter(|worker| !self.took_part.contains(worker)).collect();
+        changed.then(|| match missing.is_empty() {
+            true => format!("step {}: all {workers} workers met", meeting.step),
+            false => format!(
+                "step {}: {} of {workers} workers met; missing: {}",
+                meeting.step,
+                self.took_part.len(),
+                list(&missing)
+            ),
+        })
+    }
+
+    /// The last step is made. Waits until the other contributors have all that this worker sends.
+    pub(super) fn finish(mut self) {
+        std::mem::replace(&mut self.world, OuterWorld::Alone).shut_down();
+        self.set(Status::Done);
+    }
+
+    fn set(&self, status: Status) {
+        if let Some(member) = &self.member {
+            member.set(self.base, status);
+        }
+    }
+
+    /// What the coordinator says to what this worker asks; all ranks get the same.
+    fn decision(&self, session: &Session, what: &str) -> anyhow::Result<Decided> {
+        loop {
+            session.heartbeat.send(what);
+            let own = match &self.member {
+                _ if session.check_interrupt().is_err() => Decided::Interrupted,
+                None => Decided::Nothing,
+                Some(member) => match member.decision(LOOK) {
+                    Ok(None) => Decided::Nothing,
+                    Ok(Some(Answered::Train)) => Decided::Train,
+                    Ok(Some(Answered::Join)) => Decided::Join,
+                    Ok(Some(Answered::Meet(meeting))) => Decided::Meet(meeting),
+                    Err(error) => Decided::Failed(error.to_string()),
+                },
+            };
+            let all = all_gather_whole_text(session.group(), &serde_json::to_string(&own)?)?;
+            let mut first = Decided::Nothing;
+            for (rank, text) in all.iter().enumerate() {
+                match serde_json::from_str(text)? {
+                    Decided::Interrupted => return Err(Interrupted.into()),
+                    found if rank == 0 => first = found,
+                    _ => {}
+                }
+            }
+            match first {
+                Decided::Nothing => {}
+                Decided::Failed(why) => return Err(AgreedError(why).into()),
+                decided => return Ok(decided),
+            }
+        }
+    }
+}
+
+/// Whether something went well on all ranks of this worker: what one of them lacks, all do without.
+///
+/// # Errors
+/// If a rank failed.
+pub(super) fn all_agree(session: &Session, is_well: bool) -> anyhow::Result<bool> {
+    let all = session.collectives().all_gather_scalars(vec![f64::from(u8::from(is_well))]).wait()?;
+    Ok(all.iter().all(|words| words[0] == 1.0))
+}
+
+/// A number that no other process with this worker's number has had.
+fn incarnation() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) ^ u64::from(std::process::id()).rotate_left(32)
+}
+
+/// How long ranks may take to form a world: those who meet are all there, or lost.
+fn forming(session: &Session) -> Duration {
+    const MOST: Duration = Duration::from_secs(30);
+    Duration::from_secs_f64(session.settings.comm.init_timeout_seconds).min(MOST)
+}
