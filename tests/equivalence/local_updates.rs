@@ -32,7 +32,7 @@ pub fn diloco(inner_steps: u64, dtype: Float) -> Arc<dyn Strategy> {
 }
 
 /// Workers with every mesh inside.
-fn rows(base: &Row) -> Vec<Row> {
+pub fn rows(base: &Row) -> Vec<Row> {
     let meshes = [(1, 1, 0), (1, 2, 0), (1, 2, 1), (2, 1, 0), (2, 2, 3), (1, 4, 2)];
     let row = |(pp, dp, stage)| Row {
         workers: WORKERS,
@@ -110,7 +110,7 @@ fn one_after_another(row: &Row, inner_steps: u64, averages: bool) -> Vec<NamedTe
 }
 
 /// Runs a row on its mesh; gives each rank's reports and weights.
-fn run(row: &Row) -> Vec<(Vec<StepReport>, Vec<NamedTensor>)> {
+pub fn run(row: &Row) -> Vec<(Vec<StepReport>, Vec<NamedTensor>)> {
     on_mesh(&row.mesh(), |groups| {
         let (rank, ranks) = (groups.world().rank(), groups.world().size());
         let mut engine = row.engine(groups.clone()).unwrap();

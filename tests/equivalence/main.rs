@@ -13,6 +13,7 @@ mod compressed;
 mod context;
 mod decoders;
 mod dropout;
+mod elastic_workers;
 mod encoders;
 mod footprint;
 mod frozen;

@@ -33,6 +33,8 @@ pub struct Row {
     pub device: Device,
     /// Each with a mesh of the others.
     pub workers: usize,
+    /// Where its world is one worker of several: its number.
+    pub worker: Option<usize>,
     pub pp: usize,
     pub dp: usize,
     /// Replicas of the `dp` ranks.
@@ -68,6 +70,7 @@ impl Default for Row {
         Self {
             device: brigade_cpu::device(),
             workers: 1,
+            worker: None,
             pp: 1,
             dp: 1,
             replicate: 1,
@@ -184,6 +187,7 @@ impl Row {
             offload: self.offload.then(brigade_cpu::device),
             sum_group: self.sum_group,
             strategy: self.strategy.clone(),
+            worker: self.worker,
             ..EngineSettings::default()
         };
         let mut model = config.model(5, &self.device).unwrap().metric("target_logit", target_logits);

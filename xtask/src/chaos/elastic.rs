@@ -82,7 +82,7 @@ pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32) -> Result<Coun
             brigade,
             folder,
             name: format!("elastic-{number}"),
-            port: free_port()?,
+            port: super::free_port()?,
             choices: Choices::new(seed, number),
         };
         let most = u64::from(enough - counts.changes()).min(MOST_CHANGES);
@@ -104,11 +104,6 @@ fn settings(keep: usize) -> String {
          --set model.sequence_length=32 --steps {STEPS} --micro-batch-size 1 --global-batch-size 8 \
          --set train.validate_every=0 --set train.validation_samples=4 --checkpoint-every 25 --keep {keep}"
     )
-}
-
-fn free_port() -> Result<u16> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
-    Ok(listener.local_addr()?.port())
 }
 
 struct Run<'a> {

@@ -4,6 +4,7 @@
 //!   kills.
 //! - [`races`], with `--races`: commands that users start in the same folder at once, some of which are killed.
 //! - [`elastic`], with `--elastic`: nodes that leave and come back.
+//! - [`workers`], with `--workers`: workers of DiLoCo that leave and join while the others train on.
 //!
 //! All choices depend on `--seed` and the run's number alone, so that `--run` repeats a run. What the machine does in between
 //! is not the same each time.
@@ -14,6 +15,7 @@ mod kills;
 mod process;
 mod races;
 mod run;
+mod workers;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -36,8 +38,11 @@ pub struct Args {
     /// Instead of killing training: change the nodes of elastic runs, --times times.
     #[arg(long, conflicts_with_all = ["kills", "run", "races"])]
     elastic: bool,
-    /// How many nodes leave and come back, with --elastic.
-    #[arg(long, value_name = "N", default_value_t = 12, requires = "elastic", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// Instead of killing training: change the workers of DiLoCo runs, --times times.
+    #[arg(long, conflicts_with_all = ["kills", "run", "races", "elastic"])]
+    workers: bool,
+    /// How many nodes or workers leave and come back, with --elastic or --workers.
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     times: u32,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -75,6 +80,11 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{counts}seconds           {:.0}", begin.elapsed().as_secs_f64());
         return remove(&folder);
     }
+    if args.workers {
+        let counts = workers::run(&brigade, &folder, args.seed, args.times)?;
+        println!("{counts}seconds           {:.0}", begin.elapsed().as_secs_f64());
+        return remove(&folder);
+    }
     let reference = Reference::train(&brigade, &folder, STEPS)?;
     let setup = Setup { brigade, folder, seed: args.seed, meshes: mesh::up_to(args.nproc), reference };
     let mut counts = Counts::default();
@@ -88,6 +98,11 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     remove(&setup.folder)
+}
+
+fn free_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
+    Ok(listener.local_addr()?.port())
 }
 
 fn remove(folder: &Path) -> Result<()> {

@@ -7,4 +7,5 @@ mod endings;
 mod exhaustion;
 mod shared_folders;
 mod survival;
+mod workers;
 mod worlds;

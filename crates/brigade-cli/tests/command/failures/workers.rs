@@ -1,0 +1,147 @@
+//! Workers that are launches of their own, and their coordinator.
+
+use crate::place::{Done, Place, Running};
+
+const RUN: &str = "--strategy diloco --workers 2 --set train.validate_every=0";
+
+/// A coordinator, and the workers that know it.
+struct Workers<'a> {
+    place: &'a Place,
+    line: &'a str,
+    endpoint: String,
+    coordinator: Running,
+}
+
+impl<'a> Workers<'a> {
+    fn new(place: &'a Place, line: &'a str, wait: &str) -> Self {
+        let line_of = format!("coordinate --workers 2 --host 127.0.0.1 --port 0 --wait-seconds {wait}");
+        let mut coordinator = place.start(place.brigade(&line_of).env("BRIGADE_TOKEN", TOKEN));
+        let endpoint = coordinator.until("it says where it listens", |coordinator| {
+            let said = coordinator.said();
+            Some(said.lines().next()?.split_once(" at ")?.1.to_owned()).filter(|_| said.contains('\n'))
+        });
+        Self { place, line, endpoint, coordinator }
+    }
+
+    fn start(&self, worker: usize, extra: &str) -> Running {
+        let Self { place, line, endpoint, .. } = self;
+        let line = format!("{RUN} {line} --worker {worker} --coordinator {endpoint} --out w{worker} {extra}");
+        place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN))
+    }
+
+    fn said(&self) -> String {
+        self.coordinator.said()
+    }
+}
+
+const TOKEN: &str = "a-secret-for-these-tests";
+
+fn well(running: Running) -> Done {
+    let done = running.wait();
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    done
+}
+
+#[test]
+fn workers_that_find_each_other_train_to_the_bits_of_one_world() {
+    for mesh in ["--nproc-per-node 1", "--nproc-per-node 2 --pp 2", "--nproc-per-node 2 --zero 3"] {
+        let place = Place::new();
+        let line = format!("--inner-steps 5 --micro-batch-size 1 {mesh}");
+        let workers = Workers::new(&place, &line, "30");
+        for running in [workers.start(0, ""), workers.start(1, "")] {
+            well(running);
+        }
+        let said = well(workers.coordinator).out;
+        assert!(said.contains("outer step after step 10: workers 0, 1"), "{said}");
+        let ranks = mesh.replace("node 1", "node 2").replace("node 2 -", "node 4 -");
+        place.succeed(
+            &mut place.train(&format!("{RUN} --inner-steps 5 --micro-batch-size 1 {ranks} --out a")),
+        );
+        for worker in ["w0", "w1"] {
+            assert!(
+                place.read(&format!("{worker}/model.safetensors")) == place.read("a/model.safetensors"),
+                "{mesh}"
+            );
+            let [own, all] = [worker, "a"].map(|run| {
+                let last = place.metrics(run).pop().unwrap();
+                (last["loss"].clone(), last["validation_loss"].clone(), last["outer_step"]["workers"].clone())
+            });
+            assert_eq!(own, all);
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_dies_is_left_behind_and_takes_over_what_the_others_have() {
+    for mesh in ["--nproc-per-node 1", "--nproc-per-node 2 --pp 2"] {
+        let place = Place::new();
+        let line = format!("--inner-steps 5 --micro-batch-size 1 --steps 2500 {mesh}");
+        let mut workers = Workers::new(&place, &line, "30");
+        let mut first = workers.start(0, "");
+        let second = workers.start(1, "");
+        let seen = |workers: &mut Workers<'_>, what: &str| {
+            let said = |coordinator: &mut Running| coordinator.said().contains(what).then_some(());
+            workers.coordinator.until(what, said);
+        };
+        seen(&mut workers, "outer step after step 50: workers 0, 1");
+        drop(second);
+        seen(&mut workers, "worker 1 is gone");
+        let before = workers.said().matches("workers 0\n").count();
+        first.until("it goes on alone", |_| {
+            (workers.said().matches("workers 0\n").count() > before + 2).then_some(())
+        });
+        // It starts from nothing, since it has no checkpoint.
+        let second = workers.start(1, "--overwrite");
+        seen(&mut workers, "workers 0; 1 given the result");
+        let done = [first, second].map(well);
+        assert!(done[0].err.contains("missing: 1"), "{}", done[0].err);
+        assert!(done[1].err.contains("taken over what the other workers have"), "{}", done[1].err);
+        assert!(place.read("w0/model.safetensors") == place.read("w1/model.safetensors"), "{mesh}");
+        let said = well(workers.coordinator).out;
+        assert!(said.contains("outer step after step 2500: workers 0, 1"), "{said}");
+    }
+}
+
+#[test]
+fn a_worker_that_is_late_or_does_not_fit_is_told_so() {
+    let place = Place::new();
+    let workers = Workers::new(&place, "--nproc-per-node 1 --inner-steps 5", "0");
+    well(workers.start(0, ""));
+    let late = workers.start(1, "").wait();
+    assert_eq!(late.code, Some(1));
+    assert!(late.err.contains("have ended the run after step 10 without this one"), "{}", late.err);
+    let other = workers.start(0, "--set train.seed=7 --overwrite").wait();
+    assert_eq!(other.code, Some(1));
+    assert!(other.err.contains("`seed = 7` there"), "{}", other.err);
+    well(workers.coordinator);
+}
+
+#[test]
+fn wrong_settings_of_workers_are_refused_before_anything_starts() {
+    let place = Place::new();
+    let refused = |line: &str, says: &str| {
+        let done = place.run(&mut place.train(line));
+        assert_eq!(done.code, Some(2), "{line}: {}", done.err);
+        assert!(done.err.contains(says), "{line}: {}", done.err);
+    };
+    let at = "--coordinator 127.0.0.1:29600 --inner-steps 5";
+    refused("--worker 1", "strategy.worker (--worker)");
+    refused("--coordinator 127.0.0.1:29600", "only --strategy local-sgd and diloco");
+    refused(&format!("--strategy diloco {at}"), "must say how many workers");
+    refused(
+        &format!("--strategy diloco --workers 2 --worker 2 {at}"),
+        "below strategy.workers (--workers) = 2",
+    );
+    refused("--strategy diloco --workers 2 --inner-steps 5 --coordinator here", "it must be host:port");
+    refused(
+        &format!("--strategy diloco --workers 2 --set checkpoint.keep_best=true {at}"),
+        "checkpoint.keep_best",
+    );
+    let done = place.run(&mut place.brigade("coordinate --workers 2 --port 0"));
+    assert_eq!(done.code, Some(2));
+    assert!(
+        done.err.contains("BRIGADE_TOKEN is not set: the workers are launches of their own"),
+        "{}",
+        done.err
+    );
+}
