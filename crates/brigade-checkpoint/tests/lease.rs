@@ -49,93 +49,98 @@ fn take(place: &str, me: &Holder, said: &mut Vec<String>) -> Result<brigade_chec
 #[test]
 fn a_holder_that_lives_is_named_to_all_others_until_it_gives_the_place_back() {
     let folder = tempfile::tempdir().unwrap();
-    for place in places(&folder) {
-        let mut said = Vec::new();
-        let first = take(&place, &holder(1), &mut said).unwrap();
-        assert!(said.is_empty(), "{said:?}");
-        first.watch(|| serde_json::json!({ "step": 7 }), |_| {}, |_| {});
-        // Longer than it lasts without a renewal.
-        thread::sleep(SHORT + Duration::from_secs(2));
-        let begin = Instant::now();
-        let error = take(&place, &holder(2), &mut said).err().unwrap().to_string();
-        assert!(begin.elapsed() < SHORT, "{:?}", begin.elapsed());
-        let who = "process 1 on host node-7 (folder /runs/a) since 2026-05-28 20:26:40 UTC";
-        assert!(error.contains(&place) && error.contains(who), "{error}");
-        assert!(said[0].contains(who) && said[0].contains("waiting up to"), "{said:?}");
-        let found = look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap();
-        assert!(found.is_held() && found.record.status["step"] == 7, "{found:?}");
-        first.release("finished").unwrap();
-        let found = look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap();
-        assert!(!found.is_held() && found.record.ended.as_deref() == Some("finished"), "{found:?}");
-        said.clear();
-        drop(take(&place, &holder(2), &mut said).unwrap());
-        drop(take(&place, &holder(3), &mut said).unwrap());
-        assert!(said.is_empty(), "{said:?}");
-        let names = lease_place(&place).unwrap().names().unwrap();
-        assert_eq!(names, ["00000003.json"], "nothing else is left");
-    }
+    places(&folder).iter().for_each(|place| a_holder_that_lives(place));
+}
+
+fn a_holder_that_lives(place: &str) {
+    let mut said = Vec::new();
+    let first = take(place, &holder(1), &mut said).unwrap();
+    assert!(said.is_empty(), "{said:?}");
+    first.watch(|| serde_json::json!({ "step": 7 }), |_| {}, |_| {});
+    // Longer than it lasts without a renewal.
+    thread::sleep(SHORT + Duration::from_secs(2));
+    let begin = Instant::now();
+    let error = take(place, &holder(2), &mut said).err().unwrap().to_string();
+    assert!(begin.elapsed() < SHORT, "{:?}", begin.elapsed());
+    let who = "process 1 on host node-7 (folder /runs/a) since 2026-05-28 20:26:40 UTC";
+    assert!(error.contains(place) && error.contains(who), "{error}");
+    assert!(said[0].contains(who) && said[0].contains("waiting up to"), "{said:?}");
+    let found = look_at_lease(&*lease_place(place).unwrap()).unwrap().unwrap();
+    assert!(found.is_held() && found.record.status["step"] == 7, "{found:?}");
+    first.release("finished").unwrap();
+    let found = look_at_lease(&*lease_place(place).unwrap()).unwrap().unwrap();
+    assert!(!found.is_held() && found.record.ended.as_deref() == Some("finished"), "{found:?}");
+    said.clear();
+    drop(take(place, &holder(2), &mut said).unwrap());
+    drop(take(place, &holder(3), &mut said).unwrap());
+    assert!(said.is_empty(), "{said:?}");
+    let names = lease_place(place).unwrap().names().unwrap();
+    assert_eq!(names, ["00000003.json"], "nothing else is left");
 }
 
 #[test]
 fn a_silent_holder_is_replaced_by_exactly_one_and_not_before_its_time() {
     let folder = tempfile::tempdir().unwrap();
-    for place in places(&folder) {
-        dead(&*lease_place(&place).unwrap(), "");
-        let (begin, barrier) = (Instant::now(), Barrier::new(4));
-        let taken = thread::scope(|scope| {
-            let race = |pid| {
-                let (place, barrier) = (&place, &barrier);
-                scope.spawn(move || {
-                    barrier.wait();
-                    let taken = take(place, &holder(pid), &mut Vec::new());
-                    let waited = begin.elapsed();
-                    // All others have met it before it gives the place back.
-                    taken.map(|lease| {
-                        thread::sleep(3 * SHORT);
-                        drop(lease);
-                        waited
-                    })
+    places(&folder).iter().for_each(|place| a_silent_holder(place));
+}
+
+fn a_silent_holder(place: &str) {
+    dead(&*lease_place(place).unwrap(), "");
+    let (begin, barrier) = (Instant::now(), Barrier::new(4));
+    let taken = thread::scope(|scope| {
+        let race = |pid| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                let taken = take(place, &holder(pid), &mut Vec::new());
+                let waited = begin.elapsed();
+                // All others have met it before it gives the place back.
+                taken.map(|lease| {
+                    thread::sleep(3 * SHORT);
+                    drop(lease);
+                    waited
                 })
-            };
-            let threads: Vec<_> = (2..6).map(race).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
-        });
-        let won: Vec<&Duration> = taken.iter().filter_map(|taken| taken.as_ref().ok()).collect();
-        assert_eq!(won.len(), 1, "{taken:?}");
-        assert!(*won[0] >= SHORT, "{won:?}");
-        let lost = taken.iter().filter_map(|taken| taken.as_ref().err());
-        assert!(lost.clone().all(|error| matches!(error, Error::Held { .. })), "{taken:?}");
-    }
+            })
+        };
+        let threads: Vec<_> = (2..6).map(race).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    let won: Vec<&Duration> = taken.iter().filter_map(|taken| taken.as_ref().ok()).collect();
+    assert_eq!(won.len(), 1, "{taken:?}");
+    assert!(*won[0] >= SHORT, "{won:?}");
+    let lost = taken.iter().filter_map(|taken| taken.as_ref().err());
+    assert!(lost.clone().all(|error| matches!(error, Error::Held { .. })), "{taken:?}");
 }
 
 #[test]
 fn whoever_has_the_lock_of_a_holder_before_it_does_not_wait() {
     let folder = tempfile::tempdir().unwrap();
-    for place in places(&folder) {
-        dead(&*lease_place(&place).unwrap(), "boot:1:2");
-        let (mut said, me) = (Vec::new(), Holder { lock: "boot:1:2".into(), ..holder(2) });
-        drop(take(&place, &me, &mut said).unwrap());
-        assert!(said.is_empty(), "{said:?}");
-    }
+    places(&folder).iter().for_each(|place| the_lock_of_a_holder(place));
+}
+
+fn the_lock_of_a_holder(place: &str) {
+    dead(&*lease_place(place).unwrap(), "boot:1:2");
+    let (mut said, me) = (Vec::new(), Holder { lock: "boot:1:2".into(), ..holder(2) });
+    drop(take(place, &me, &mut said).unwrap());
+    assert!(said.is_empty(), "{said:?}");
 }
 
 #[test]
 fn a_holder_that_was_replaced_is_told_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    for place in places(&folder) {
-        let lease = take(&place, &holder(1), &mut Vec::new()).unwrap();
-        let (lost, told) = channel();
-        lease.watch(|| serde_json::Value::Null, move |text| lost.send(text.to_owned()).unwrap(), |_| {});
-        dead(&*lease_place(&place).unwrap(), "");
-        let text = told.recv_timeout(Duration::from_secs(30)).unwrap();
-        assert!(
-            text.contains(&place) && text.contains("was taken over by process 1 on host node-7"),
-            "{text}"
-        );
-        lease.release("finished").unwrap();
-        let found = look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap();
-        assert_eq!(found.record.ended, None);
-    }
+    places(&folder).iter().for_each(|place| a_replaced_holder(place));
+}
+
+fn a_replaced_holder(place: &str) {
+    let lease = take(place, &holder(1), &mut Vec::new()).unwrap();
+    let (lost, told) = channel();
+    lease.watch(|| serde_json::Value::Null, move |text| lost.send(text.to_owned()).unwrap(), |_| {});
+    dead(&*lease_place(place).unwrap(), "");
+    let text = told.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert!(text.contains(place) && text.contains("was taken over by process 1 on host node-7"), "{text}");
+    lease.release("finished").unwrap();
+    let found = look_at_lease(&*lease_place(place).unwrap()).unwrap().unwrap();
+    assert_eq!(found.record.ended, None);
 }
 
 #[test]
@@ -146,4 +151,71 @@ fn a_lease_that_is_not_whole_is_waited_for_like_any_other() {
     let (begin, mut said) = (Instant::now(), Vec::new());
     drop(take(place, &holder(2), &mut said).unwrap());
     assert!(begin.elapsed() >= SHORT && said[0].contains("an unknown process"), "{said:?}");
+}
+
+#[cfg(feature = "object-store")]
+mod real_stores {
+    use brigade_testing::{ABSENT, BUCKET, FORBIDDEN, Fault, Protocol, READ_ONLY, StoreServer};
+
+    use super::*;
+
+    fn server(protocol: Protocol) -> StoreServer {
+        let server = StoreServer::start(protocol, &[]);
+        // SAFETY: this test is the only one of its process, and no client is there yet.
+        unsafe { server.enter() };
+        server
+    }
+
+    /// The four tests at once, on a store that is healthy, and on one that fails in all ways in turn: for less time than a lease lasts.
+    fn leases(protocol: Protocol) {
+        let server = server(protocol);
+        const FAULTS: [Fault; 3] = [Fault::Status(503), Fault::LostRequest, Fault::LostAnswer];
+        for (round, faults) in [&[][..], &FAULTS].into_iter().enumerate() {
+            server.proxy().plan(move |request| match (request.number % 4, faults.len()) {
+                (3, 1..) => faults[request.number / 4 % faults.len()],
+                _ => Fault::None,
+            });
+            let tests: [(&str, fn(&str)); 4] = [
+                ("lives", a_holder_that_lives),
+                ("silent", a_silent_holder),
+                ("lock", the_lock_of_a_holder),
+                ("replaced", a_replaced_holder),
+            ];
+            thread::scope(|scope| {
+                for (name, test) in tests {
+                    let place = server.url(BUCKET, &format!("{round}/{name}"));
+                    scope.spawn(move || test(&place));
+                }
+            });
+        }
+    }
+
+    #[test]
+    #[ignore = "needs the servers of `cargo xtask test-stores`"]
+    fn a_place_in_a_real_s3_has_one_holder_whatever_becomes_of_requests() {
+        leases(Protocol::S3);
+    }
+
+    #[test]
+    #[ignore = "needs the servers of `cargo xtask test-stores`"]
+    fn a_place_in_a_real_gcs_has_one_holder_whatever_becomes_of_requests() {
+        leases(Protocol::Gcs);
+    }
+
+    #[test]
+    #[ignore = "needs the servers of `cargo xtask test-stores`"]
+    fn a_real_bucket_that_may_not_be_written_is_refused_at_once_and_in_one_line() {
+        let server = server(Protocol::S3);
+        for (bucket, said) in
+            [(FORBIDDEN, "no right"), (READ_ONLY, "no right"), (ABSENT, "the bucket does not exist")]
+        {
+            let begin = Instant::now();
+            let place = server.url(bucket, "run");
+            let error = take(&place, &holder(1), &mut Vec::new()).err().unwrap().to_string();
+            assert!(error.contains(said) && error.contains(&place), "{error}");
+            assert!(!error.contains(['\n', '<']), "{error}");
+            assert!(server.secrets().iter().all(|secret| !error.contains(secret)), "{error}");
+            assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -14,9 +14,11 @@ use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
-use crate::error::text;
+use crate::fetch::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::location::{Location, Scheme};
+use crate::reason::{is_without_bucket, one_line, reason, was_cut};
 use crate::{Error, Result};
 
 /// A request is given up, and made again, when it takes longer than this part of the deadline, or than [`LONGEST_REQUEST`].
@@ -51,7 +53,7 @@ impl Client {
     /// [`Error::Url`] where the store cannot be set up.
     pub fn open(location: &Location, deadline: Duration) -> Result<Self> {
         let wrong =
-            |error: object_store::Error| Error::Url { url: location.to_string(), message: text(&error) };
+            |error: object_store::Error| Error::Url { url: location.to_string(), message: one_line(&error) };
         let longest = (deadline / REQUESTS_A_DEADLINE).min(LONGEST_REQUEST);
         let plain = location.as_url().scheme() == "http";
         let options = ClientOptions::new().with_timeout(longest).with_allow_http(plain);
@@ -118,21 +120,52 @@ impl Client {
         format!("{}/{path}", self.root)
     }
 
-    /// Runs an operation until it ends, or until the deadline. `None` where there is no such object.
+    /// As [`Self::retry`]. `None` where there is no such object.
     ///
     /// # Errors
-    /// [`Error::Failed`] with `operation` and the URL of `path`.
-    pub fn find<T>(
+    /// [`Error::Failed`] with `operation` and the URL of `path`, also where there is no such bucket.
+    pub fn find<T, F: Future<Output = object_store::Result<T>>>(
         &self,
         operation: &'static str,
         path: &Path,
-        work: impl Future<Output = object_store::Result<T>>,
+        mut work: impl FnMut() -> F,
     ) -> Result<Option<T>> {
+        self.retry(operation, path, || {
+            let begun = work();
+            async {
+                match begun.await {
+                    Ok(found) => Ok(Some(found)),
+                    Err(error @ object_store::Error::NotFound { .. }) if !is_without_bucket(&error) => {
+                        Ok(None)
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        })
+    }
+
+    /// Runs an operation that may be done twice until it ends, or until the deadline: once more wherever the connection was cut, which leaves
+    /// open whether it was done.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with `operation` and the URL of `path`.
+    pub fn retry<T, F: Future<Output = object_store::Result<T>>>(
+        &self,
+        operation: &'static str,
+        path: &Path,
+        mut work: impl FnMut() -> F,
+    ) -> Result<T> {
+        let begin = Instant::now();
         self.wait(operation, path, async {
-            match work.await {
-                Ok(found) => Ok(Some(found)),
-                Err(object_store::Error::NotFound { .. }) => Ok(None),
-                Err(error) => Err(error),
+            let mut pause = FIRST_PAUSE;
+            loop {
+                match work().await {
+                    Err(error) if was_cut(&error) && begin.elapsed() < self.deadline => {
+                        sleep(pause).await;
+                        pause = (2 * pause).min(LONGEST_PAUSE);
+                    }
+                    ended => return ended,
+                }
             }
         })
     }
@@ -151,7 +184,7 @@ impl Client {
         // The operation's own retries end at the deadline, and then say why.
         let longest = self.deadline + LONGEST_REQUEST.min(self.deadline);
         match self.runtime.handle.block_on(async { tokio::time::timeout(longest, work).await }) {
-            Ok(result) => result.map_err(|error| failed(text(&error))),
+            Ok(result) => result.map_err(|error| failed(reason(&error))),
             Err(_) => Err(failed(format!("no answer within {} s", longest.as_secs()))),
         }
     }

@@ -37,25 +37,3 @@ pub enum Error {
         message: String,
     },
 }
-
-/// What an error says, with its innermost cause where the outer ones do not mention it.
-pub(crate) fn text(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    let innermost = cause.to_string();
-    if !text.contains(&innermost) {
-        text = format!("{text}: {innermost}");
-    }
-    // Stores answer with whole pages.
-    let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST_CHARACTERS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
-}
-
-/// A longer answer of a store is cut.
-const MOST_CHARACTERS: usize = 600;

@@ -7,14 +7,14 @@ use futures_util::StreamExt;
 use object_store::{GetOptions, GetRange};
 use tokio::time::{sleep, timeout};
 
-use crate::error::text;
+use crate::reason::reason;
 use crate::{Error, Object, Result};
 
 /// The first pause after a connection that was cut.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a request ended early.
 enum Ended {
@@ -82,7 +82,7 @@ impl Object {
                 Ok(Some(Ok(_))) => {
                     return Err(Ended::Failed(self.failed("the store sent more than was requested".into())));
                 }
-                Ok(Some(Err(error))) => return Err(Ended::Cut(text(&error))),
+                Ok(Some(Err(error))) => return Err(Ended::Cut(reason(&error))),
                 Err(_) => return Err(Ended::Cut("the connection went silent".into())),
             }
         }
@@ -95,7 +95,7 @@ impl Object {
             object_store::Error::NotSupported { .. } => self.failed(
                 "the server does not support range requests (RFC 9110, 14.2); download the file".into(),
             ),
-            other => self.failed(text(other)),
+            other => self.failed(reason(other)),
         }
     }
 

@@ -10,6 +10,7 @@
 //! - Every range is tied to one version of the object. A reader returns bytes of one version, or an error.
 //! - Requests that a store cannot answer now (503, a connection that is cut or silent) are retried from where they ended, with growing
 //!   pauses, until no byte has arrived for the deadline.
+//! - Messages repeat the code and the message of a store's answer, and nothing else of it: its pages name keys, and what was signed.
 
 mod client;
 mod error;
@@ -17,6 +18,7 @@ mod fetch;
 mod location;
 mod object;
 mod read;
+mod reason;
 
 pub use client::Client;
 pub use error::{Error, Result};

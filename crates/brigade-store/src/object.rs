@@ -82,7 +82,12 @@ impl Eq for Object {}
 /// What distinguishes versions of an object.
 fn version(found: &ObjectMeta) -> Option<String> {
     let time = || (found.last_modified.timestamp() != 0).then(|| found.last_modified.to_rfc3339());
-    found.e_tag.clone().or_else(time)
+    // Some servers leave out the quotes of a tag where they list it.
+    let quoted = |tag: &String| match tag.ends_with('"') {
+        true => tag.clone(),
+        false => format!("\"{tag}\""),
+    };
+    found.e_tag.as_ref().map(quoted).or_else(time)
 }
 
 /// The object at a location, or else all objects below it, in the order of their names. There are none if nothing is there.
@@ -93,7 +98,7 @@ pub fn find(location: &Location, deadline: Duration) -> Result<Vec<Object>> {
     let client = Client::open(location, deadline)?;
     let path = location.path();
     if !location.is_prefix()
-        && let Some(found) = client.find("find", path, client.store().head(path))?
+        && let Some(found) = client.find("find", path, || client.store().head(path))?
     {
         return Ok(vec![Object::new(&client, found)?]);
     }
@@ -113,8 +118,8 @@ pub fn find_below(location: &Location, parts: usize, deadline: Duration) -> Resu
 }
 
 fn below(client: &Client, prefix: &Path) -> Result<Vec<Object>> {
-    let listed = client.store().list(Some(prefix)).try_collect();
-    let mut listed: Vec<ObjectMeta> = client.wait("list", prefix, listed)?;
+    let mut listed: Vec<ObjectMeta> =
+        client.retry("list", prefix, || client.store().list(Some(prefix)).try_collect())?;
     listed.sort_unstable_by(|a, b| a.location.parts().cmp(b.location.parts()));
     // An empty one that is named like a folder marks it.
     let objects = listed.into_iter().filter(|found| found.size > 0 || found.location != *prefix);

@@ -39,8 +39,8 @@ impl LeasePlace for ObjectLeases {
     }
 
     fn names(&self) -> Result<Vec<String>> {
-        let listed = self.client.store().list_with_delimiter(Some(&self.prefix));
-        let listed = self.client.find("list", &self.prefix, listed)?;
+        let list = || self.client.store().list_with_delimiter(Some(&self.prefix));
+        let listed = self.client.find("list", &self.prefix, list)?;
         let objects = listed.into_iter().flat_map(|listed| listed.objects);
         Ok(objects.filter_map(|object| Some(object.location.filename()?.to_owned())).collect())
     }
@@ -48,8 +48,8 @@ impl LeasePlace for ObjectLeases {
     fn create(&self, name: &str, content: &[u8]) -> Result<bool> {
         let path = self.path(name);
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        Ok(self.client.wait("create", &path, async {
-            match self.client.store().put_opts(&path, content.to_vec().into(), options).await {
+        Ok(self.client.retry("create", &path, async || {
+            match self.client.store().put_opts(&path, content.to_vec().into(), options.clone()).await {
                 Ok(_) => Ok(true),
                 Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
                     // A request that was made twice may have succeeded at first.
@@ -63,13 +63,13 @@ impl LeasePlace for ObjectLeases {
 
     fn write(&self, name: &str, content: &[u8]) -> Result<()> {
         let path = self.path(name);
-        self.client.wait("write", &path, self.client.store().put(&path, content.to_vec().into()))?;
+        self.client.retry("write", &path, || self.client.store().put(&path, content.to_vec().into()))?;
         Ok(())
     }
 
     fn read(&self, name: &str) -> Result<Option<(Vec<u8>, Duration)>> {
         let path = self.path(name);
-        Ok(self.client.find("read", &path, async {
+        Ok(self.client.find("read", &path, async || {
             let found = self.client.store().get(&path).await?;
             let micros = u64::try_from(found.meta.last_modified.timestamp_micros()).unwrap_or_default();
             Ok((found.bytes().await?.to_vec(), Duration::from_micros(micros)))
@@ -78,7 +78,7 @@ impl LeasePlace for ObjectLeases {
 
     fn remove(&self, name: &str) -> Result<()> {
         let path = self.path(name);
-        self.client.find("remove", &path, self.client.store().delete(&path))?;
+        self.client.find("remove", &path, || self.client.store().delete(&path))?;
         Ok(())
     }
 }

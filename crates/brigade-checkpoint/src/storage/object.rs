@@ -102,7 +102,7 @@ impl ObjectStorage {
     /// Every save of every step: folder, and when its manifest was written, if it was.
     fn saves(&self) -> Result<BTreeMap<u64, Vec<Written>>> {
         let Client { store, prefix } = &self.client;
-        let listed = store.wait("list", prefix, store.store().list_with_delimiter(Some(prefix)))?;
+        let listed = store.retry("list", prefix, || store.store().list_with_delimiter(Some(prefix)))?;
         let mut saves: BTreeMap<u64, Vec<Written>> = BTreeMap::new();
         for path in listed.common_prefixes {
             let Some(folder) = path.filename() else { continue };
@@ -144,10 +144,11 @@ impl Storage for ObjectStorage {
         let upload = if bytes <= part as u64 {
             Upload::Whole(Vec::new())
         } else {
-            let begun = self.client.wait("write", &path, self.client.store.store().put_multipart(&path))?;
+            let begun =
+                self.client.store.retry("write", &path, || self.client.store.store().put_multipart(&path))?;
             Upload::Parts(WriteMultipart::new_with_chunk_size(begun, part))
         };
-        Ok(Box::new(ObjectWriter { client: self.client.clone(), path, upload: Some(upload) }))
+        Ok(Box::new(ObjectWriter { client: self.client.clone(), path, written: 0, upload: Some(upload) }))
     }
 
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
@@ -223,19 +224,20 @@ impl Client {
 
     /// An object's description; `None` when there is none.
     fn find(&self, path: &Path) -> Result<Option<object_store::ObjectMeta>> {
-        Ok(self.store.find("find", path, self.store.store().head(path))?)
+        Ok(self.store.find("find", path, || self.store.store().head(path))?)
     }
 
     /// The objects of a folder.
     fn objects(&self, folder: &str) -> Result<Vec<Path>> {
         let path = self.prefix.clone().join(folder);
-        let listed = self.wait("list", &path, self.store.store().list_with_delimiter(Some(&path)))?;
+        let listed =
+            self.store.retry("list", &path, || self.store.store().list_with_delimiter(Some(&path)))?;
         Ok(listed.objects.into_iter().map(|object| object.location).collect())
     }
 
     /// Deletes an object, if it exists.
     fn delete(&self, path: &Path) -> Result<()> {
-        self.store.find("remove", path, self.store.store().delete(path))?;
+        self.store.find("remove", path, || self.store.store().delete(path))?;
         Ok(())
     }
 }
@@ -244,6 +246,8 @@ impl Client {
 struct ObjectWriter {
     client: Client,
     path: Path,
+    /// Bytes so far.
+    written: u64,
     upload: Option<Upload>,
 }
 
@@ -256,6 +260,7 @@ enum Upload {
 
 impl StorageWriter for ObjectWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.written += bytes.len() as u64;
         match &mut self.upload {
             Some(Upload::Whole(content)) => content.extend_from_slice(bytes),
             Some(Upload::Parts(upload)) => self.client.wait("write", &self.path, async {
@@ -269,12 +274,20 @@ impl StorageWriter for ObjectWriter {
     }
 
     fn finish(mut self: Box<Self>) -> Result<()> {
-        let Self { client, path, upload } = &mut *self;
+        let Self { client, path, written, upload } = &mut *self;
         match upload.take() {
             Some(Upload::Whole(content)) => {
                 client.wait("write", path, client.store.store().put(path, content.into())).map(|_| ())
             }
-            Some(Upload::Parts(upload)) => client.wait("finish", path, upload.finish()).map(|_| ()),
+            Some(Upload::Parts(upload)) => match client.wait("finish", path, upload.finish()) {
+                Ok(_) => Ok(()),
+                // An upload whose end was answered on a connection that was cut is unknown when it is ended once more. No other save writes an
+                // object of this name.
+                Err(error) => match client.find(path) {
+                    Ok(Some(found)) if found.size == *written => Ok(()),
+                    _ => Err(error),
+                },
+            },
             None => Ok(()),
         }
     }
@@ -305,7 +318,8 @@ impl StorageReader for ObjectReader {
         for part in into.chunks_mut(REQUEST) {
             let end = begin + part.len() as u64;
             let store = self.client.store.store();
-            let bytes = self.client.wait("read", &self.path, store.get_range(&self.path, begin..end))?;
+            let bytes =
+                self.client.store.retry("read", &self.path, || store.get_range(&self.path, begin..end))?;
             if bytes.len() != part.len() {
                 return Err(Error::Object {
                     operation: "read",

@@ -6,6 +6,8 @@ mod death;
 mod kept;
 mod meanwhile;
 mod publishing;
+#[cfg(feature = "object-store")]
+mod real_stores;
 mod round_trip;
 mod sample;
 mod space;

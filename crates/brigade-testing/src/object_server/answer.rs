@@ -1,25 +1,32 @@
 //! What the server answers: objects and lists.
 
-use std::collections::BTreeMap;
-
-use super::{Request, Stored};
+use super::Request;
+use super::memory::Objects;
 
 /// What a server says.
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) headers: Vec<(&'static str, String)>,
-    pub(super) content: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) content: Vec<u8>,
+    /// What it says of the content's length, if that is not here: the answer to `HEAD`.
+    pub(super) length: Option<u64>,
 }
 
 impl Answer {
+    /// A header, by its name in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
     /// A status with a text.
-    pub(super) fn text(status: u16, text: &str) -> Self {
-        Self { status, headers: Vec::new(), content: text.as_bytes().to_vec() }
+    pub(crate) fn text(status: u16, text: &str) -> Self {
+        Self { status, headers: Vec::new(), content: text.as_bytes().to_vec(), length: None }
     }
 }
 
 /// `ListObjectsV2`, on one page.
-pub(super) fn list(objects: &BTreeMap<String, Stored>, request: &Request) -> Answer {
+pub(super) fn list(objects: &Objects, request: &Request) -> Answer {
     let parameter = |name: &str| {
         let pairs = request.query.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(key, _)| *key == name).map(|(_, value)| decoded(value)).next().unwrap_or_default()
