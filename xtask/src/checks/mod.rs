@@ -8,13 +8,14 @@ mod list;
 mod promises;
 mod table;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::test::{Reports, Runner, Workspace, show_slowest};
-use crate::{cargo, mpi};
+use crate::{cargo, mpi, stores};
 use list::Machine;
 use table::Outcome;
 
@@ -43,13 +44,16 @@ pub fn run() -> Result<()> {
         Some(_) => None,
         None => Some(tempfile::tempdir().context("cannot make a temporary folder")?),
     };
+    let target = Workspace::read()?.target;
+    let stores = stores::install(Path::new("python3"), &target);
     let machine = Machine {
         runner: Runner::installed(),
         software_adapter: adapter::is_installed(),
         mpi: mpi::installed().into_iter().next(),
+        stores: stores.inspect_err(|error| eprintln!("object stores are not tested: {error:#}")).ok(),
         runtime_dir: folder.as_ref().map(|folder| folder.path()),
     };
-    let reports = Reports::of(&Workspace::read()?.target);
+    let reports = Reports::of(&target);
     let (mut result, mut tests) = (Ok(()), Vec::new());
     let outcomes: Vec<_> = list::checks(&machine)
         .into_iter()

@@ -12,6 +12,8 @@ mod logs;
 #[cfg(feature = "object-store")]
 mod object_store;
 mod plan;
+#[cfg(feature = "object-store")]
+mod real_stores;
 mod report;
 mod scaling;
 mod status;
