@@ -170,20 +170,18 @@ mod real_stores {
     fn leases(protocol: Protocol) {
         let server = server(protocol);
         const FAULTS: [Fault; 3] = [Fault::Status(503), Fault::LostRequest, Fault::LostAnswer];
-        for (round, faults) in [&[][..], &FAULTS].into_iter().enumerate() {
+        let mut places = 0;
+        for faults in [&[][..], &FAULTS] {
             server.proxy().plan(move |request| match (request.number % 4, faults.len()) {
                 (3, 1..) => faults[request.number / 4 % faults.len()],
                 _ => Fault::None,
             });
-            let tests: [(&str, fn(&str)); 4] = [
-                ("lives", a_holder_that_lives),
-                ("silent", a_silent_holder),
-                ("lock", the_lock_of_a_holder),
-                ("replaced", a_replaced_holder),
-            ];
             thread::scope(|scope| {
-                for (name, test) in tests {
-                    let place = server.url(BUCKET, &format!("{round}/{name}"));
+                for test in [a_holder_that_lives, a_silent_holder, the_lock_of_a_holder, a_replaced_holder]
+                    as [fn(&str); 4]
+                {
+                    places += 1;
+                    let place = server.url(BUCKET, &format!("run-{places}"));
                     scope.spawn(move || test(&place));
                 }
             });

@@ -168,4 +168,16 @@ fn a_real_store_that_refuses_is_one_message_without_secrets() {
         // SAFETY: as above.
         unsafe { std::env::set_var(name, &right.1) };
     }
+
+    // Without any, they are looked for on the machines of a cloud: here where nobody listens.
+    // SAFETY: as above.
+    unsafe {
+        std::env::remove_var("AWS_ACCESS_KEY_ID");
+        std::env::remove_var("AWS_SECRET_ACCESS_KEY");
+        std::env::set_var("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
+    }
+    let begin = Instant::now();
+    let error = find_at(&s3, BUCKET, "data/", Duration::from_secs(2)).unwrap_err().to_string();
+    assert!(error.contains("there are no credentials in the environment"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }

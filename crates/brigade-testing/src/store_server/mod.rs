@@ -25,6 +25,9 @@ pub const FORBIDDEN: &str = "brigade-forbidden";
 /// The name of a bucket that is not there.
 pub const ABSENT: &str = "brigade-absent";
 
+/// The file of Google's credentials.
+const ACCOUNT: &str = "account.json";
+
 /// A protocol of object stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
@@ -97,6 +100,14 @@ impl StoreServer {
             }
         };
         let proxy = ObjectServer::before(upstream).expect("a port for the proxy");
+        let account = format!(
+            "{{\"type\":\"service_account\",\"private_key\":\"{}\",\"private_key_id\":\"{}\",\
+             \"client_email\":\"tests@example.com\",\"disable_oauth\":true,\"gcs_base_url\":\"{}\"}}",
+            keys.secret,
+            keys.id,
+            proxy.url("").trim_end_matches('/')
+        );
+        std::fs::write(folder.path().join(ACCOUNT), account).expect("a file in a temporary folder");
         let server = Self { protocol, proxy, upstream, keys, folder, _process: process };
         server.unchecked(|| {
             objects.iter().for_each(|(bucket, name, content)| server.write(bucket, name, content))
@@ -131,13 +142,7 @@ impl StoreServer {
                 ("AWS_SECRET_ACCESS_KEY", self.keys.secret.clone()),
             ],
             Protocol::Gcs => {
-                let account = self.folder.path().join("account.json");
-                let Keys { id, secret } = &self.keys;
-                let json = format!(
-                    "{{\"type\":\"service_account\",\"private_key\":\"{secret}\",\"private_key_id\":\"{id}\",\
-                     \"client_email\":\"tests@example.com\",\"disable_oauth\":true,\"gcs_base_url\":\"{url}\"}}"
-                );
-                std::fs::write(&account, json).expect("a file in a temporary folder");
+                let account = self.folder.path().join(ACCOUNT);
                 vec![
                     ("GOOGLE_SERVICE_ACCOUNT", account.display().to_string()),
                     ("GOOGLE_ALLOW_HTTP", "true".into()),

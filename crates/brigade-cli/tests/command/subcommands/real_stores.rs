@@ -119,25 +119,28 @@ fn a_real_bucket_has_one_run_at_a_time() {
             let listed = place.run(&mut brigade(&place, &server, &format!("checkpoint list {url}")));
             listed.out.contains("step ").then_some(())
         });
-        let other = format!("{line} --overwrite --out b");
-        let refused = place.run(&mut train(&place, &server, &other));
+        let refused = place.run(&mut train(&place, &server, &format!("{line} --overwrite --out b")));
         assert_eq!(refused.code, Some(2), "{}", refused.err);
         let who = format!("another run is using it: process {} on host ", running.pid());
         assert!(refused.err.contains(&who), "{}", refused.err);
         assert!(send(running.pid(), Signal::KILL));
         drop(running);
         // Of two that wait for the lease of the dead one, one gets it.
-        let both = ["b", "c"].map(|out| {
-            let line = format!("{line} --overwrite --steps 200 --set schedule.name=constant --out {out}");
+        let [mut one, mut other] = ["b", "c"].map(|out| {
+            let line = endless.replace("--out a", &format!("--overwrite --out {out}"));
             place.start(&mut train(&place, &server, &line))
         });
-        let both = both.map(|running| running.wait());
-        let mut codes: Vec<_> = both.iter().map(|done| done.code).collect();
-        codes.sort_unstable();
-        assert_eq!(codes, [Some(0), Some(2)], "{}{}", both[0].err, both[1].err);
-        let lost = both.iter().find(|done| done.code == Some(2)).unwrap();
+        let is_one = one.until("one of them ends", |one| {
+            if one.is_over() { Some(true) } else { other.is_over().then_some(false) }
+        });
+        let (lost, mut won, out) = if is_one { (one, other, "c") } else { (other, one, "b") };
+        let lost = lost.wait();
+        assert_eq!(lost.code, Some(2), "{}", lost.err);
         assert!(lost.err.contains("another run is using it"), "{}", lost.err);
-        no_secret(&place, &server, &[&refused, &both[0], &both[1]]);
+        won.until("it trains", |_| place.path(&format!("{out}/metrics.jsonl")).exists().then_some(()));
+        assert!(!won.is_over());
+        drop(won);
+        no_secret(&place, &server, &[&refused, &lost]);
     }
 }
 
