@@ -202,6 +202,26 @@ mod real_stores {
 
     #[test]
     #[ignore = "needs the servers of `cargo xtask test-stores`"]
+    fn a_lease_in_a_real_store_is_its_creators_also_if_no_answer_came() {
+        for server in Protocol::ALL.map(server) {
+            let place = lease_place(&server.url(BUCKET, "run")).unwrap();
+            for (number, fault) in [Fault::LostAnswer, Fault::LostRequest].into_iter().enumerate() {
+                let (name, mut is_first) = (format!("0000000{number}.json"), true);
+                server.proxy().plan(move |request| {
+                    let is_conditional = ["if-none-match", "x-goog-if-generation-match"]
+                        .iter()
+                        .any(|name| request.header(name).is_some());
+                    if is_conditional && std::mem::take(&mut is_first) { fault } else { Fault::None }
+                });
+                assert!(place.create(&name, b"mine").unwrap(), "{fault:?}");
+                assert!(!place.create(&name, b"another's").unwrap(), "{fault:?}");
+                assert_eq!(place.read(&name).unwrap().unwrap().0, b"mine");
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "needs the servers of `cargo xtask test-stores`"]
     fn a_real_bucket_that_may_not_be_written_is_refused_at_once_and_in_one_line() {
         let server = server(Protocol::S3);
         for (bucket, said) in
