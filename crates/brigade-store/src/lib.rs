@@ -12,6 +12,7 @@
 //!   pauses, until no byte has arrived for the deadline.
 //! - Messages repeat the code and the message of a store's answer, and nothing else of it: its pages name keys, and what was signed.
 
+mod access;
 mod client;
 mod error;
 mod fetch;
@@ -20,6 +21,7 @@ mod object;
 mod read;
 mod reason;
 
+pub use access::{Access, access};
 pub use client::Client;
 pub use error::{Error, Result};
 pub use location::{Location, Scheme};

@@ -1,5 +1,7 @@
 //! `brigade submit`
 
+#[cfg(feature = "object-store")]
+mod buckets;
 mod fit;
 mod target;
 
@@ -81,6 +83,15 @@ pub struct SubmitArgs {
     command: Vec<String>,
 }
 
+/// What was found out about the buckets of a job, a line each. The nodes may have other rights than this machine, so only a bucket that does not exist is an error.
+#[derive(Debug, Default)]
+struct Buckets {
+    /// Buckets that cannot be used from here.
+    missing: Vec<String>,
+    /// Those that nobody was asked about.
+    unknown: Vec<String>,
+}
+
 fn gpu_kind(text: &str) -> Result<&'static GpuKind, String> {
     GpuKind::named(text).map_err(|error| error.to_string())
 }
@@ -92,9 +103,14 @@ fn variable(text: &str) -> Result<(String, String), String> {
 
 pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let (job, place) = checked(args).map_err(UsageError)?;
+    #[cfg(feature = "object-store")]
+    let buckets = buckets::look(&job).map_err(UsageError)?;
+    #[cfg(not(feature = "object-store"))]
+    let buckets = Buckets::default();
     if args.dry_run {
-        return dry_run(args, &job, &place);
+        return dry_run(args, &job, &place, &buckets);
     }
+    buckets.missing.iter().for_each(|line| brigade::print_stderr(&format!("warning: missing: {line}")));
     let manifests = place.manifests(&job);
     if let Some(folder) = &args.render {
         write(&manifests, folder)?;
@@ -173,7 +189,7 @@ fn train_args(job: &Job) -> anyhow::Result<Option<TrainArgs>> {
     Ok(Some(TrainArgs::from_arg_matches(&matches)?))
 }
 
-fn dry_run(args: &SubmitArgs, job: &Job, place: &Place) -> anyhow::Result<ExitCode> {
+fn dry_run(args: &SubmitArgs, job: &Job, place: &Place, buckets: &Buckets) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for manifest in place.manifests(job) {
         text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
@@ -189,8 +205,11 @@ fn dry_run(args: &SubmitArgs, job: &Job, place: &Place) -> anyhow::Result<ExitCo
     if let Some(missing) = &missing {
         text.push_str(&format!("missing: {missing}\n"));
     }
+    buckets.missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));
+    buckets.unknown.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     print(&text)?;
-    Ok(ExitCode::from(if fits && missing.is_none() { exit::DONE } else { exit::FAILED }))
+    let is_whole = fits && missing.is_none() && buckets.missing.is_empty();
+    Ok(ExitCode::from(if is_whole { exit::DONE } else { exit::FAILED }))
 }
 
 /// Asks what to do after Ctrl-C. If nobody can answer, the job keeps running.

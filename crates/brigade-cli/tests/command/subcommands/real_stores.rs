@@ -178,3 +178,40 @@ fn a_real_bucket_without_the_right_is_one_message_before_a_run_begins() {
     }
     no_secret(&place, &server, &all.iter().collect::<Vec<_>>());
 }
+
+#[test]
+#[ignore = "needs the servers of `cargo xtask test-stores`"]
+fn a_job_is_not_submitted_for_a_real_bucket_that_does_not_exist_and_warned_of_one_without_the_right() {
+    let (place, server) = place(Protocol::S3);
+    let submit = |flags: &str, data: &str, checkpoints: &str| {
+        let (data, checkpoints) = (server.url(data, "text/*.rs"), server.url(checkpoints, "run"));
+        let line = format!(
+            "submit --to slurm --nodes 2 --gpus 0 {flags} -- train --config tiny.toml --data {data} --out r \
+             --set checkpoint.dir={checkpoints} --nproc-per-node 1"
+        );
+        place.run(&mut brigade(&place, &server, &line))
+    };
+    for flags in ["--dry-run", "--render job"] {
+        for (data, checkpoints) in [(ABSENT, BUCKET), (READ_ONLY, ABSENT)] {
+            let done = submit(flags, data, checkpoints);
+            assert_eq!(done.code, Some(2), "{}{}", done.out, done.err);
+            let said = format!("s3://{ABSENT}/");
+            assert!(
+                done.err.contains(&said) && done.err.contains("the bucket does not exist"),
+                "{}",
+                done.err
+            );
+            assert!(done.err.lines().count() == 1 && done.out.is_empty(), "{}{}", done.out, done.err);
+        }
+    }
+    assert!(!place.path("job").exists());
+    let done = submit("--dry-run", READ_ONLY, FORBIDDEN);
+    let said = format!("missing: the right to s3://{FORBIDDEN}/run, for this machine at least: 403");
+    assert!(done.code == Some(1) && done.out.contains(&said), "{}{}", done.out, done.err);
+    // The nodes may have it.
+    let warned = submit("--render job", READ_ONLY, FORBIDDEN);
+    assert!(warned.code == Some(0) && warned.err.contains(&said), "{}{}", warned.out, warned.err);
+    let well = submit("--render job", READ_ONLY, BUCKET);
+    assert!(well.code == Some(0) && well.err.is_empty(), "{}{}", well.out, well.err);
+    no_secret(&place, &server, &[&done, &warned, &well]);
+}

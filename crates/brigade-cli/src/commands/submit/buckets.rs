@@ -1,0 +1,114 @@
+//! Whether the buckets that a job names are there, as far as this machine may know.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use brigade_store::{Access, Location, Scheme, access};
+use brigade_submit::Job;
+
+use super::Buckets;
+
+/// How long a store may take to answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Asks for each bucket in the words of the job's command.
+///
+/// # Errors
+/// Where one does not exist.
+pub fn look(job: &Job) -> anyhow::Result<Buckets> {
+    let mut found = Buckets::default();
+    for (root, (url, location)) in named(job) {
+        if !has_credentials(location.scheme()) {
+            found
+                .unknown
+                .push(format!("{root} is not checked: there are no credentials for it on this machine"));
+            continue;
+        }
+        match access(&location, DEADLINE) {
+            Ok(Access::Listed) => {}
+            Ok(Access::NoBucket) => anyhow::bail!("{url} is not possible: the bucket does not exist"),
+            Ok(Access::NoRight(said)) => {
+                found.missing.push(format!("the right to {url}, for this machine at least: {said}"));
+            }
+            Err(error) => found.unknown.push(format!("{root} is not checked: {error}")),
+        }
+    }
+    Ok(found)
+}
+
+/// The first URL in each bucket.
+fn named(job: &Job) -> BTreeMap<String, (String, Location)> {
+    let parts = job.args.iter().flat_map(|word| word.split(['=', ',', '\'', '"', '[', ']', '{', '}', ' ']));
+    let urls = parts.filter(|part| part.starts_with("s3://") || part.starts_with("gs://"));
+    let mut named = BTreeMap::new();
+    // What is no URL is refused by what reads it.
+    for (url, location) in urls.filter_map(|url| Some((url, Location::parse(fixed(url)).ok()?))) {
+        named.entry(location.root().to_owned()).or_insert_with(|| (url.to_owned(), location));
+    }
+    named
+}
+
+/// A pattern up to the folder in which it begins to differ.
+fn fixed(url: &str) -> &str {
+    match url.find('*') {
+        Some(at) => &url[..=url[..at].rfind('/').unwrap_or(at - 1)],
+        None => url,
+    }
+}
+
+/// Whether the environment has credentials. The metadata of a cloud's machine are not asked: elsewhere, nobody would answer.
+fn has_credentials(scheme: Scheme) -> bool {
+    let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match scheme {
+        Scheme::S3 => {
+            let names = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"];
+            names.iter().any(|name| set(name))
+        }
+        Scheme::Gs => {
+            let names =
+                ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"];
+            let default = std::env::var_os("HOME")
+                .map(|home| PathBuf::from(home).join(".config/gcloud/application_default_credentials.json"));
+            names.iter().any(|name| set(name)) || default.is_some_and(|file| file.is_file())
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bucket_is_named_once() {
+        let words = "train --data s3://text/a/*.txt --set data.source=[{path='gs://other/x',weight=2}] --out gs://runs/a \
+                     --set checkpoint.dir=gs://runs/b";
+        let job = Job { args: words.split_whitespace().map(str::to_owned).collect(), ..job() };
+        let named = named(&job);
+        let shown: Vec<_> =
+            named.values().map(|(url, location)| (url.as_str(), location.to_string())).collect();
+        assert_eq!(
+            shown,
+            [
+                ("gs://other/x", "gs://other/x".to_owned()),
+                ("gs://runs/a", "gs://runs/a".to_owned()),
+                ("s3://text/a/*.txt", "s3://text/a".to_owned())
+            ]
+        );
+    }
+
+    fn job() -> Job {
+        Job {
+            name: "a".into(),
+            nodes: 1,
+            gpus: 0,
+            gpu_kind: None,
+            program: "brigade".into(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            grace_seconds: 300,
+            max_restarts: 3,
+        }
+    }
+}
