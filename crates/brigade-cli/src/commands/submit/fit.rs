@@ -14,12 +14,18 @@ use crate::config::Config;
 /// How many configurations are shown.
 const SHOWN: usize = 3;
 
-/// What the planner says about the command on these GPUs, and whether any configuration fits, as far as is known here.
-pub fn fit(args: &TrainArgs, job: &Job, kind: &GpuKind) -> (String, bool) {
-    planned(args, job, kind).unwrap_or_else(|error| (format!("no plan: {error:#}\n"), true))
+/// What the planner says about the command on these GPUs, and whether any configuration fits, as far as is known here. `price` is that of a GPU for
+/// an hour.
+pub fn fit(args: &TrainArgs, job: &Job, kind: &GpuKind, price: Option<f64>) -> (String, bool) {
+    planned(args, job, kind, price).unwrap_or_else(|error| (format!("no plan: {error:#}\n"), true))
 }
 
-fn planned(args: &TrainArgs, job: &Job, kind: &GpuKind) -> anyhow::Result<(String, bool)> {
+fn planned(
+    args: &TrainArgs,
+    job: &Job,
+    kind: &GpuKind,
+    price: Option<f64>,
+) -> anyhow::Result<(String, bool)> {
     let config = args.configured()?;
     let (model, name) = model(&config)?;
     let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
@@ -30,14 +36,28 @@ fn planned(args: &TrainArgs, job: &Job, kind: &GpuKind) -> anyhow::Result<(Strin
     let mut text = render(&workload, &plan, &name);
     if let Some(best) = plan.best.first().filter(|_| train.steps > 0) {
         let hours = best.seconds * train.steps as f64 / 3600.0;
+        let gpu_hours = hours * (job.nodes * job.gpus) as f64;
         text.push_str(&format!(
-            "{}: {hours:.1} hours with the first plan, {:.0} GPU hours\n",
-            counted(train.steps as usize, "step"),
-            hours * (job.nodes * job.gpus) as f64
+            "{}: {hours:.1} hours with the first plan, {gpu_hours:.0} GPU hours\n",
+            counted(train.steps as usize, "step")
         ));
+        text.push_str(&cost(gpu_hours, price));
     }
     let fits = !plan.best.is_empty();
     Ok((text, fits))
+}
+
+/// Of the time of training alone: waiting, saving and restarts are paid for, too.
+fn cost(gpu_hours: f64, price: Option<f64>) -> String {
+    match price {
+        Some(price) => {
+            format!(
+                "cost: {:.2} for these GPU hours at {price} each, besides start, saving and restarts\n",
+                gpu_hours * price
+            )
+        }
+        None => "cost: give the price that you pay with --price-per-gpu-hour\n".into(),
+    }
 }
 
 /// The model, and how the plan's command names it.

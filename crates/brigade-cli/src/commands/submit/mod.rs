@@ -75,6 +75,9 @@ pub struct SubmitArgs {
     /// Print the manifests, whether the model fits, and what is missing; submit nothing.
     #[arg(long)]
     dry_run: bool,
+    /// What a GPU costs for an hour, in your currency and with your discounts: with --dry-run, what the training costs.
+    #[arg(long, value_name = "PRICE", requires = "dry_run", allow_negative_numbers = true, value_parser = price)]
+    price_per_gpu_hour: Option<f64>,
     /// Submit without waiting for the job.
     #[arg(long)]
     detach: bool,
@@ -94,6 +97,11 @@ struct Buckets {
 
 fn gpu_kind(text: &str) -> Result<&'static GpuKind, String> {
     GpuKind::named(text).map_err(|error| error.to_string())
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0);
+    price.ok_or_else(|| "it must be a number, 0 or more, as in 2.5".into())
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
@@ -197,7 +205,7 @@ fn dry_run(args: &SubmitArgs, job: &Job, place: &Place, buckets: &Buckets) -> an
     text.push_str(&place.how(job));
     let train = train_args(job).map_err(UsageError)?;
     let (plan, fits) = match (&train, args.gpu_kind) {
-        (Some(train), Some(kind)) => fit::fit(train, job, kind),
+        (Some(train), Some(kind)) => fit::fit(train, job, kind, args.price_per_gpu_hour),
         _ => ("no plan: it is for brigade train, and for a --gpu-kind\n".into(), true),
     };
     text.push_str(&format!("\n{plan}"));

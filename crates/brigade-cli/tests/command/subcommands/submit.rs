@@ -106,9 +106,29 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
         "\"JobSet\"",
         "2x8xH100-80GB: 2 nodes of 8 H100-80GB",
         "hours with the first plan",
+        "cost: give the price that you pay with --price-per-gpu-hour",
         "submit:  kubectl create -f jobset.json",
     ] {
         assert!(done.out.contains(said), "{said}: {}", done.out);
+    }
+    // The GPU hours that are shown are rounded.
+    let large_job = format!("{job} -- train --config tiny.toml --out /data/runs/a {large} --steps 100000");
+    let done = dry_run(&place, &format!("--price-per-gpu-hour 2.5 {large_job}"));
+    let number = |after: &str| {
+        let rest = done.out.split_once(after).unwrap_or_else(|| panic!("{after}: {}", done.out)).1;
+        rest.split_whitespace().next().unwrap().parse::<f64>().unwrap()
+    };
+    let (hours, cost) = (number("with the first plan, "), number("\ncost: "));
+    assert!(hours > 10.0 && (cost - 2.5 * hours).abs() <= 2.5 * 0.51, "{hours} GPU hours, {cost}");
+    for price in ["-1", "much", "inf"] {
+        let done = dry_run(&place, &format!("--price-per-gpu-hour {price} {large_job}"));
+        assert!(
+            done.code == Some(2)
+                && done.err.contains("--price-per-gpu-hour")
+                && done.err.contains("0 or more"),
+            "{price}: {}",
+            done.err
+        );
     }
     let small = job.replace("--nodes 2 --gpus 8 --gpu-kind h100-80gb", "--nodes 1 --gpus 1 --gpu-kind l4");
     let done = dry_run(
