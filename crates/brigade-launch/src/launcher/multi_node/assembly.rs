@@ -42,7 +42,8 @@ impl Node<'_> {
             let endpoint = self.endpoint.to_string();
             let listener = self.listener.as_ref().map(TcpListener::try_clone).transpose();
             let listener = listener.map_err(share)?;
-            return self.join(endpoint, listener, restart_count, self.config.init_timeout, is_rejoin);
+            let wait = self.config.init_timeout;
+            return self.join(endpoint, listener, restart_count, wait, is_rejoin, on_event);
         }
         let deadline = Instant::now() + self.config.init_timeout + self.config.elastic.last_call + MARGIN;
         loop {
@@ -61,7 +62,7 @@ impl Node<'_> {
             self.launch.args.extend(start.args.iter().map(Into::into));
             let endpoint = Endpoint { host: self.endpoint.host.clone(), port: start.port }.to_string();
             let wait = self.config.host_timeout;
-            match self.join(endpoint, listener, start.restart_count, wait, false)? {
+            match self.join(endpoint, listener, start.restart_count, wait, false, on_event)? {
                 Waited::Ready(agreed) => {
                     self.failures = start.failures;
                     self.max_restarts = start.max_restarts;
@@ -213,6 +214,7 @@ impl Node<'_> {
         restart_count: u32,
         timeout: Duration,
         is_rejoin: bool,
+        on_event: &mut dyn FnMut(Event),
     ) -> Result<Waited<u32>> {
         let LaunchConfig { nnodes, node_rank, host_timeout, ref token, .. } = self.launch;
         let config = NodeGroupConfig {
@@ -235,8 +237,13 @@ impl Node<'_> {
             let lost = |reason: String| Ok(Waited::Lost(LostNode::unknown(reason)));
             match receive_between_restarts(&self.messages, deadline) {
                 Some(Message::Signal(signal)) => return Ok(Waited::Ended(without_ranks(signal))),
-                Some(Message::Node(NodeEvent::Joined(descriptions))) => {
+                Some(Message::Node(NodeEvent::Joined { descriptions, ahead })) => {
                     self.node_group = Some(node_group);
+                    if node_rank == 0 && !ahead.is_empty() {
+                        let host = |node: usize| descriptions.get(node).map(|there| there.host.clone());
+                        let named = |(node, seconds)| (host(node).unwrap_or_default(), seconds);
+                        on_event(Event::ClocksDiffer { ahead: ahead.into_iter().map(named).collect() });
+                    }
                     // All launchers see the same, so they leave together.
                     check_alike(&descriptions, node_rank).inspect_err(|_| self.leave_quietly())?;
                     let agreed =

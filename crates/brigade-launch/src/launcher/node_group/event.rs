@@ -9,8 +9,13 @@ use crate::launcher::rendezvous::{CallEnd, Start};
 pub enum NodeEvent {
     /// Node 0 of an elastic world lets this node take part in a start, or does not.
     Called(Result<Start, CallEnd>),
-    /// All launchers have joined; what each of them reported.
-    Joined(Vec<NodeDescription>),
+    /// All launchers have joined.
+    Joined {
+        /// What each of them reported.
+        descriptions: Vec<NodeDescription>,
+        /// The nodes whose clocks differ from node 0's, and by how many seconds they are ahead of it.
+        ahead: Vec<(usize, f64)>,
+    },
     /// They did not all join.
     JoinFailed(brigade_comm::Error),
     /// The statuses of all nodes, and when they arrived. That is the same moment everywhere, up to the travel time of a

@@ -9,7 +9,7 @@ use std::{
 
 use brigade_comm::{Algorithm, AuthToken, Encryption, Join, Timeouts, Transport, World};
 
-use super::{gather, status::NodeDescription};
+use super::{clocks, gather, status::NodeDescription};
 
 /// Between two tries to join.
 const RETRY: Duration = Duration::from_millis(200);
@@ -35,8 +35,15 @@ pub struct NodeGroupConfig {
     pub description: NodeDescription,
 }
 
+/// The launchers' world, and what each says of itself: by its node.
+pub struct Joined {
+    pub world: World,
+    pub descriptions: Vec<NodeDescription>,
+    pub clocks: Vec<i64>,
+}
+
 /// Joins the other launchers, trying again while that may help.
-pub fn join(config: &NodeGroupConfig) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
+pub fn join(config: &NodeGroupConfig) -> brigade_comm::Result<Joined> {
     let begin = Instant::now();
     let refusals = config.host_timeout + REFUSALS;
     let patience = if config.is_rejoin { config.timeout } else { refusals.min(config.timeout) };
@@ -52,7 +59,7 @@ pub fn join(config: &NodeGroupConfig) -> brigade_comm::Result<(World, Vec<NodeDe
     }
 }
 
-fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<(World, Vec<NodeDescription>)> {
+fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<Joined> {
     let system = |error: io::Error| brigade_comm::Error::System {
         what: "share the socket of the rendezvous",
         reason: error.to_string(),
@@ -73,7 +80,8 @@ fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<(W
     })?;
     let json = serde_json::to_vec(&config.description).unwrap_or_default();
     let descriptions = gather::values(world.group(), json)?;
-    Ok((world, descriptions))
+    let clocks = clocks::gather(world.group())?;
+    Ok(Joined { world, descriptions, clocks })
 }
 
 /// Whether the next try may succeed: a node 0 that has not yet noticed a loss refuses newcomers, and

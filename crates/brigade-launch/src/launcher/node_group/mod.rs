@@ -5,6 +5,7 @@
 //! asking each other. A launcher that dies, is stopped or cut off for [`NodeGroupConfig::host_timeout`] fails the next tick of
 //! all others.
 
+mod clocks;
 mod event;
 mod gather;
 mod join;
@@ -18,7 +19,7 @@ use std::{
 
 use brigade_comm::{Group, World};
 
-use self::join::join;
+use self::join::{Joined, join};
 pub use self::{
     event::NodeEvent,
     join::NodeGroupConfig,
@@ -101,10 +102,10 @@ impl<F: Fn(NodeEvent)> Member<F> {
     fn run(self, config: NodeGroupConfig) {
         let event = match join(&config) {
             Err(error) => NodeEvent::JoinFailed(error),
-            Ok((world, descriptions)) => {
+            Ok(Joined { world, descriptions, clocks }) => {
                 // The thread runs once.
                 drop(self.shared.group.set(world.group().clone()));
-                (self.send)(NodeEvent::Joined(descriptions));
+                (self.send)(NodeEvent::Joined { descriptions, ahead: clocks::differing(&clocks) });
                 match self.exchange_statuses(world) {
                     Ok(()) => NodeEvent::Left,
                     Err(error) => NodeEvent::Lost(lost_node(error)),

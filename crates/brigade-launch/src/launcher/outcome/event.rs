@@ -68,6 +68,11 @@ pub enum Event {
         /// Why some nodes that have come are not among them.
         unused: Option<String>,
     },
+    /// On node 0: clocks of other nodes differ from its own.
+    ClocksDiffer {
+        /// Their hosts, and by how many seconds they are ahead; negative for those that are behind.
+        ahead: Vec<(String, f64)>,
+    },
     /// A rank's log cannot be written any more; the run continues.
     LogLost {
         /// The rank.
@@ -80,7 +85,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What it says of the nodes of an elastic world, in words; none for any other event.
+    /// What it says of the nodes of an elastic world, or of the nodes' clocks, in words; none for any other event.
     pub fn about_nodes(&self) -> Option<String> {
         match self {
             Self::Resizing { reason } => {
@@ -107,7 +112,32 @@ impl Event {
                 let s = if nodes.len() == 1 { "" } else { "s" };
                 Some(format!("{ranks} on node{s} {}{was}{why}", numbers(nodes)))
             }
+            Self::ClocksDiffer { ahead } => {
+                let named = |(host, seconds): &(String, f64)| {
+                    let side = if *seconds > 0.0 { "ahead of" } else { "behind" };
+                    format!("{host} is {:.0} s {side} node 0", seconds.abs())
+                };
+                let named: Vec<_> = ahead.iter().map(named).collect();
+                Some(format!(
+                    "the nodes' clocks differ: {}; times in logs cannot be compared, and object stores refuse requests of clocks that are \
+                     wrong by 15 minutes; synchronise them (NTP)",
+                    named.join(", ")
+                ))
+            }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_that_differ_are_one_line() {
+        let event = Event::ClocksDiffer { ahead: vec![("b".into(), 340.5), ("c".into(), -7200.0)] };
+        let text = event.about_nodes().unwrap();
+        let said = "the nodes' clocks differ: b is 340 s ahead of node 0, c is 7200 s behind node 0; times";
+        assert!(text.starts_with(said) && !text.contains('\n'), "{text}");
     }
 }

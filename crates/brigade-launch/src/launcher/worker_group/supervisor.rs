@@ -144,7 +144,7 @@ impl Supervisor<'_> {
                 self.await_root_cause();
             }
             Message::Node(
-                NodeEvent::Called(_) | NodeEvent::Joined(_) | NodeEvent::JoinFailed(_) | NodeEvent::Left,
+                NodeEvent::Called(_) | NodeEvent::Joined { .. } | NodeEvent::JoinFailed(_) | NodeEvent::Left,
             ) => {}
         }
     }
