@@ -22,7 +22,7 @@ mod systems;
 pub use error::{Error, Result};
 pub use job::{Job, job_name};
 pub use machines::{GpuKind, Shape};
-pub use submission::{Answer, Console, Ending, missing_program, over_ssh, submit, write};
+pub use submission::{Answer, Console, Ending, check_by_system, missing_program, over_ssh, submit, write};
 pub use systems::{
     Claim, Commands, Controller, JobState, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex,
 };

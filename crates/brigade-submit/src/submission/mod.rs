@@ -84,6 +84,17 @@ pub fn submit(system: &dyn System, job: &Job, folder: &Path, console: &mut Conso
     follow::follow(system, &commands, folder, console)
 }
 
+/// Whether the system's own program has checked a job, which it then would take: its limits, quotas and rules for names, as far as they
+/// are its own. Nothing is submitted. `folder` is where the manifests are written.
+///
+/// # Errors
+/// If the system refuses it, or its program fails.
+pub fn check_by_system(system: &dyn System, job: &Job, folder: &Path) -> Result<bool> {
+    let Some(check) = system.commands(job).check else { return Ok(false) };
+    write(&system.manifests(job), folder)?;
+    output(&check, folder).map(|_| true)
+}
+
 /// What a system calls a job: the last word of what submitting it printed. Slurm adds `;` and a cluster.
 fn id_of(printed: &str) -> String {
     let last = printed.split_whitespace().next_back().unwrap_or_default();
@@ -95,6 +106,7 @@ impl Commands {
     fn with_id(&self, id: &str) -> Self {
         let with = |words: &[String]| words.iter().map(|word| word.replace("{id}", id)).collect();
         Self {
+            check: self.check.clone(),
             submit: with(&self.submit),
             logs: with(&self.logs),
             state: with(&self.state),

@@ -212,6 +212,7 @@ impl System for Vertex {
 
     fn commands(&self, job: &Job) -> Commands {
         Commands {
+            check: None,
             submit: self.located(job, &["create"]),
             logs: self.located(job, &["stream-logs", "{id}"]),
             state: self.located(job, &["describe", "{id}", "--format=value(state)"]),

@@ -31,6 +31,7 @@ impl System for Shell {
     fn commands(&self, _: &Job) -> Commands {
         let script = |text: &str| ["sh", "-c", text].map(str::to_owned).to_vec();
         Commands {
+            check: None,
             submit: script(self.submit),
             logs: script(self.logs),
             state: script(self.state),

@@ -15,7 +15,8 @@ use std::sync::atomic::AtomicBool;
 use anyhow::Context;
 use brigade::{UsageError, exit, parse_whole_number};
 use brigade_submit::{
-    Answer, Console, Ending, Error, GpuKind, Job, job_name, missing_program, over_ssh, submit, write,
+    Answer, Console, Ending, Error, GpuKind, Job, check_by_system, job_name, missing_program, over_ssh,
+    submit, write,
 };
 use clap::{Args, FromArgMatches};
 
@@ -209,15 +210,30 @@ fn dry_run(args: &SubmitArgs, job: &Job, place: &Place, buckets: &Buckets) -> an
         _ => ("no plan: it is for brigade train, and for a --gpu-kind\n".into(), true),
     };
     text.push_str(&format!("\n{plan}"));
-    let missing = missing_program(place.program());
-    if let Some(missing) = &missing {
-        text.push_str(&format!("missing: {missing}\n"));
+    let mut missing: Vec<String> = buckets.missing.clone();
+    match missing_program(place.program()) {
+        Some(program) => missing.push(program.to_string()),
+        None => match asked(job, place)? {
+            Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
+            Ok(false) => {}
+            Err(refused) => missing.push(format!("a job that the system takes: {refused}")),
+        },
     }
-    buckets.missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));
+    missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));
+    args.target
+        .unchecked(args.to, job)
+        .iter()
+        .for_each(|line| text.push_str(&format!("not checked: {line}\n")));
     buckets.unknown.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     print(&text)?;
-    let is_whole = fits && missing.is_none() && buckets.missing.is_empty();
-    Ok(ExitCode::from(if is_whole { exit::DONE } else { exit::FAILED }))
+    Ok(ExitCode::from(if fits && missing.is_empty() { exit::DONE } else { exit::FAILED }))
+}
+
+/// Whether the system has checked the job, or why it refuses it.
+fn asked(job: &Job, place: &Place) -> anyhow::Result<Result<bool, Error>> {
+    let Place::System(system) = place else { return Ok(Ok(false)) };
+    let folder = tempfile::tempdir().context("cannot make a folder for the manifests")?;
+    Ok(check_by_system(&**system, job, folder.path()))
 }
 
 /// Asks what to do after Ctrl-C. If nobody can answer, the job keeps running.

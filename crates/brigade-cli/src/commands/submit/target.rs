@@ -157,6 +157,20 @@ impl TargetArgs {
         })
     }
 
+    /// What a system, or an image, cannot be asked before a job is submitted.
+    pub fn unchecked(&self, to: SystemName, job: &Job) -> Vec<String> {
+        let mut unchecked = Vec::new();
+        if matches!(to, SystemName::Vertex | SystemName::Trainjob) {
+            unchecked.push(format!("the quotas of {}, which cannot be asked beforehand", to.name()));
+        }
+        if let Some(image) = self.image.as_ref().filter(|_| job.gpus > 0) {
+            unchecked.push(format!(
+                "whether {image} has the backend cuda; cargo xtask image --backend cuda makes one that has"
+            ));
+        }
+        unchecked
+    }
+
     fn vertex(&self) -> Vertex {
         Vertex {
             region: self.region.clone(),

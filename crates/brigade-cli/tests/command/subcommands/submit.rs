@@ -98,7 +98,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     let place = Place::new();
     let job = "--to jobset --nodes 2 --gpus 8 --gpu-kind h100-80gb --image ghcr.io/me/brigade:1 --volume data:/data";
     let large = "--set model.sequence_length=2048 --set model.width=4096 --set model.layers=32 --set model.heads=32 --global-batch-size 64";
-    program(&place, "kubectl", "exit 9");
+    program(&place, "kubectl", "echo created by the server \"$@\"");
     let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
     assert_eq!(done.code, Some(0), "{}", done.err);
     for said in [
@@ -108,9 +108,17 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
         "hours with the first plan",
         "cost: give the price that you pay with --price-per-gpu-hour",
         "submit:  kubectl create -f jobset.json",
+        "kubectl would take the job",
+        "not checked: whether ghcr.io/me/brigade:1 has the backend cuda",
     ] {
         assert!(done.out.contains(said), "{said}: {}", done.out);
     }
+    program(&place, "kubectl", "echo asked: \"$@\", and the quota is exceeded >&2; exit 1");
+    let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
+    let said = "missing: a job that the system takes: kubectl create --dry-run=server -f jobset.json ended with exit status: 1: asked: create \
+                --dry-run=server -f jobset.json, and the quota is exceeded";
+    assert!(done.code == Some(1) && done.out.contains(said), "{}{}", done.out, done.err);
+    program(&place, "kubectl", "exit 0");
     // The GPU hours that are shown are rounded.
     let large_job = format!("{job} -- train --config tiny.toml --out /data/runs/a {large} --steps 100000");
     let done = dry_run(&place, &format!("--price-per-gpu-hour 2.5 {large_job}"));

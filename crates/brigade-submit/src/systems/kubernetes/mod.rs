@@ -153,6 +153,11 @@ impl System for Kubernetes {
         let object = self.object(job);
         let conditions = r#"jsonpath={.status.conditions[?(@.status=="True")].type}"#;
         Commands {
+            check: match self.controller {
+                // Its job is refused as long as its runtime, which is made with it, is not there.
+                Controller::TrainJob => None,
+                _ => Some(self.kubectl(&["create", "--dry-run=server", "-f", &self.file()])),
+            },
             submit: self.kubectl(&["create", "-f", &self.file()]),
             logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
             state: self.kubectl(&["get", &object, "-o", conditions]),
