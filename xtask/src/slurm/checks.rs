@@ -29,7 +29,8 @@ type Check<'a> = (&'static str, fn(&Checks<'a>) -> Result<()>);
 
 impl<'a> Checks<'a> {
     /// All, in their order.
-    pub const ALL: [Check<'a>; 5] = [
+    pub const ALL: [Check<'a>; 6] = [
+        ("a dry run says whether Slurm would take the job", Self::dry_run),
         ("two ranks on each of two nodes, started by srun", Self::by_srun),
         ("a launcher on each of two nodes, as brigade submit writes it", Self::by_launchers),
         ("preempted by a job of higher priority, and started again", Self::preempted),
@@ -110,6 +111,24 @@ impl<'a> Checks<'a> {
         ensure!(state == "COMPLETED", "job {id} of {run} is {state}:\n{}", log());
         let weights = |run: &str| self.path(&format!("{run}/model.safetensors"));
         ensure!(same(&weights(run), &weights("reference"))?, "{run} has other weights:\n{}", log());
+        Ok(())
+    }
+
+    fn dry_run(&self) -> Result<()> {
+        let said = |nodes: usize| -> Result<(bool, String)> {
+            let mut command = self.brigade(&format!(
+                "submit --to slurm --nodes {nodes} --gpus 0 --program {} --name dry --dry-run -- {TRAIN} --out dry --nproc-per-node 2",
+                self.brigade.display()
+            ));
+            let output = command.env("SLURM_CONF", self.path("slurm.conf")).output()?;
+            Ok((output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned()))
+        };
+        let (takes, text) = said(2)?;
+        ensure!(takes && text.contains("sbatch would take the job"), "two nodes are refused:\n{text}");
+        let (takes, text) = said(3)?;
+        let refused = text.contains("missing: a job that the system takes: sbatch --test-only");
+        ensure!(!takes && refused, "three nodes are not refused:\n{text}");
+        ensure!(self.cluster.output("squeue", "--noheader")?.is_empty(), "something was submitted");
         Ok(())
     }
 
