@@ -57,20 +57,20 @@ fn fixed(url: &str) -> &str {
     }
 }
 
-/// Whether the environment has credentials. The metadata of a cloud's machine are not asked: elsewhere, nobody would answer.
+/// Whether the environment has credentials. Metadata servers are not asked: outside a cloud, nobody would answer.
 fn has_credentials(scheme: Scheme) -> bool {
-    let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let set = |name: &&'static str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match scheme {
         Scheme::S3 => {
             let names = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"];
-            names.iter().any(|name| set(name))
+            names.iter().any(set)
         }
         Scheme::Gs => {
             let names =
                 ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"];
             let default = std::env::var_os("HOME")
                 .map(|home| PathBuf::from(home).join(".config/gcloud/application_default_credentials.json"));
-            names.iter().any(|name| set(name)) || default.is_some_and(|file| file.is_file())
+            names.iter().any(set) || default.is_some_and(|file| file.is_file())
         }
         _ => false,
     }

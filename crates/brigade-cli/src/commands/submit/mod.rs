@@ -119,7 +119,7 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     if args.dry_run {
         return dry_run(args, &job, &place, &buckets);
     }
-    buckets.missing.iter().for_each(|line| brigade::print_stderr(&format!("warning: missing: {line}")));
+    buckets.missing.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: missing: {line}")));
     let manifests = place.manifests(&job);
     if let Some(folder) = &args.render {
         write(&manifests, folder)?;
