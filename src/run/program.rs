@@ -110,7 +110,8 @@ impl Program<'_> {
         let servers = self.settings.strategy.resolved_servers();
         let fits = |ranks: &usize| {
             let world = (ranks * node.nnodes).saturating_sub(servers);
-            let samples = (world / pp).saturating_mul(train.micro_batch_size);
+            let (_, launches) = strategy.place_among_launches();
+            let samples = (world / pp).saturating_mul(train.micro_batch_size).saturating_mul(launches);
             world.is_multiple_of(pp) && samples > 0 && train.global_batch_size.is_multiple_of(samples)
         };
         let is_open = mesh.dp == 0 || has_workers && workers == 0;

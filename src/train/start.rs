@@ -190,7 +190,7 @@ impl Session {
             console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
             compute: Compute {
                 flops_per_token: training.flops_per_target,
-                ranks: self.world_size(),
+                ranks: self.world_size() * self.settings.strategy.place_among_launches().1,
                 peak_flops: devices.peak_flops,
             },
             devices: devices.names,

@@ -73,8 +73,11 @@ fn command(line: &str) -> Option<Line> {
 
 fn way(page: &str, words: &Line) -> Way {
     let has = |flag: &str| words.iter().any(|word| word == flag);
-    let needs_a_cluster =
-        has("--rdzv-endpoint") && words[0] != "submit" || words[0] == "launch" || has("cuda") || has("wgpu");
+    let needs_a_cluster = has("--rdzv-endpoint") && words[0] != "submit"
+        || has("--coordinator")
+        || words[0] == "launch"
+        || has("cuda")
+        || has("wgpu");
     // A model or a cluster that the bench makes.
     let input =
         |pair: &[String]| ["--model", "--cluster"].contains(&&*pair[0]) && pair[1].starts_with("runs/bench/");
@@ -85,7 +88,7 @@ fn way(page: &str, words: &Line) -> Way {
         "submit" if has("--dry-run") => Way::Help,
         "submit" => Way::Render,
         // It would never end, or needs the folder of a run.
-        "watch" | "status" => Way::Help,
+        "watch" | "status" | "coordinate" => Way::Help,
         "train" if has("--dry-run") || has("--resume") && !has("auto") => Way::AsItIs,
         "train" if TRAINED.contains(&page) && !has("configs/gpt-13m.toml") => Way::Tiny,
         "train" => Way::DryRun,
