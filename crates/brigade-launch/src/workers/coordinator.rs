@@ -132,7 +132,9 @@ impl Shared {
         if let Some(reason) = self.mismatch(&who) {
             return send(&mut channel, &Answer::Refused { reason, again: false }, INTRODUCTION).unwrap_or(());
         }
-        if let Err(refused) = lock(&self.meetings).enter(identity, base, status.clone()) {
+        if let Err(reason) = lock(&self.meetings).enter(identity, base, status.clone()) {
+            // It may be gone, and its connection not yet broken.
+            let refused = Answer::Refused { reason, again: true };
             return send(&mut channel, &refused, INTRODUCTION).unwrap_or(());
         }
         let mut said = (base, status);

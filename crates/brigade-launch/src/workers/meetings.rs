@@ -88,12 +88,10 @@ impl Meetings {
         (worker, incarnation): Identity,
         base: Base,
         status: Status,
-    ) -> Result<(), Answer> {
+    ) -> Result<(), String> {
         match self.members.get(&worker) {
             Some(there) if there.incarnation != incarnation && there.lost_since.is_none() => {
-                let reason = format!("there is already a worker {worker}; give each its own --worker");
-                // It may be gone, and its connection not yet broken.
-                return Err(Answer::Refused { reason, again: true });
+                return Err(format!("there is already a worker {worker}; give each its own --worker"));
             }
             Some(there) if there.incarnation == incarnation => {}
             _ => {

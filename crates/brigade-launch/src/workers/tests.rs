@@ -163,10 +163,7 @@ fn a_number_has_one_worker_and_the_end_is_told() {
     let mut rules = Rules::new(2);
     rules.start(0, 1, START);
     let refused = rules.meetings.enter((0, 2), START, Status::Starting).unwrap_err();
-    assert!(
-        matches!(&refused, Answer::Refused { reason, again: true } if reason.contains("worker 0")),
-        "{refused:?}"
-    );
+    assert!(refused.contains("worker 0"), "{refused}");
     rules.meetings.lose((0, 1), rules.now);
     assert_eq!(rules.start(0, 2, START), Answer::Train);
     let answer = rules.says(0, START, Status::Training);

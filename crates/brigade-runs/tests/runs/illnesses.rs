@@ -46,6 +46,9 @@ fn a_slow_link() {
     );
     let gathers = Simulated { communication: (0.5, "all_gather"), ..Simulated::default() };
     check(&gathers, Illness::ExposedCommunication, None, 49.0, &["zero.prefetch = 2"]);
+    let last = Simulated { communication: (0.5, "all_gather_scalars"), ..Simulated::default() };
+    check(&last, Illness::ExposedCommunication, None, 49.0, &["the last rank", "brigade inspect timeline"]);
+    assert!(!first(&last).sentence.contains("bf16"), "fewer bytes would not help");
 }
 
 #[test]

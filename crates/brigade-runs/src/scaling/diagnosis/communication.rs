@@ -8,6 +8,9 @@ use crate::scaling::profile::Profile;
 /// Sums that take a time mostly of their own, not of their bytes, below this rate: bytes per second of a rank.
 const SLOW_RATE: f64 = 20e6;
 
+/// The losses and norms of a step, which every rank tells the others when it has its own.
+const SCALARS: &str = "all_gather_scalars";
+
 /// The bubble beyond what an unequal split explains, against what twice as many micro-batches would leave.
 pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
     let stages = profile.stage_count();
@@ -50,18 +53,23 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
             )
         });
     }
+    let small = is_latency(run, profile);
+    let waits_for_a_rank = what == SCALARS && !(small && profile.stage_count() < 2);
     let advice = match what.as_str() {
         "all_gather" => {
             "`zero.prefetch = 2`, `zero.keep_gathered = true`, or a lower ZeRO stage gather earlier or less"
+        }
+        _ if waits_for_a_rank => {
+            "a few numbers that end a step are waited for, not their bytes but the last rank: `--profile-steps` and `brigade inspect timeline` say \
+            which one, and why"
         }
         _ => {
             "more micro-batches per step (`train.global_batch_size`) send the same bytes for more targets, and `compute.reduce_dtype = \
             \"bf16\"` sends half"
         }
     };
-    let small = is_latency(run, profile);
     let illness = if small { Illness::SmallBatch } else { Illness::ExposedCommunication };
-    let why = match small {
+    let why = match small && !waits_for_a_rank {
         true => {
             "so little is sent that this is latency, not bandwidth: the batch is too small for this many ranks; "
         }
