@@ -1,8 +1,8 @@
 //! Operations that have kernels on a backend, near the CPU's: products of odd shapes, as transposed and as padded as they come, and what is fused with them.
 
 use brigade::kernels::{
-    Activation, CrossEntropyConfig, Mask, Weight, attention, is_fused, layer_norm, linear, linear_activation,
-    linear_cross_entropy, linear_residual,
+    Activation, CrossEntropyConfig, Mask, Weight, attention, attention_packed, is_fused, layer_norm, linear,
+    linear_activation, linear_cross_entropy, linear_residual,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -99,6 +99,67 @@ fn attentions() {
                     let mixed = attention(queries, keys, of(&v, key_heads), mask.clone(), 0.4);
                     outcome(mixed, [("q", q), ("k", k), ("v", v)])
                 });
+            }
+        }
+    }
+}
+
+/// Of the same numbers in bf16, where a device has kernels that keep scores in registers: the error of a result as a whole, the same bits twice, and from one tensor as from three.
+#[test]
+fn attentions_in_bf16() {
+    // Multiples of 1/64, which are numbers of bf16.
+    let values = |shape: [usize; 2], salt: usize, device: &Device, dtype: DType| -> Tensor<2> {
+        let value = |i: usize| ((i * 7919 + salt * 104_729) % 251) as f32 / 64.0 - 2.0;
+        let data = TensorData::new((0..shape[0] * shape[1]).map(value).collect::<Vec<_>>(), shape);
+        Tensor::from_data(data, (device, dtype)).require_grad()
+    };
+    for backend in backends().into_iter().filter(|backend| backend.name == "cuda") {
+        for [batch, heads, key_heads, length, depth] in [
+            [1, 1, 1, 1, 64],
+            [2, 3, 3, 64, 64],
+            [1, 2, 2, 129, 64],
+            [2, 4, 2, 200, 64],
+            [1, 2, 1, 77, 128],
+            [1, 3, 3, 300, 96],
+            [2, 2, 2, 65, 16],
+            [1, 12, 12, 1024, 64],
+        ] {
+            for mask in [Mask::None, Mask::Causal, Mask::Window(50)] {
+                let what = format!("{mask:?} of {batch} x {heads}/{key_heads} x {length} x {depth}");
+                let scale = (depth as f64).sqrt().recip();
+                let width = (heads + 2 * key_heads) * depth;
+                let packed = |device: &Device, dtype: DType| {
+                    let qkv = values([batch * length, width], 1, device, dtype);
+                    let all = qkv.clone().reshape([batch, length, width]);
+                    let mixed = attention_packed(all, heads, key_heads, mask.clone(), scale);
+                    outcome(mixed.reshape([batch * length, heads * depth]), [("qkv", qkv)])
+                };
+                let separate = |device: &Device, dtype: DType| {
+                    let qkv = values([batch * length, width], 1, device, dtype);
+                    let of = |first: usize, count: usize| {
+                        let part = qkv.clone().slice([0..batch * length, first * depth..(first + count) * depth]);
+                        part.reshape([batch, length, count, depth]).swap_dims(1, 2)
+                    };
+                    let (q, k, v) = (of(0, heads), of(heads, key_heads), of(heads + key_heads, key_heads));
+                    let mixed = attention(q, k, v, mask.clone(), scale);
+                    let mixed = mixed.swap_dims(1, 2).reshape([batch * length, heads * depth]);
+                    outcome(mixed, [("qkv", qkv)])
+                };
+                let exact = packed(&brigade_cpu::device().autodiff(), DType::F32);
+                let run = |function: &(dyn Fn(&Device, DType) -> Outcome + Sync)| {
+                    backend.on_threads(1, 1, |device, _| function(&device.autodiff(), DType::BF16)).remove(0)
+                };
+                let found = run(&packed);
+                assert_eq!(found, run(&packed), "{what}, twice");
+                assert_eq!(found, run(&separate), "{what}, from three tensors");
+                for ((name, found), (_, exact)) in found.iter().zip(&exact) {
+                    let norm = |values: &mut dyn Iterator<Item = f32>| {
+                        values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
+                    };
+                    let apart = norm(&mut found.iter().zip(exact).map(|(a, b)| a - b));
+                    let share = apart / norm(&mut exact.iter().copied());
+                    assert!(share < 1e-2, "{what}, {name}: {share}");
+                }
             }
         }
     }

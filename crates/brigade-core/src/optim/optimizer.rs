@@ -38,6 +38,22 @@ pub trait Elementwise: Optimizer {
         let gradient = scale.into_iter().fold(gradient, Tensor::mul_scalar);
         self.step(learning_rate, tensor, gradient, state)
     }
+
+    /// The same for a part of flat values and their gradient, whose state is given: `stepped` with the new values of the part in their place. An optimizer may write them there
+    /// itself, to the same bits.
+    fn step_part(
+        &self,
+        learning_rate: f64,
+        of: [&Tensor<1>; 2],
+        part: Range<usize>,
+        stepped: Tensor<1>,
+        scale: Option<f64>,
+        state: Option<Self::State<1>>,
+    ) -> (Tensor<1>, Option<Self::State<1>>) {
+        let [values, gradient] = of.map(|tensor| tensor.clone().slice(part.clone()));
+        let (values, state) = self.step_scaled(learning_rate, values, gradient, scale, state);
+        (stepped.slice_assign([part], values), state)
+    }
 }
 
 macro_rules! scales_in_its_pass {
@@ -52,6 +68,18 @@ macro_rules! scales_in_its_pass {
                 state: Option<Self::State<D>>,
             ) -> (Tensor<D>, Option<Self::State<D>>) {
                 brigade_kernels::ScaledStep::step_scaled(self, learning_rate, tensor, gradient, scale, state)
+            }
+
+            fn step_part(
+                &self,
+                learning_rate: f64,
+                of: [&Tensor<1>; 2],
+                part: Range<usize>,
+                stepped: Tensor<1>,
+                scale: Option<f64>,
+                state: Option<Self::State<1>>,
+            ) -> (Tensor<1>, Option<Self::State<1>>) {
+                brigade_kernels::ScaledStep::step_part(self, learning_rate, of, part, stepped, scale, state)
             }
         }
     )+};
@@ -262,12 +290,9 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
         let mut stepped = Tensor::empty([self.part.len()], (&values.device(), values.dtype()));
         for Piece { range, optimizer, learning_rate_factor, state } in &mut self.pieces {
             let range = range.start - start..range.end - start;
-            let piece = values.clone().slice(range.clone());
-            let slope = gradient.clone().slice(range.clone());
             let learning_rate = learning_rate * *learning_rate_factor;
-            let (piece, next) = optimizer.step_scaled(learning_rate, piece, slope, scale, state.take());
-            *state = next;
-            stepped = stepped.slice_assign([range], piece);
+            let of = [&values, &gradient];
+            (stepped, *state) = optimizer.step_part(learning_rate, of, range, stepped, scale, state.take());
         }
         let Some(last) = self.pieces.last() else { return values };
         let rest = last.range.end - start..self.part.len();

@@ -1,11 +1,13 @@
-//! cuBLAS's state for one stream.
+//! cuBLAS's state for the products of one stream.
 
 use std::ffi::{c_int, c_longlong, c_void};
 use std::sync::Arc;
 
+use cudarc::driver::sys::CUstream;
+
 use super::gemm::{Gemm, Number, Operand};
 use super::library::{Cublas, SUCCESS, Status};
-use crate::driver::{Context, Stream};
+use crate::driver::Context;
 use crate::error::Error;
 
 /// CUDA_R_32F, CUDA_R_16F and CUDA_R_16BF of `library_types.h`.
@@ -17,33 +19,40 @@ const COMPUTE_TF32: c_int = 77;
 /// CUBLAS_GEMM_DEFAULT.
 const ALGORITHM: c_int = -1;
 
-/// cuBLAS's state for one stream.
+/// cuBLAS's state for the products of one stream, at first the driver's default stream.
 pub(crate) struct Handle {
     cublas: &'static Cublas,
+    context: Arc<Context>,
     raw: *mut c_void,
-    stream: Stream,
+    stream: CUstream,
 }
 
 // SAFETY: a handle may be used from any thread, by one at a time.
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// For products on a stream of its own.
+    /// For products on a GPU.
     pub fn new(cublas: &'static Cublas, context: &Arc<Context>) -> Result<Self, Error> {
-        let stream = Stream::for_computing(context)?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: writes one pointer, with the GPU's context current.
         let status = context.with_current(|| unsafe { (cublas.functions.create)(&mut raw) })?;
         check(status, "cublasCreate")?;
-        let handle = Self { cublas, raw, stream };
-        // SAFETY: both live as long as the handle.
-        let set = || unsafe { (cublas.functions.set_stream)(raw, handle.stream.raw()) };
-        let status = context.with_current(set)?;
-        check(status, "cublasSetStream").map(|()| handle)
+        Ok(Self { cublas, context: context.clone(), raw, stream: std::ptr::null_mut() })
     }
 
-    pub fn stream(&self) -> &Stream {
-        &self.stream
+    /// The stream of the products to come.
+    ///
+    /// # Safety
+    /// It is a stream of the handle's GPU, and outlives the products.
+    pub unsafe fn set_stream(&mut self, stream: CUstream) -> Result<(), Error> {
+        if self.stream == stream {
+            return Ok(());
+        }
+        // SAFETY: the caller vouches for the stream.
+        let set = || unsafe { (self.cublas.functions.set_stream)(self.raw, stream) };
+        check(self.context.with_current(set)?, "cublasSetStream")?;
+        self.stream = stream;
+        Ok(())
     }
 
     /// Enqueues products.
@@ -94,7 +103,7 @@ impl Handle {
                 ALGORITHM,
             )
         };
-        let status = self.stream.context().with_current(call)?;
+        let status = self.context.with_current(call)?;
         check(status, "cublasGemmStridedBatchedEx")
     }
 }
@@ -103,7 +112,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once.
         let status =
-            self.stream.context().with_current(|| unsafe { (self.cublas.functions.destroy)(self.raw) });
+            self.context.with_current(|| unsafe { (self.cublas.functions.destroy)(self.raw) });
         if let Err(error) = status.and_then(|status| check(status, "cublasDestroy")) {
             tracing::warn!("{error}");
         }

@@ -1,4 +1,4 @@
-//! Streams for communication, and for products of matrices.
+//! Streams for communication.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,25 +31,13 @@ impl Stream {
     /// # Errors
     /// [`Error::Driver`].
     pub fn new(context: &Arc<Context>) -> Result<Self, Error> {
-        Self::of_priority(context, true)
-    }
-
-    /// An empty stream for computing, which has the priority that streams have by default.
-    ///
-    /// # Errors
-    /// [`Error::Driver`].
-    pub fn for_computing(context: &Arc<Context>) -> Result<Self, Error> {
-        Self::of_priority(context, false)
-    }
-
-    fn of_priority(context: &Arc<Context>, is_high: bool) -> Result<Self, Error> {
         let functions = &context.driver.functions;
         let mut raw = std::ptr::null_mut();
         let (mut lowest, mut highest) = (0, 0);
         let code = context.with_current(|| {
             // SAFETY: both calls write to locals. A GPU without priorities returns (0, 0).
             unsafe {
-                if (functions.priority_range)(&mut lowest, &mut highest) != SUCCESS || !is_high {
+                if (functions.priority_range)(&mut lowest, &mut highest) != SUCCESS {
                     highest = 0;
                 }
                 (functions.stream_create)(&mut raw, STREAM_NON_BLOCKING, highest)

@@ -1,6 +1,7 @@
 //! Collectives over Burn's tensors: which memory a tensor has, when it may be touched, and the groups of a mesh.
 
 mod burn_order;
+mod burn_stream;
 mod collectives;
 mod counter;
 mod flat_tensor;

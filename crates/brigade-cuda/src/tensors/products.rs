@@ -1,33 +1,29 @@
 //! Products of Burn's tensors by cuBLAS.
 //!
-//! cuBLAS's calls are made on the thread that hands Burn's operations to the driver, among them and in their order, so no thread waits for another. On the GPU a product has a stream of
-//! its own, which is ordered as NCCL's are (`burn_order`): it waits for a counter that Burn's stream raises, and the whole context waits for it.
+//! cuBLAS's calls are made on the thread that hands Burn's operations to the driver, among them, in their order, and on Burn's stream: nothing waits for anything.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
 use brigade_kernels::{MatrixProducts, Product};
-use burn::tensor::{DType, Device, StreamId};
+use burn::tensor::{DType, StreamId};
 use burn_cubecl::CubeDevice;
-use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::cubecl::cuda::{CudaDevice, CudaRuntime};
-use burn_cubecl::cubecl::server::{CopyDescriptor, Handle as Buffer, Server as _, ServerStorage as _};
+use burn_cubecl::cubecl::cuda::CudaDevice;
+use burn_cubecl::cubecl::server::{Handle as Buffer, ServerStorage as _};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl_common::device::{Device as _, DeviceId};
 use cubecl_common::device_handle::DeviceHandle;
-use cubecl_runtime::runtime::Runtime;
 
-use super::counter::{Counter, compute_error};
+use super::burn_stream::{Server, burn_stream};
+use super::counter::compute_error;
 use crate::cublas::{Cublas, Gemm, Handle, Number, Operand};
 use crate::polling::lock;
-use crate::{Context, Error, Event};
-
-type Server = <CudaRuntime as Runtime>::Server;
+use crate::{Context, Error};
 
 /// Products by cuBLAS on one GPU.
 pub(super) struct CublasProducts {
-    index: usize,
     device: CubeDevice,
     queue: DeviceHandle<Server>,
     shared: Arc<Shared>,
@@ -38,38 +34,23 @@ struct Shared {
     cublas: &'static Cublas,
     context: Arc<Context>,
     /// Of each thread that computes, as each has a stream of its own in Burn.
-    lanes: Mutex<HashMap<StreamId, Lane>>,
+    handles: Mutex<HashMap<StreamId, Handle>>,
     /// The first failure, which the next product reports.
     failure: Mutex<Option<String>>,
 }
 
-/// cuBLAS's stream beside one of Burn's.
-struct Lane {
-    handle: Handle,
-    done: Event,
-    counter: Counter,
-}
-
 impl CublasProducts {
-    /// Checks that products can be made.
+    /// Checks that cuBLAS works on the GPU.
     pub(super) fn probed(self) -> Result<Self, Error> {
-        let client = CudaRuntime::client(&CudaDevice::new(self.index));
-        let stream = StreamId::current();
-        self.shared.open(stream, &client, &Device::cuda(self.index))?;
-        if let Some(Lane { handle, counter, .. }) = lock(&self.shared.lanes).get(&stream) {
-            // It has that value.
-            // SAFETY: the counter's memory lives as long as the lane.
-            unsafe { handle.stream().wait_value32(counter.address(), 0)? };
-        }
+        Handle::new(self.shared.cublas, &self.shared.context)?;
         Ok(self)
     }
 
     pub(super) fn new(cublas: &'static Cublas, context: Arc<Context>, index: usize) -> Self {
         let device = CudaDevice::new(index);
         let id: DeviceId = device.to_id();
-        let shared = Shared { cublas, context, lanes: Mutex::default(), failure: Mutex::default() };
+        let shared = Shared { cublas, context, handles: Mutex::default(), failure: Mutex::default() };
         Self {
-            index,
             device: CubeDevice::Cuda(device),
             queue: DeviceHandle::new(id),
             shared: Arc::new(shared),
@@ -79,15 +60,11 @@ impl CublasProducts {
 
 impl MatrixProducts for CublasProducts {
     fn products_into(&self, products: &[Product]) -> Option<()> {
-        let client = products.first()?.output.client.clone();
         let calls: Vec<Call> = products.iter().map(|product| self.call(product)).collect::<Option<_>>()?;
         if let Some(failure) = &*lock(&self.shared.failure) {
             panic!("a product on the GPU failed: {failure}");
         }
         let (stream, shared) = (StreamId::current(), self.shared.clone());
-        if let Err(error) = shared.open(stream, &client, &Device::cuda(self.index)) {
-            panic!("cuBLAS is not available on the GPU: {error}");
-        }
         self.queue.submit(move |server| {
             // A panic would only be logged, and the product missed.
             let enqueue = std::panic::AssertUnwindSafe(|| shared.enqueue(server, stream, calls));
@@ -142,23 +119,9 @@ struct Call {
 }
 
 impl Shared {
-    /// Makes the stream beside this thread's, if there is none yet. Not on the thread of the GPU's operations, which it waits for.
-    fn open(&self, stream: StreamId, client: &Client, device: &Device) -> Result<(), Error> {
-        if !lock(&self.lanes).contains_key(&stream) {
-            let handle = Handle::new(self.cublas, &self.context)?;
-            let (done, counter) = (Event::new(&self.context)?, Counter::new(client, device)?);
-            lock(&self.lanes).insert(stream, Lane { handle, done, counter });
-        }
-        Ok(())
-    }
-
     /// Enqueues products, on the thread of the GPU's operations.
     fn enqueue(&self, server: &mut Server, stream: StreamId, calls: Vec<Call>) -> Result<(), Error> {
-        let mut lanes = lock(&self.lanes);
-        let Some(Lane { handle, done, counter }) = lanes.get_mut(&stream) else {
-            unreachable!("it is opened before")
-        };
-        // They stay where they are until whatever is computed later runs after the products.
+        // What is computed later on the stream runs after the products, and so does whatever reuses their memory.
         let mut memory = Vec::with_capacity(calls.len());
         for Call { gemm, buffers } in calls {
             let mut of_call = Vec::with_capacity(buffers.len());
@@ -167,21 +130,19 @@ impl Shared {
             }
             memory.push((gemm, of_call));
         }
-        let (value, bytes) = counter.next();
-        let target =
-            CopyDescriptor::new(counter.handle.clone().binding(), [bytes.len()].into(), [1].into(), 1);
-        server.write(vec![(target, bytes)], stream);
-        // What is not written would be waited for without an end.
-        server.check(vec![counter.handle.clone().binding()], stream).map_err(compute_error)?;
-        // SAFETY: the counter's memory lives as long as the lane.
-        unsafe { handle.stream().wait_value32(counter.address(), value)? };
+        let mut handles = lock(&self.handles);
+        let handle = match handles.entry(stream) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Handle::new(self.cublas, &self.context)?),
+        };
+        // SAFETY: Burn's streams live as long as the process.
+        unsafe { handle.set_stream(burn_stream(server, stream)?)? };
         for (gemm, memory) in &memory {
             let addresses = [0, 1, 2].map(|index: usize| memory[index].resource().ptr);
             // SAFETY: the matrices lie there, and their memory is not reused by what does not run after the product.
             unsafe { handle.enqueue(gemm, addresses)? };
         }
-        handle.stream().record(done)?;
-        self.context.wait_event(done)
+        Ok(())
     }
 }
 

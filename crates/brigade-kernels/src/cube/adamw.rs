@@ -1,30 +1,34 @@
 //! A step of AdamW in one pass.
 
+use std::ops::Range;
+
 use brigade_simd::optimizer::{self as host, Step};
-use burn::backend::{Cube, TensorMetadata};
-use burn::tensor::{DType, Tensor};
+use burn::backend::Cube;
+use burn::tensor::Tensor;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::launch::{empty, unit_count, unit_for_each, vector_size};
+use super::launch::{unit_count, unit_for_each, vector_size};
 
-/// The values after a step, and the moments after it, which change in their place where nobody else has them. `tensors`: values, gradient and moments, all in fp32 on such a
-/// device ([`is_fused`](super::is_fused)).
-pub(crate) fn adamw<const D: usize>(
+/// A step of a part of flat tensors, whose new values take their place in `stepped`, which nobody else has: that, and the moments after it, which change in their place where nobody
+/// else has them. All are in fp32 on such a device ([`is_fused`](super::is_fused)), and the moments are the part's alone.
+pub(crate) fn adamw(
     adamw: host::AdamW,
     step: Step,
-    [values, gradient, moment_1, moment_2]: [Tensor<D>; 4],
-) -> [Tensor<D>; 3] {
-    let [values, gradient] = [values, gradient].map(inner);
-    let [moment_1, moment_2] = [moment_1, moment_2].map(inner).map(own);
-    let stepped = empty(&values, values.shape(), DType::F32);
-    let elements = values.meta.num_elements();
-    let vector = vector_size(&[&values], elements);
-    let (cubes, units) = unit_for_each(elements / vector);
+    [values, gradient]: [&Tensor<1>; 2],
+    moments: [Tensor<1>; 2],
+    part: Range<usize>,
+    stepped: Tensor<1>,
+) -> [Tensor<1>; 3] {
+    let [values, gradient, stepped] = [values.clone(), gradient.clone(), stepped].map(inner);
+    let [moment_1, moment_2] = moments.map(inner).map(own);
+    let vector = vector_size(&[&values], part.len()).min(vector_size(&[&values], part.start));
+    let (cubes, units) = unit_for_each(part.len() / vector);
     let corrections = [adamw.beta_1, adamw.beta_2].map(|beta| 1.0 - f64::from(beta).powi(step.number) as f32);
-    // SAFETY: it reads and writes as many elements as all five tensors have.
+    debug_assert!(part.end <= values.meta.num_elements() && part.len() == moment_1.meta.num_elements());
+    // SAFETY: it reads and writes the elements of the part, which all five tensors have.
     unsafe {
         adamw_kernel::launch_unchecked(
             &values.client,
@@ -37,7 +41,8 @@ pub(crate) fn adamw<const D: usize>(
             moment_1.clone().into_buffer_arg(),
             moment_2.clone().into_buffer_arg(),
             stepped.clone().into_buffer_arg(),
-            elements / vector,
+            part.start / vector,
+            part.len() / vector,
             step.scale,
             adamw.beta_1,
             adamw.beta_2,
@@ -50,7 +55,7 @@ pub(crate) fn adamw<const D: usize>(
     [stepped, moment_1, moment_2].map(Tensor::from_primitive::<Cube>)
 }
 
-fn inner<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
+fn inner(tensor: Tensor<1>) -> CubeTensor {
     let Ok(tensor) = tensor.without_autodiff().try_into_primitive::<Cube>() else {
         unreachable!("it was asked whether the tensors are on such a device")
     };
@@ -69,6 +74,7 @@ fn adamw_kernel<N: Size>(
     moment_1: &mut [Vector<f32, N>],
     moment_2: &mut [Vector<f32, N>],
     stepped: &mut [Vector<f32, N>],
+    first: usize,
     elements: usize,
     scale: f32,
     beta_1: f32,
@@ -80,13 +86,14 @@ fn adamw_kernel<N: Size>(
 ) {
     let mut index = ABSOLUTE_POS;
     while index < elements {
-        let slope = gradient[index] * Vector::new(scale);
+        let place = first + index;
+        let slope = gradient[place] * Vector::new(scale);
         let first = moment_1[index] * Vector::new(beta_1) + slope * Vector::new(1.0f32 - beta_1);
         let second = moment_2[index] * Vector::new(beta_2) + slope * slope * Vector::new(1.0f32 - beta_2);
         moment_1[index] = first;
         moment_2[index] = second;
         let deviation = (second * Vector::new(correction_2)).sqrt() + Vector::new(epsilon);
-        stepped[index] = values[index] * Vector::new(keep) - first * Vector::new(rate) / deviation;
+        stepped[place] = values[place] * Vector::new(keep) - first * Vector::new(rate) / deviation;
         index += unit_count();
     }
 }

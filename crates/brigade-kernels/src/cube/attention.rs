@@ -1,4 +1,4 @@
-//! Attention whose probabilities are made in the place of its scores.
+//! Attention: by kernels that keep scores in registers where the device has them, else with probabilities that are made in the place of the scores.
 
 use std::ops::Range;
 
@@ -9,6 +9,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::causal::{self, blocks};
+use super::flash::{Flash, Vectors};
 use super::heads::Heads;
 use super::launch::{empty, reshaped, rows, transposed};
 use super::products::{product, products};
@@ -33,9 +34,17 @@ pub(crate) enum Layout {
     Packed(Attention),
 }
 
+/// What the backward pass needs.
+#[derive(Debug, Clone)]
+pub(crate) enum Saved {
+    /// Of kernels that make scores again: queries, keys and values as they came, the output, and the logarithm of each query's sum.
+    Flash { flash: Flash, inputs: [CubeTensor; 3], output: CubeTensor, logarithms: CubeTensor },
+    Probabilities(Probabilities),
+}
+
 /// Queries as `[batch, key_heads, queries of the heads that share keys, depth]`, keys and values, and the probabilities.
 #[derive(Debug, Clone)]
-pub(crate) struct Saved {
+pub(crate) struct Probabilities {
     q: CubeTensor,
     k: CubeTensor,
     v: CubeTensor,
@@ -46,7 +55,7 @@ pub(crate) struct Saved {
 
 impl Attention {
     /// The output, `[batch, heads, queries, value_depth]`. All tensors are contiguous.
-    fn forward(&self, [q, k, v]: [CubeTensor; 3]) -> (CubeTensor, Saved) {
+    fn forward(&self, [q, k, v]: [CubeTensor; 3]) -> (CubeTensor, Probabilities) {
         let AttentionShape { batch, heads, key_heads, queries, keys, depth, value_depth } = self.shape;
         let q = reshaped(q, [batch, key_heads, heads / key_heads * queries, depth]);
         let visible = self.keys(&q);
@@ -56,19 +65,19 @@ impl Attention {
         if let Some(blocks) = blocks
             && let Some([mixed, probabilities]) = causal::forward([&q, &k, &v], &blocks, &visible, self.scale)
         {
-            return (mixed, Saved { q, k, v, probabilities, blocks: Some(blocks) });
+            return (mixed, Probabilities { q, k, v, probabilities, blocks: Some(blocks) });
         }
         let (scores, _) = rows(product(q.clone(), transposed(k.clone()), q.dtype));
         softmax(&scores, &visible, self.scale, Part::all(&scores));
         let (mixed, _) = rows(product(scores.clone(), v.clone(), q.dtype));
         let mixed = reshaped(mixed, [batch, heads, queries, value_depth]);
-        (mixed, Saved { q, k, v, probabilities: scores, blocks: None })
+        (mixed, Probabilities { q, k, v, probabilities: scores, blocks: None })
     }
 
     /// The gradients of queries, keys and values. All tensors are contiguous.
-    fn backward(&self, saved: Saved, gradient: CubeTensor) -> [CubeTensor; 3] {
+    fn backward(&self, saved: Probabilities, gradient: CubeTensor) -> [CubeTensor; 3] {
         let AttentionShape { batch, heads, key_heads, queries, depth, value_depth, .. } = self.shape;
-        let Saved { q, k, v, probabilities, blocks } = saved;
+        let Probabilities { q, k, v, probabilities, blocks } = saved;
         let gradient = reshaped(gradient, [batch, key_heads, heads / key_heads * queries, value_depth]);
         if let Some(blocks) = blocks {
             let of = [&probabilities, &gradient];
@@ -128,6 +137,59 @@ impl Layout {
         let AttentionShape { batch, heads, queries, value_depth, .. } = self.attention().shape;
         Heads { batch, positions: queries, depth: value_depth, all: heads, first: 0, count: heads }
     }
+
+    /// Where queries, keys, values and outputs are.
+    fn vectors(&self) -> [Vectors; 4] {
+        match self {
+            Self::Separate(attention) => {
+                let AttentionShape { heads, key_heads, queries, keys, depth, value_depth, .. } = attention.shape;
+                let of = |heads: usize, positions: usize, depth: usize| Vectors {
+                    first: 0,
+                    batch: heads * positions * depth,
+                    head: positions * depth,
+                    position: depth,
+                };
+                [
+                    of(heads, queries, depth),
+                    of(key_heads, keys, depth),
+                    of(key_heads, keys, value_depth),
+                    of(heads, queries, value_depth),
+                ]
+            }
+            Self::Packed(_) => {
+                let of = |Heads { positions, depth, all, first, .. }: Heads| Vectors {
+                    first: first * depth,
+                    batch: positions * all * depth,
+                    head: depth,
+                    position: all * depth,
+                };
+                let [q, k, v] = self.heads();
+                [q, k, v, self.output()].map(of)
+            }
+        }
+    }
+
+    /// Memory for the output.
+    fn empty_output(&self, like: &CubeTensor) -> CubeTensor {
+        let AttentionShape { batch, heads, queries, value_depth, .. } = self.attention().shape;
+        match self {
+            Self::Separate(_) => empty(like, [batch, heads, queries, value_depth], like.dtype),
+            Self::Packed(_) => empty(like, [batch, queries, heads * value_depth], like.dtype),
+        }
+    }
+
+    /// Queries, keys and values, contiguous: those of a packed tensor are all in one.
+    fn inputs(&self, mut given: impl Iterator<Item = CubeTensor>) -> [CubeTensor; 3] {
+        let mut next =
+            || given.next().map_or_else(|| unreachable!("as many as the layout has"), into_contiguous);
+        match self {
+            Self::Separate(_) => [(); 3].map(|()| next()),
+            Self::Packed(_) => {
+                let all = next();
+                [all.clone(), all.clone(), all]
+            }
+        }
+    }
 }
 
 impl<const N: usize> Operation<N, CubeTensor> for Layout {
@@ -135,29 +197,38 @@ impl<const N: usize> Operation<N, CubeTensor> for Layout {
     type Extra = ();
 
     fn forward(&self, inputs: [CubeTensor; N], _: bool) -> (CubeTensor, Option<Saved>, ()) {
-        let mut inputs = inputs.into_iter();
-        let mut next =
-            || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as its layout"));
+        let inputs = self.inputs(inputs.into_iter());
+        if let Some(flash) = Flash::of(self.attention(), self.vectors(), &inputs[0]) {
+            let output = self.empty_output(&inputs[0]);
+            let logarithms = flash.forward(inputs.each_ref(), &output);
+            return (output.clone(), Some(Saved::Flash { flash, inputs, output, logarithms }), ());
+        }
         match self {
             Self::Separate(attention) => {
-                let (mixed, saved) = attention.forward([(); 3].map(|()| into_contiguous(next())));
-                (mixed, Some(saved), ())
+                let (mixed, saved) = attention.forward(inputs);
+                (mixed, Some(Saved::Probabilities(saved)), ())
             }
             Self::Packed(attention) => {
-                let all = into_contiguous(next());
-                let (mixed, saved) = attention.forward(self.heads().map(|heads| heads.split(&all)));
-                let AttentionShape { batch, heads, queries, depth, .. } = attention.shape;
-                let output = empty(&all, [batch, queries, heads * depth], all.dtype);
+                let (mixed, saved) = attention.forward(self.heads().map(|heads| heads.split(&inputs[0])));
+                let output = self.empty_output(&inputs[0]);
                 self.output().merge(mixed, &output);
-                (output, Some(saved), ())
+                (output, Some(Saved::Probabilities(saved)), ())
             }
         }
     }
 
     fn backward(self, saved: Saved, gradient: CubeTensor, _: [bool; N]) -> [Option<CubeTensor>; N] {
-        let mut found = match &self {
-            Self::Separate(attention) => attention.backward(saved, into_contiguous(gradient)).map(Some),
-            Self::Packed(attention) => {
+        let gradient = into_contiguous(gradient);
+        let like = |tensor: &CubeTensor| empty(tensor, tensor.meta.shape().clone(), tensor.dtype);
+        let gradients = match (&self, saved) {
+            (_, Saved::Flash { flash, inputs, output, logarithms }) => {
+                let gradients = self.inputs(inputs.iter().map(like));
+                let of = [&output, &gradient, &logarithms];
+                flash.backward(inputs.each_ref(), of, gradients.each_ref());
+                gradients
+            }
+            (Self::Separate(attention), Saved::Probabilities(saved)) => attention.backward(saved, gradient),
+            (Self::Packed(attention), Saved::Probabilities(saved)) => {
                 let parts = attention.backward(saved, self.output().split(&gradient));
                 let AttentionShape { batch, heads, key_heads, queries, depth, .. } = attention.shape;
                 let packed = [batch, queries, (heads + 2 * key_heads) * depth];
@@ -165,10 +236,11 @@ impl<const N: usize> Operation<N, CubeTensor> for Layout {
                 for (heads, part) in self.heads().into_iter().zip(parts) {
                     heads.merge(part, &packed);
                 }
-                [Some(packed), None, None]
+                [packed.clone(), packed.clone(), packed]
             }
-        }
-        .into_iter();
-        std::array::from_fn(|_| found.next().flatten())
+        };
+        // Of a packed tensor, all are the same.
+        let mut gradients = gradients.into_iter();
+        std::array::from_fn(|_| gradients.next())
     }
 }

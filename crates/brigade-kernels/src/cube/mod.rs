@@ -13,6 +13,7 @@ mod causal;
 mod columns;
 mod cross_entropy;
 mod embedding;
+mod flash;
 mod gated;
 mod heads;
 mod launch;

@@ -1,11 +1,14 @@
 //! AdamW.
 
+#[cfg(feature = "cube")]
+use std::ops::Range;
+
 use brigade_simd::optimizer::{self as kernel, Step};
 use burn::optim::{self, AdamWState, AdaptiveMomentumState, LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
 #[cfg(feature = "cube")]
-use super::fits_kernels;
+use super::{fits_kernels, part_alone};
 use super::{ScaledStep, fits, scaled, stepped};
 
 /// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with the bits and the state of Burn's.
@@ -76,19 +79,17 @@ impl ScaledStep for AdamW {
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
         #[cfg(feature = "cube")]
-        if let Some(fused) = self.fused
-            && state
-                .iter()
-                .flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2])
-                .chain([&tensor, &gradient])
-                .all(fits_kernels)
-        {
-            let (time, [moment_1, moment_2]) = moments(state, &tensor);
-            let step = Step { learning_rate, number: time as i32, scale: scale.unwrap_or(1.0) as f32 };
-            let [tensor, moment_1, moment_2] =
-                crate::cube::adamw(fused, step, [tensor, gradient, moment_1, moment_2]);
-            let momentum = AdaptiveMomentumState::new(time, moment_1, moment_2);
-            return (tensor, Some(AdamWState { momentum }));
+        if let Some(fused) = self.on_device([&tensor, &gradient], state.as_ref()) {
+            let shape = tensor.shape();
+            let elements = shape.num_elements();
+            let flat = |tensor: Tensor<D>| tensor.reshape([elements]);
+            let state = state.map(|state| with_moments(state, flat));
+            let (values, gradient) = (flat(tensor), flat(gradient));
+            let stepped = Tensor::empty([elements], (&values.device(), values.dtype()));
+            let of = [&values, &gradient];
+            let (values, state) = part_on_device(fused, learning_rate, of, 0..elements, stepped, scale, state);
+            let whole = |tensor: Tensor<1>| tensor.reshape(shape.clone());
+            return (whole(values), Some(with_moments(state, whole)));
         }
         let moments = state.iter().flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2]);
         let Some(fused) = self.fused.filter(|_| moments.chain([&tensor, &gradient]).all(fits)) else {
@@ -107,15 +108,67 @@ impl ScaledStep for AdamW {
             });
         (tensor, Some(AdamWState { momentum: AdaptiveMomentumState::new(time, moment_1, moment_2) }))
     }
+
+    #[cfg(feature = "cube")]
+    fn step_part(
+        &self,
+        learning_rate: LearningRate,
+        of: [&Tensor<1>; 2],
+        part: Range<usize>,
+        stepped: Tensor<1>,
+        scale: Option<f64>,
+        state: Option<AdamWState<1>>,
+    ) -> (Tensor<1>, Option<AdamWState<1>>) {
+        let Some(fused) = self.on_device(of, state.as_ref()) else {
+            return part_alone(self, learning_rate, of, part, stepped, scale, state);
+        };
+        let (stepped, state) = part_on_device(fused, learning_rate, of, part, stepped, scale, state);
+        (stepped, Some(state))
+    }
 }
 
-/// The number of the step, and the moments before it.
 #[cfg(feature = "cube")]
-fn moments<const D: usize>(state: Option<AdamWState<D>>, like: &Tensor<D>) -> (usize, [Tensor<D>; 2]) {
-    match state {
+impl AdamW {
+    /// If a step of these values and gradients is one kernel of their device.
+    fn on_device<const D: usize>(
+        &self,
+        of: [&Tensor<D>; 2],
+        state: Option<&AdamWState<D>>,
+    ) -> Option<kernel::AdamW> {
+        let moments = state.into_iter().flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2]);
+        self.fused.filter(|_| moments.chain(of).all(fits_kernels))
+    }
+}
+
+/// A step of a part by a kernel of its device.
+#[cfg(feature = "cube")]
+fn part_on_device(
+    fused: kernel::AdamW,
+    learning_rate: LearningRate,
+    of: [&Tensor<1>; 2],
+    part: Range<usize>,
+    stepped: Tensor<1>,
+    scale: Option<f64>,
+    state: Option<AdamWState<1>>,
+) -> (Tensor<1>, AdamWState<1>) {
+    let zeros = || Tensor::zeros([part.len()], (&of[0].device(), of[0].dtype()));
+    let (time, moments) = match state {
         Some(AdamWState { momentum: AdaptiveMomentumState { time, moment_1, moment_2, .. } }) => {
             (time + 1, [moment_1, moment_2])
         }
-        None => (1, [(); 2].map(|()| like.zeros_like())),
-    }
+        None => (1, [zeros(), zeros()]),
+    };
+    let step = Step { learning_rate, number: time as i32, scale: scale.unwrap_or(1.0) as f32 };
+    let [stepped, moment_1, moment_2] = crate::cube::adamw(fused, step, of, moments, part, stepped);
+    (stepped, AdamWState { momentum: AdaptiveMomentumState::new(time, moment_1, moment_2) })
+}
+
+/// The state with its moments in another shape.
+#[cfg(feature = "cube")]
+fn with_moments<const D: usize, const E: usize>(
+    state: AdamWState<D>,
+    shaped: impl Fn(Tensor<D>) -> Tensor<E>,
+) -> AdamWState<E> {
+    let AdaptiveMomentumState { time, moment_1, moment_2, .. } = state.momentum;
+    AdamWState { momentum: AdaptiveMomentumState::new(time, shaped(moment_1), shaped(moment_2)) }
 }

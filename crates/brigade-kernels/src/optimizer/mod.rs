@@ -4,6 +4,8 @@ mod adamw;
 mod lion;
 mod sgd;
 
+use std::ops::Range;
+
 use burn::optim::{LearningRate, Optimizer};
 use burn::tensor::{DType, Tensor};
 use burn_flex::{Flex, FlexTensor};
@@ -25,6 +27,34 @@ pub trait ScaledStep: Optimizer {
         scale: Option<f64>,
         state: Option<Self::State<D>>,
     ) -> (Tensor<D>, Option<Self::State<D>>);
+
+    /// The same for a part of flat values and their gradient, whose state is given: `stepped` with the new values of the part in their place, to the same bits.
+    fn step_part(
+        &self,
+        learning_rate: LearningRate,
+        of: [&Tensor<1>; 2],
+        part: Range<usize>,
+        stepped: Tensor<1>,
+        scale: Option<f64>,
+        state: Option<Self::State<1>>,
+    ) -> (Tensor<1>, Option<Self::State<1>>) {
+        part_alone(self, learning_rate, of, part, stepped, scale, state)
+    }
+}
+
+/// [`ScaledStep::step_part`] by a step of the part alone.
+fn part_alone<O: ScaledStep>(
+    optimizer: &O,
+    learning_rate: LearningRate,
+    of: [&Tensor<1>; 2],
+    part: Range<usize>,
+    stepped: Tensor<1>,
+    scale: Option<f64>,
+    state: Option<O::State<1>>,
+) -> (Tensor<1>, Option<O::State<1>>) {
+    let [values, gradient] = of.map(|tensor| tensor.clone().slice(part.clone()));
+    let (values, state) = optimizer.step_scaled(learning_rate, values, gradient, scale, state);
+    (stepped.slice_assign([part], values), state)
 }
 
 /// The sums of squares of each `chunk` elements of a flat fp32 tensor, the last of them padded with zeros, in order, by a kernel of its device; none where there is none. A chunk has
