@@ -137,7 +137,8 @@ fn attentions_in_bf16() {
                 let separate = |device: &Device, dtype: DType| {
                     let qkv = values([batch * length, width], 1, device, dtype);
                     let of = |first: usize, count: usize| {
-                        let part = qkv.clone().slice([0..batch * length, first * depth..(first + count) * depth]);
+                        let part =
+                            qkv.clone().slice([0..batch * length, first * depth..(first + count) * depth]);
                         part.reshape([batch, length, count, depth]).swap_dims(1, 2)
                     };
                     let (q, k, v) = (of(0, heads), of(heads, key_heads), of(heads + key_heads, key_heads));

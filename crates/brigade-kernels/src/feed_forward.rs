@@ -40,6 +40,14 @@ pub fn feed_forward<const D: usize>(
         [x, up, a, b, c, d] => apply(operation, [x, up, a, b, c, d]),
         _ => None,
     };
+    #[cfg(feature = "cube")]
+    let fused = fused.or_else(|| match tensors.as_slice() {
+        _ if !operation.is_one() => None,
+        [x, up, a, b] => crate::cube::apply(operation, [x, up, a, b]),
+        [x, up, a, b, c] => crate::cube::apply(operation, [x, up, a, b, c]),
+        [x, up, a, b, c, d] => crate::cube::apply(operation, [x, up, a, b, c, d]),
+        _ => None,
+    });
     if let Some((output, ())) = fused {
         return Tensor::from_dispatch(output);
     }
@@ -52,24 +60,24 @@ pub fn feed_forward<const D: usize>(
 
 /// Its inputs are x, the weight up, its bias, the weight down, its bias, and the residual: those that there are.
 #[derive(Debug, Clone, Copy)]
-struct FeedForward {
-    up: Linear,
-    activation: Activation,
-    down: Linear,
+pub(crate) struct FeedForward {
+    pub up: Linear,
+    pub activation: Activation,
+    pub down: Linear,
 }
 
 /// What there is of each of its inputs.
-struct Inputs<T> {
-    x: T,
-    up: T,
-    up_bias: Option<T>,
-    down: T,
-    down_bias: Option<T>,
-    residual: Option<T>,
+pub(crate) struct Inputs<T> {
+    pub x: T,
+    pub up: T,
+    pub up_bias: Option<T>,
+    pub down: T,
+    pub down_bias: Option<T>,
+    pub residual: Option<T>,
 }
 
 impl FeedForward {
-    fn inputs<T, const N: usize>(self, inputs: [T; N]) -> Inputs<T> {
+    pub(crate) fn inputs<T, const N: usize>(self, inputs: [T; N]) -> Inputs<T> {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));
         Inputs {
@@ -84,7 +92,7 @@ impl FeedForward {
 }
 
 #[derive(Debug, Clone)]
-struct Saved {
+pub(crate) struct Saved {
     x: FlexTensor,
     up: FlexTensor,
     /// What went into the activation, `[rows, inner]`.

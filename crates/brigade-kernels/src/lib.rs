@@ -38,7 +38,7 @@ pub use attention::{
 };
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 #[cfg(feature = "cube")]
-pub use cube::{MatrixProducts, Product, trust_software, use_products};
+pub use cube::{Epilogue, MatrixProducts, Product, trust_software, use_products};
 pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use embedding::embedding;
 pub use feed_forward::feed_forward;

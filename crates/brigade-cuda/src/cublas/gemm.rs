@@ -4,7 +4,7 @@
 //! as `Cᵀ = Bᵀ · Aᵀ`.
 
 /// The type of a matrix's numbers. Products are added up in fp32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Number {
     F32,
     F16,
@@ -12,7 +12,7 @@ pub(crate) enum Number {
 }
 
 /// A batch of matrices in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Operand {
     /// Whether columns rather than rows have their elements side by side.
     pub is_transposed: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Operand {
 }
 
 /// A batch of products `[m, k] · [k, n]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Gemm {
     pub batch: usize,
     pub size: [usize; 3],

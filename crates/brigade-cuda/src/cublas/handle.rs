@@ -7,13 +7,14 @@ use cudarc::driver::sys::CUstream;
 
 use super::gemm::{Gemm, Number, Operand};
 use super::library::{Cublas, SUCCESS, Status};
+use super::lt::{Addresses, Finish, Plan};
 use crate::driver::Context;
 use crate::error::Error;
 
 /// CUDA_R_32F, CUDA_R_16F and CUDA_R_16BF of `library_types.h`.
 const TYPES: [(Number, c_int); 3] = [(Number::F32, 0), (Number::F16, 2), (Number::Bf16, 14)];
 /// CUBLAS_COMPUTE_32F.
-const COMPUTE: c_int = 68;
+pub(super) const COMPUTE: c_int = 68;
 /// CUBLAS_COMPUTE_32F_FAST_TF32: as Burn's own kernels multiply fp32.
 const COMPUTE_TF32: c_int = 77;
 /// CUBLAS_GEMM_DEFAULT.
@@ -55,6 +56,21 @@ impl Handle {
         Ok(())
     }
 
+    /// How a product with an epilogue is made, if cuBLASLt is there and makes it.
+    pub fn plan(&self, gemm: &Gemm, finish: Finish) -> Result<Option<Arc<Plan>>, Error> {
+        let Some(lt) = &self.cublas.lt else { return Ok(None) };
+        Plan::new(lt, self.raw, &self.context, gemm, finish)
+    }
+
+    /// Enqueues a product with an epilogue.
+    ///
+    /// # Safety
+    /// As [`Plan::enqueue`].
+    pub unsafe fn enqueue_plan(&self, plan: &Plan, at: Addresses) -> Result<(), Error> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { plan.enqueue(self.raw, &self.context, self.stream, at) }
+    }
+
     /// Enqueues products.
     ///
     /// # Safety
@@ -67,8 +83,6 @@ impl Handle {
                 status: format!("a matrix with a dimension of {value}"),
             })
         };
-        let data_type =
-            |number: Number| TYPES.iter().find(|(n, _)| *n == number).map_or(0, |(_, code)| *code);
         let compute = if input_type == Number::F32 { COMPUTE_TF32 } else { COMPUTE };
         let (one, zero) = (1f32, 0f32);
         let stride = |operand: &Operand| operand.batch_stride as c_longlong;
@@ -108,18 +122,22 @@ impl Handle {
     }
 }
 
+/// A `cudaDataType_t`.
+pub(super) fn data_type(number: Number) -> c_int {
+    TYPES.iter().find(|(of, _)| *of == number).map_or(0, |(_, code)| *code)
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once.
-        let status =
-            self.context.with_current(|| unsafe { (self.cublas.functions.destroy)(self.raw) });
+        let status = self.context.with_current(|| unsafe { (self.cublas.functions.destroy)(self.raw) });
         if let Err(error) = status.and_then(|status| check(status, "cublasDestroy")) {
             tracing::warn!("{error}");
         }
     }
 }
 
-fn check(status: Status, call: &'static str) -> Result<(), Error> {
+pub(super) fn check(status: Status, call: &'static str) -> Result<(), Error> {
     let name = match status {
         SUCCESS => return Ok(()),
         1 => "CUBLAS_STATUS_NOT_INITIALIZED",

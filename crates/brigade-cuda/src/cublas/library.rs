@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
 
+use super::lt::Lt;
 use crate::error::Error;
 use crate::loading::{file_of, function_table, reason, symbol};
 
@@ -42,6 +43,8 @@ pub struct Cublas {
     version: [c_int; 3],
     path: String,
     pub(super) functions: Functions,
+    /// Products with epilogues, if they are found.
+    pub(crate) lt: Option<Lt>,
 }
 
 /// cuBLAS: the file that `BRIGADE_CUBLAS` names, or else what the loader finds under its usual names; none if that is `off`. It is loaded once; later calls return the same
@@ -68,7 +71,7 @@ impl Cublas {
             // SAFETY: writes one number.
             unsafe { (functions.get_property)(property, value) };
         }
-        Ok(Self { version, path, functions })
+        Ok(Self { version, path, functions, lt: Lt::load(version[0]) })
     }
 
     /// The version as people write it: 13.1.0.

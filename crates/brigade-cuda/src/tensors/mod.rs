@@ -4,6 +4,7 @@ mod burn_order;
 mod burn_stream;
 mod collectives;
 mod counter;
+mod epilogues;
 mod flat_tensor;
 mod group_builder;
 mod groups;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
-use brigade_kernels::{MatrixProducts, Product};
+use brigade_kernels::{Epilogue, MatrixProducts, Product};
 use burn::tensor::{DType, StreamId};
 use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::cuda::CudaDevice;
@@ -18,7 +18,8 @@ use cubecl_common::device_handle::DeviceHandle;
 
 use super::burn_stream::{Server, burn_stream};
 use super::counter::compute_error;
-use crate::cublas::{Cublas, Gemm, Handle, Number, Operand};
+use super::epilogues::{Epilogues, Planned};
+use crate::cublas::{Addresses, Cublas, Gemm, Handle, Number, Operand};
 use crate::polling::lock;
 use crate::{Context, Error};
 
@@ -35,26 +36,20 @@ struct Shared {
     context: Arc<Context>,
     /// Of each thread that computes, as each has a stream of its own in Burn.
     handles: Mutex<HashMap<StreamId, Handle>>,
+    epilogues: Epilogues,
     /// The first failure, which the next product reports.
     failure: Mutex<Option<String>>,
 }
 
 impl CublasProducts {
     /// Checks that cuBLAS works on the GPU.
-    pub(super) fn probed(self) -> Result<Self, Error> {
-        Handle::new(self.shared.cublas, &self.shared.context)?;
-        Ok(self)
-    }
-
-    pub(super) fn new(cublas: &'static Cublas, context: Arc<Context>, index: usize) -> Self {
+    pub(super) fn open(cublas: &'static Cublas, context: Arc<Context>, index: usize) -> Result<Self, Error> {
         let device = CudaDevice::new(index);
         let id: DeviceId = device.to_id();
-        let shared = Shared { cublas, context, handles: Mutex::default(), failure: Mutex::default() };
-        Self {
-            device: CubeDevice::Cuda(device),
-            queue: DeviceHandle::new(id),
-            shared: Arc::new(shared),
-        }
+        let epilogues = Epilogues::new(Handle::new(cublas, &context)?);
+        let shared =
+            Shared { cublas, context, handles: Mutex::default(), epilogues, failure: Mutex::default() };
+        Ok(Self { device: CubeDevice::Cuda(device), queue: DeviceHandle::new(id), shared: Arc::new(shared) })
     }
 }
 
@@ -82,7 +77,7 @@ impl MatrixProducts for CublasProducts {
 
 impl CublasProducts {
     /// How cuBLAS makes a product, if it does.
-    fn call(&self, Product { left, right, output }: &Product) -> Option<Call> {
+    fn call(&self, Product { left, right, output, epilogue }: &Product) -> Option<Call> {
         if [left, right, output].iter().any(|tensor| tensor.device != self.device)
             || left.dtype != right.dtype
         {
@@ -108,7 +103,11 @@ impl CublasProducts {
             input_type,
             output_type,
         };
-        Some(Call { gemm, buffers: [left.handle, right.handle, output.handle.clone()] })
+        let planned = match epilogue {
+            Epilogue::None => None,
+            epilogue => Some(self.shared.epilogues.planned(&gemm, [&left, &right, output], epilogue)?),
+        };
+        Some(Call { gemm, buffers: [left.handle, right.handle, output.handle.clone()], planned })
     }
 }
 
@@ -116,19 +115,31 @@ impl CublasProducts {
 struct Call {
     gemm: Gemm,
     buffers: [Buffer; 3],
+    /// With an epilogue: how, and what else it reads or writes.
+    planned: Option<Planned>,
 }
 
 impl Shared {
     /// Enqueues products, on the thread of the GPU's operations.
     fn enqueue(&self, server: &mut Server, stream: StreamId, calls: Vec<Call>) -> Result<(), Error> {
         // What is computed later on the stream runs after the products, and so does whatever reuses their memory.
+        let mut get = |buffer: Buffer| server.get_resource(buffer.binding(), stream).map_err(compute_error);
         let mut memory = Vec::with_capacity(calls.len());
-        for Call { gemm, buffers } in calls {
+        for Call { gemm, buffers, planned } in calls {
             let mut of_call = Vec::with_capacity(buffers.len());
             for buffer in buffers {
-                of_call.push(server.get_resource(buffer.binding(), stream).map_err(compute_error)?);
+                of_call.push(get(buffer)?);
             }
-            memory.push((gemm, of_call));
+            let planned = match planned {
+                None => None,
+                Some(Planned { plan, residual, vector, auxiliary, workspace }) => {
+                    let mut given = |buffer: Option<Buffer>| buffer.map(&mut get).transpose();
+                    let others =
+                        [given(residual)?, given(vector)?, given(auxiliary)?, given(Some(workspace))?];
+                    Some((plan, others))
+                }
+            };
+            memory.push((gemm, of_call, planned));
         }
         let mut handles = lock(&self.handles);
         let handle = match handles.entry(stream) {
@@ -137,10 +148,21 @@ impl Shared {
         };
         // SAFETY: Burn's streams live as long as the process.
         unsafe { handle.set_stream(burn_stream(server, stream)?)? };
-        for (gemm, memory) in &memory {
-            let addresses = [0, 1, 2].map(|index: usize| memory[index].resource().ptr);
-            // SAFETY: the matrices lie there, and their memory is not reused by what does not run after the product.
-            unsafe { handle.enqueue(gemm, addresses)? };
+        for (gemm, memory, planned) in &memory {
+            let [left, right, output] = [0, 1, 2].map(|index: usize| memory[index].resource().ptr);
+            // SAFETY: the tensors lie there, and their memory is not reused by what does not run after the product; a workspace is one stream's.
+            unsafe {
+                match planned {
+                    None => handle.enqueue(gemm, [left, right, output])?,
+                    Some((plan, others)) => {
+                        let [residual, vector, auxiliary, workspace] = others
+                            .each_ref()
+                            .map(|memory| memory.as_ref().map_or(0, |memory| memory.resource().ptr));
+                        let at = Addresses { left, right, output, residual, vector, auxiliary, workspace };
+                        handle.enqueue_plan(plan, at)?;
+                    }
+                }
+            }
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ fn multiply_by_cublas(index: usize, context: &Arc<Context>) -> Result<(), Error>
         Err(error) if is_cublas_named() => return Err(error),
         Err(_) => return Ok(()),
     };
-    match CublasProducts::new(cublas, context.clone(), index).probed() {
+    match CublasProducts::open(cublas, context.clone(), index) {
         Ok(products) => brigade_kernels::use_products(products),
         Err(error) => tracing::warn!("{error}: matrix products use Burn's own kernels"),
     }

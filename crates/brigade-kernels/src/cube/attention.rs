@@ -38,7 +38,12 @@ pub(crate) enum Layout {
 #[derive(Debug, Clone)]
 pub(crate) enum Saved {
     /// Of kernels that make scores again: queries, keys and values as they came, the output, and the logarithm of each query's sum.
-    Flash { flash: Flash, inputs: [CubeTensor; 3], output: CubeTensor, logarithms: CubeTensor },
+    Flash {
+        flash: Flash,
+        inputs: [CubeTensor; 3],
+        output: CubeTensor,
+        logarithms: CubeTensor,
+    },
     Probabilities(Probabilities),
 }
 
@@ -142,7 +147,8 @@ impl Layout {
     fn vectors(&self) -> [Vectors; 4] {
         match self {
             Self::Separate(attention) => {
-                let AttentionShape { heads, key_heads, queries, keys, depth, value_depth, .. } = attention.shape;
+                let AttentionShape { heads, key_heads, queries, keys, depth, value_depth, .. } =
+                    attention.shape;
                 let of = |heads: usize, positions: usize, depth: usize| Vectors {
                     first: 0,
                     batch: heads * positions * depth,

@@ -7,7 +7,7 @@ use burn_cubecl::cubecl::zspace::metadata::Metadata;
 use burn_cubecl::tensor::CubeTensor;
 
 use super::launch::{empty, transposed};
-use super::products::{Product, has_library, products_into};
+use super::products::{Epilogue, Product, has_library, products_into};
 use super::softmax::{Keys, Part, softmax, softmax_backward};
 
 /// Queries and keys of a block.
@@ -40,6 +40,7 @@ pub(super) fn forward(
         left: rows(q, block.clone()),
         right: transposed(rows(k, 0..block.end)),
         output: seen(&scores, block),
+        epilogue: Epilogue::None,
     });
     products_into(&made.collect::<Vec<_>>())?;
     for block in blocks {
@@ -49,6 +50,7 @@ pub(super) fn forward(
         left: seen(&scores, block),
         right: rows(v, 0..block.end),
         output: rows(&output, block.clone()),
+        epilogue: Epilogue::None,
     });
     products_into(&made.collect::<Vec<_>>())?;
     Some([output, scores])
@@ -69,6 +71,7 @@ pub(super) fn backward(
         left: rows(gradient, block.clone()),
         right: transposed(rows(v, 0..block.end)),
         output: seen(&slopes, block),
+        epilogue: Epilogue::None,
     });
     products_into(&made.collect::<Vec<_>>())?;
     for block in blocks {
@@ -82,6 +85,7 @@ pub(super) fn backward(
             left,
             right: rows(right, from.clone()),
             output: rows(output, block.clone()),
+            epilogue: Epilogue::None,
         };
         [
             of(seen(&slopes, block), k, &(0..block.end), &d_q),

@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 
 use super::columns::column_sums;
 use super::launch::{UNITS, cubes, element, empty, rows, transposed, unit_count, unit_for_each, vector_size};
-use super::products::product;
+use super::products::{has_library, product};
 use crate::cross_entropy::CrossEntropyConfig;
 use crate::graph::Operation;
 
@@ -53,13 +53,15 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
         let chunks = (count * classes).div_ceil(CHUNK / self.config.rows_divisor.max(1)).max(1);
         let chunk = count.div_ceil(chunks).next_multiple_of(TILE).max(TILE);
         let [losses, hits] = [(); 2].map(|()| empty(&x, [count, 1], DType::F32));
+        let padded = padded(classes);
+        let weight = if padded > classes { with_zeros(weight, padded) } else { weight };
         let of_x = outer::<2>(x.clone());
         let (mut d_x, mut d_weight) = (Vec::new(), None::<Tensor<2>>);
         for start in (0..count).step_by(chunk) {
             let length = chunk.min(count - start);
             let rows = inner(of_x.clone().narrow(0, start, length));
             let logits = product(rows.clone(), transposed(weight.clone()), x.dtype);
-            self.run(&logits, [&losses, &hits], start, tracked);
+            self.run(&logits, classes, [&losses, &hits], start, tracked);
             if tracked {
                 d_x.push(outer::<2>(product(logits.clone(), weight.clone(), x.dtype)));
                 let part = outer::<2>(product(transposed(logits), rows, DType::F32));
@@ -71,7 +73,7 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
         }
         let saved = d_weight.map(|d_weight| {
             let d_x = if d_x.len() == 1 { d_x.remove(0) } else { Tensor::cat(d_x, 0) };
-            Saved { d_x: inner(d_x), d_weight: inner(d_weight) }
+            Saved { d_x: inner(d_x), d_weight: inner(d_weight.narrow(0, 0, classes)) }
         });
         // Without a row, there is no gradient yet.
         let zeros = |shape: [usize; 2]| inner(Tensor::<2>::zeros(shape, (&of_x.device(), x.dtype)));
@@ -92,9 +94,16 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
 
 impl LinearCrossEntropy {
     /// The losses and hits of some rows, and with `gradient` the gradient of their logits in their place.
-    fn run(&self, logits: &CubeTensor, [losses, hits]: [&CubeTensor; 2], start: usize, gradient: bool) {
-        let [length, classes] = [logits.meta.shape()[0], logits.meta.shape()[1]];
-        let stride = if length > 1 { logits.meta.strides()[0] } else { classes };
+    fn run(
+        &self,
+        logits: &CubeTensor,
+        classes: usize,
+        [losses, hits]: [&CubeTensor; 2],
+        start: usize,
+        gradient: bool,
+    ) {
+        let [length, padded] = [logits.meta.shape()[0], logits.meta.shape()[1]];
+        let stride = if length > 1 { logits.meta.strides()[0] } else { padded };
         let sizes = logits.client.io_optimized_vector_sizes(logits.dtype.size());
         // Rows may be further apart than they are long, so that vectors are aligned.
         let vector = sizes.filter(|size| stride.is_multiple_of(*size) && length > 1).max().unwrap_or(1);
@@ -239,6 +248,15 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
                     let lane = target % N::value();
                     slope.insert_dynamic(lane, slope.extract_dynamic(lane) - of_target);
                 }
+                if column >= whole {
+                    // Beyond the classes there is nothing to learn.
+                    #[unroll]
+                    for lane in 0..N::value() {
+                        if column > whole || lane >= rest {
+                            slope.insert(lane, 0.0f32);
+                        }
+                    }
+                }
                 logits[start + column] = Vector::cast_from(slope);
                 column += CUBE_DIM as usize;
             }
@@ -246,6 +264,19 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
         sync_cube();
         row += CUBE_COUNT_X as usize;
     }
+}
+
+/// How many classes products are made of: libraries are several times slower where a size is not a multiple of eight numbers of 16 bits (seen with cuBLAS 13).
+fn padded(classes: usize) -> usize {
+    let is_slow = has_library() && !classes.is_multiple_of(8);
+    if is_slow { classes.next_multiple_of(TILE) } else { classes }
+}
+
+/// The rows, and rows of zeros up to a number.
+fn with_zeros(weight: CubeTensor, rows: usize) -> CubeTensor {
+    let [classes, width] = [weight.meta.shape()[0], weight.meta.shape()[1]];
+    let zeros = Tensor::<2>::zeros([rows, width], (&outer::<2>(weight.clone()).device(), weight.dtype));
+    inner(zeros.slice_assign([0..classes, 0..width], outer(weight)))
 }
 
 /// The sum over all units of the cube.

@@ -1,4 +1,4 @@
-//! Linear layers: the product by Burn's kernels, and what is added to it, or made of it, in one pass.
+//! Linear layers: the product, with what is added to it, or made of it, in one pass if a library does that, else in a second.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
@@ -8,16 +8,17 @@ use cubecl::prelude::*;
 use super::activation::{activated, slope};
 use super::columns::column_sums;
 use super::launch::{element, empty, reshaped, rows, transposed, unit_count, unit_for_each, vector_size};
-use super::products::{product, products};
+use super::products::{Epilogue, product, products, products_with};
+use crate::activation::Activation;
 use crate::graph::Operation;
 use crate::linear::Linear;
 
+/// The input as rows, the weight, and what went into the activation.
 #[derive(Debug, Clone)]
 pub(crate) struct Saved {
-    x: CubeTensor,
-    weight: CubeTensor,
-    /// What went into the activation.
-    hidden: Option<CubeTensor>,
+    pub x: CubeTensor,
+    pub weight: CubeTensor,
+    pub hidden: Option<CubeTensor>,
 }
 
 /// Its inputs are x, the weight, the bias and the residual: those that there are.
@@ -40,12 +41,17 @@ impl<const N: usize> Operation<N, CubeTensor> for Linear {
         if let Some(last) = shape.last_mut() {
             *last = outputs;
         }
-        let (y, _) = rows(product(x.clone(), matrix, x.dtype));
-        let (output, hidden) = match self.activation {
-            Some(activation) => (activated(&y, bias.as_ref(), activation), Some(y)),
+        let (output, hidden) = match self.by_epilogue([&x, &matrix], bias.as_ref(), residual.as_ref()) {
+            Some(found) => found,
             None => {
-                add_rows(&y, bias, residual);
-                (y, None)
+                let (y, _) = rows(product(x.clone(), matrix, x.dtype));
+                match self.activation {
+                    Some(activation) => (activated(&y, bias.as_ref(), activation), Some(y)),
+                    None => {
+                        add_rows(&y, bias, residual);
+                        (y, None)
+                    }
+                }
             }
         };
         (reshaped(output, shape), Some(Saved { x, weight, hidden }), ())
@@ -65,25 +71,86 @@ impl<const N: usize> Operation<N, CubeTensor> for Linear {
             _ => gradient,
         };
         let gradient = reshaped(gradient, [count, outputs]);
-        let of_x =
-            || (gradient.clone(), if self.transposed { weight.clone() } else { transposed(weight.clone()) });
-        let of_weight = || match self.transposed {
+        let has_bias = self.bias && is_wanted(2);
+        let [d_x, d_weight, d_bias] =
+            self.gradients(&gradient, [&x, &weight], [is_wanted(0), is_wanted(1), has_bias]);
+        let d_x = d_x.map(|d_x| reshaped(rows(d_x).0, shape));
+        let d_residual = self.residual.then(|| is_wanted(2 + usize::from(self.bias)).then_some(whole));
+        let mut found = [d_x, d_weight].into_iter().chain(self.bias.then_some(d_bias)).chain(d_residual);
+        std::array::from_fn(|_| found.next().flatten())
+    }
+}
+
+impl Linear {
+    /// The output, and what went into the activation, if a library makes all of it with the product.
+    fn by_epilogue(
+        self,
+        [x, matrix]: [&CubeTensor; 2],
+        bias: Option<&CubeTensor>,
+        residual: Option<&CubeTensor>,
+    ) -> Option<(CubeTensor, Option<CubeTensor>)> {
+        let (epilogue, hidden) = match (self.activation, bias, residual) {
+            (None, None, None) => return None,
+            (None, bias, residual) => {
+                (Epilogue::Sum { bias: bias.cloned(), residual: residual.cloned() }, None)
+            }
+            (Some(Activation::GeluTanh), Some(bias), None) => {
+                let hidden = empty(x, [x.meta.shape()[0], matrix.meta.shape()[1]], x.dtype);
+                (Epilogue::Gelu { bias: bias.clone(), hidden: hidden.clone() }, Some(hidden))
+            }
+            _ => return None,
+        };
+        let [output] = products_with([(x.clone(), matrix.clone(), epilogue)])?;
+        Some((output, hidden))
+    }
+
+    /// The gradients of input, weight and bias that are wanted, from that of `x · weight + bias`. All are rows.
+    pub(super) fn gradients(
+        self,
+        gradient: &CubeTensor,
+        [x, weight]: [&CubeTensor; 2],
+        [of_x, of_weight, of_bias]: [bool; 3],
+    ) -> [Option<CubeTensor>; 3] {
+        let d_x = of_x.then(|| self.factors_of_input(gradient, weight));
+        let d_weight = of_weight.then(|| match self.transposed {
             true => (transposed(gradient.clone()), x.clone()),
             false => (transposed(x.clone()), gradient.clone()),
-        };
-        let one = |factors: (CubeTensor, CubeTensor)| Some(product(factors.0, factors.1, x.dtype));
-        let (d_x, d_weight) = match (is_wanted(0), is_wanted(1)) {
-            (true, true) => {
-                let [d_x, d_weight] = products([of_x(), of_weight()], x.dtype);
+        });
+        if let (true, Some((left, right))) = (of_bias, &d_weight) {
+            let sums = empty(gradient, [gradient.meta.shape()[1]], x.dtype);
+            let epilogue =
+                if self.transposed { Epilogue::LeftSums } else { Epilogue::RightSums }(sums.clone());
+            let with_sums = (left.clone(), right.clone(), epilogue);
+            let made = match &d_x {
+                None => products_with([with_sums]).map(|[d_weight]| (None, d_weight)),
+                Some((left, right)) => {
+                    let plain = (left.clone(), right.clone(), Epilogue::None);
+                    products_with([plain, with_sums]).map(|[d_x, d_weight]| (Some(d_x), d_weight))
+                }
+            };
+            if let Some((d_x, d_weight)) = made {
+                return [d_x, Some(d_weight), Some(sums)];
+            }
+        }
+        let one = |factors: (CubeTensor, CubeTensor)| product(factors.0, factors.1, x.dtype);
+        let (d_x, d_weight) = match (d_x, d_weight) {
+            (Some(of_x), Some(of_weight)) => {
+                let [d_x, d_weight] = products([of_x, of_weight], x.dtype);
                 (Some(d_x), Some(d_weight))
             }
-            (x, weight) => (x.then(of_x).and_then(one), weight.then(of_weight).and_then(one)),
+            (d_x, d_weight) => (d_x.map(one), d_weight.map(one)),
         };
-        let d_x = d_x.map(|d_x| reshaped(rows(d_x).0, shape));
-        let d_bias = self.bias.then(|| is_wanted(2).then(|| column_sums(gradient, x.dtype)));
-        let d_residual = self.residual.then(|| is_wanted(2 + usize::from(self.bias)).then_some(whole));
-        let mut found = [d_x, d_weight].into_iter().chain(d_bias).chain(d_residual);
-        std::array::from_fn(|_| found.next().flatten())
+        [d_x, d_weight, of_bias.then(|| column_sums(gradient.clone(), x.dtype))]
+    }
+
+    /// The factors of the input's gradient.
+    pub(super) fn factors_of_input(
+        self,
+        gradient: &CubeTensor,
+        weight: &CubeTensor,
+    ) -> (CubeTensor, CubeTensor) {
+        let weight = if self.transposed { weight.clone() } else { transposed(weight.clone()) };
+        (gradient.clone(), weight)
     }
 }
 

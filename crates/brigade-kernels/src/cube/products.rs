@@ -19,6 +19,41 @@ pub struct Product {
     pub right: CubeTensor,
     /// The product, of the same type or fp32.
     pub output: CubeTensor,
+    /// What is made of it in the same pass.
+    pub epilogue: Epilogue,
+}
+
+/// What a library makes of a product while it writes it, where it can. Vectors are as long as the product's rows; all tensors are contiguous, of the product's type.
+#[derive(Debug, Clone, Default)]
+pub enum Epilogue {
+    /// Nothing.
+    #[default]
+    None,
+    /// A bias is added to each row, and a residual of the product's shape: those that there are.
+    Sum {
+        /// The bias, a vector.
+        bias: Option<CubeTensor>,
+        /// The residual.
+        residual: Option<CubeTensor>,
+    },
+    /// A bias is added to each row, and GELU, in its form with `tanh`, applied to the sum.
+    Gelu {
+        /// The bias, a vector.
+        bias: CubeTensor,
+        /// Where the sum goes.
+        hidden: CubeTensor,
+    },
+    /// The product is multiplied by GELU's derivative.
+    GeluGradient {
+        /// What went into GELU, of the product's shape.
+        hidden: CubeTensor,
+        /// Where the sums of the result's columns go, a vector.
+        sums: CubeTensor,
+    },
+    /// The sums of the right factor's columns, as long as the product's rows, go here.
+    RightSums(CubeTensor),
+    /// The sums of the left factor's rows, as long as the product's columns, go here.
+    LeftSums(CubeTensor),
 }
 
 /// A library's products of matrices.
@@ -49,7 +84,7 @@ pub(super) fn products<const N: usize>(
     if has_library() {
         let made = factors.each_ref().map(|(left, right)| {
             let output = output_of(left, right, dtype);
-            Product { left: left.clone(), right: right.clone(), output }
+            Product { left: left.clone(), right: right.clone(), output, epilogue: Epilogue::None }
         });
         if products_into(&made).is_some() {
             return made.map(|product| product.output);
@@ -60,6 +95,21 @@ pub(super) fn products<const N: usize>(
         matmul::matmul(left, right, None, MatmulStrategy::default(), dtype)
             .unwrap_or_else(|error| panic!("no product of {shapes:?}: {error:?}"))
     })
+}
+
+/// Products with what a library makes of them, in the type of their factors; none if it does not make all of them.
+pub(super) fn products_with<const N: usize>(
+    factors: [(CubeTensor, CubeTensor, Epilogue); N],
+) -> Option<[CubeTensor; N]> {
+    if !has_library() {
+        return None;
+    }
+    let products = factors.map(|(left, right, epilogue)| {
+        let output = output_of(&left, &right, left.dtype);
+        Product { left, right, output, epilogue }
+    });
+    products_into(&products)?;
+    Some(products.map(|product| product.output))
 }
 
 /// Memory for a product. Rows that are not aligned by themselves get a distance that is.

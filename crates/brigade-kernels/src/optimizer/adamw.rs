@@ -7,9 +7,9 @@ use brigade_simd::optimizer::{self as kernel, Step};
 use burn::optim::{self, AdamWState, AdaptiveMomentumState, LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
+use super::{ScaledStep, fits, scaled, stepped};
 #[cfg(feature = "cube")]
 use super::{fits_kernels, part_alone};
-use super::{ScaledStep, fits, scaled, stepped};
 
 /// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with the bits and the state of Burn's.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,7 +87,8 @@ impl ScaledStep for AdamW {
             let (values, gradient) = (flat(tensor), flat(gradient));
             let stepped = Tensor::empty([elements], (&values.device(), values.dtype()));
             let of = [&values, &gradient];
-            let (values, state) = part_on_device(fused, learning_rate, of, 0..elements, stepped, scale, state);
+            let (values, state) =
+                part_on_device(fused, learning_rate, of, 0..elements, stepped, scale, state);
             let whole = |tensor: Tensor<1>| tensor.reshape(shape.clone());
             return (whole(values), Some(with_moments(state, whole)));
         }
@@ -135,7 +136,8 @@ impl AdamW {
         of: [&Tensor<D>; 2],
         state: Option<&AdamWState<D>>,
     ) -> Option<kernel::AdamW> {
-        let moments = state.into_iter().flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2]);
+        let moments =
+            state.into_iter().flat_map(|state| [&state.momentum.moment_1, &state.momentum.moment_2]);
         self.fused.filter(|_| moments.chain(of).all(fits_kernels))
     }
 }

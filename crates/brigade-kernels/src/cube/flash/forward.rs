@@ -39,7 +39,8 @@ pub(super) fn forward_kernel<T: Float>(
     let first = (sizes.queries.div_ceil(block) - 1 - CUBE_POS_X as usize) * block;
     let own = first + (UNIT_POS_X as usize / PLANE) * comptime!(ROWS * tiling.blocks);
 
-    let mut tiles = Shared::<[Vector<T, Const<8>>]>::new_aligned_slice(comptime!(4 * tiling.vectors()), 16usize);
+    let mut tiles =
+        Shared::<[Vector<T, Const<8>>]>::new_aligned_slice(comptime!(4 * tiling.vectors()), 16usize);
     let mut held = Array::<Vector<T, Const<8>>>::new(comptime!(tiling.held(block)));
     let start = q_at.first + batch * q_at.batch + head * q_at.head;
     fetch::<T>(q, start, q_at.position, first, sizes.queries, &mut held, block, tiling);

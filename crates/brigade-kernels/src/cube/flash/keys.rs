@@ -39,7 +39,8 @@ pub(super) fn keys_kernel<T: Float>(
     let first = CUBE_POS_X as usize * block;
     let own = first + (unit / PLANE) * comptime!(ROWS * tiling.blocks);
 
-    let mut tiles = Shared::<[Vector<T, Const<8>>]>::new_aligned_slice(comptime!(4 * tiling.vectors()), 16usize);
+    let mut tiles =
+        Shared::<[Vector<T, Const<8>>]>::new_aligned_slice(comptime!(4 * tiling.vectors()), 16usize);
     let mut numbers = Shared::<[f32]>::new_slice(comptime!(4 * rows));
     let mut held = Array::<Vector<T, Const<8>>>::new(comptime!(tiling.held(block)));
     let k_start = k_at.first + batch * k_at.batch + key_head * k_at.head;

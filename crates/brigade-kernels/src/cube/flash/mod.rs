@@ -25,7 +25,7 @@ use crate::attention::Mask;
 
 /// Where the vectors of queries, keys, values and outputs are in their tensors, in numbers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Vectors {
+pub(crate) struct Vectors {
     /// Those before the first vector.
     pub first: usize,
     /// From one sequence to the next.
@@ -62,8 +62,7 @@ impl Flash {
         let bf16 = ElemType::Float(FloatKind::BF16);
         let features = &like.client.properties().features.matmul;
         let [m, n, k] = [16, 8, 16];
-        let product =
-            MmaConfig { a_type: bf16, b_type: bf16, cd_type: FloatKind::F32.into(), m, n, k };
+        let product = MmaConfig { a_type: bf16, b_type: bf16, cd_type: FloatKind::F32.into(), m, n, k };
         let has_instructions = features.mma.contains(&product) && features.ldmatrix.contains(&bf16);
         let fits = has_instructions
             && like.dtype == DType::BF16
