@@ -289,11 +289,12 @@ fn cube_sum(value: f32) -> f32 {
     }
     sync_cube();
     let mut sum = 0.0f32;
-    let mut plane = 0u32;
+    let mut plane = UNIT_POS_PLANE;
     while plane < CUBE_DIM / PLANE_DIM {
         sum += shared[plane as usize];
-        plane += 1;
+        plane += PLANE_DIM;
     }
+    let sum = plane_sum(sum);
     sync_cube();
     sum
 }
@@ -308,11 +309,12 @@ fn cube_max(value: f32) -> f32 {
     }
     sync_cube();
     let mut highest = LEAST.runtime();
-    let mut plane = 0u32;
+    let mut plane = UNIT_POS_PLANE;
     while plane < CUBE_DIM / PLANE_DIM {
         highest = max(highest, shared[plane as usize]);
-        plane += 1;
+        plane += PLANE_DIM;
     }
+    let highest = plane_max(highest);
     sync_cube();
     highest
 }
