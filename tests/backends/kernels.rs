@@ -1,8 +1,8 @@
 //! Operations that have kernels on a backend, near the CPU's: products of odd shapes, as transposed and as padded as they come, and what is fused with them.
 
 use brigade::kernels::{
-    Activation, CrossEntropyConfig, Mask, Weight, attention, attention_packed, is_fused, layer_norm, linear,
-    linear_activation, linear_cross_entropy, linear_residual,
+    Activation, CrossEntropyConfig, Mask, Weight, attention, attention_packed, feed_forward, is_fused,
+    layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -77,6 +77,21 @@ fn products() {
                 let y = y + linear_activation(x.clone(), w.clone(), bias(), Activation::GeluTanh);
                 outcome(y, [("x", x), ("w", w), ("v", v), ("b", b)])
             });
+            near(
+                &backend,
+                &format!("a feed-forward layer of {rows} x {inputs} x {outputs}"),
+                |device, dtype| {
+                    let x = values([rows, inputs], 1, device, dtype);
+                    let w = values([inputs, outputs], 2, device, dtype);
+                    let v = values([inputs, outputs], 3, device, dtype);
+                    let [b, c] =
+                        [(outputs, 4), (inputs, 5)].map(|(n, salt)| values([1, n], salt, device, dtype));
+                    let up = (w.clone(), Some(b.clone().reshape([outputs])));
+                    let down = (Weight::Transposed(v.clone()), Some(c.clone().reshape([inputs])));
+                    let y = feed_forward(x.clone(), up, Activation::GeluTanh, down, Some(x.clone()));
+                    outcome(y, [("x", x), ("w", w), ("v", v), ("b", b), ("c", c)])
+                },
+            );
         }
     }
 }
@@ -114,53 +129,50 @@ fn attentions_in_bf16() {
         Tensor::from_data(data, (device, dtype)).require_grad()
     };
     for backend in backends().into_iter().filter(|backend| backend.name == "cuda") {
-        for [batch, heads, key_heads, length, depth] in [
-            [1, 1, 1, 1, 64],
-            [2, 3, 3, 64, 64],
-            [1, 2, 2, 129, 64],
-            [2, 4, 2, 200, 64],
-            [1, 2, 1, 77, 128],
-            [1, 3, 3, 300, 96],
-            [2, 2, 2, 65, 16],
-            [1, 12, 12, 1024, 64],
+        for ([batch, heads, key_heads, length, depth], mask) in [
+            ([1, 1, 1, 1, 64], Mask::Causal),
+            ([2, 3, 3, 64, 64], Mask::None),
+            ([1, 2, 2, 129, 64], Mask::Causal),
+            ([2, 4, 2, 200, 64], Mask::Window(50)),
+            ([1, 12, 12, 1024, 64], Mask::Causal),
+            ([1, 2, 1, 77, 128], Mask::Causal),
+            ([1, 3, 3, 300, 96], Mask::Window(120)),
+            ([2, 2, 2, 65, 16], Mask::Causal),
         ] {
-            for mask in [Mask::None, Mask::Causal, Mask::Window(50)] {
-                let what = format!("{mask:?} of {batch} x {heads}/{key_heads} x {length} x {depth}");
-                let scale = (depth as f64).sqrt().recip();
-                let width = (heads + 2 * key_heads) * depth;
-                let packed = |device: &Device, dtype: DType| {
-                    let qkv = values([batch * length, width], 1, device, dtype);
-                    let all = qkv.clone().reshape([batch, length, width]);
-                    let mixed = attention_packed(all, heads, key_heads, mask.clone(), scale);
-                    outcome(mixed.reshape([batch * length, heads * depth]), [("qkv", qkv)])
+            let what = format!("{mask:?} of {batch} x {heads}/{key_heads} x {length} x {depth}");
+            let scale = (depth as f64).sqrt().recip();
+            let width = (heads + 2 * key_heads) * depth;
+            let packed = |device: &Device, dtype: DType| {
+                let qkv = values([batch * length, width], 1, device, dtype);
+                let all = qkv.clone().reshape([batch, length, width]);
+                let mixed = attention_packed(all, heads, key_heads, mask.clone(), scale);
+                outcome(mixed.reshape([batch * length, heads * depth]), [("qkv", qkv)])
+            };
+            let separate = |device: &Device, dtype: DType| {
+                let qkv = values([batch * length, width], 1, device, dtype);
+                let of = |first: usize, count: usize| {
+                    let part = qkv.clone().slice([0..batch * length, first * depth..(first + count) * depth]);
+                    part.reshape([batch, length, count, depth]).swap_dims(1, 2)
                 };
-                let separate = |device: &Device, dtype: DType| {
-                    let qkv = values([batch * length, width], 1, device, dtype);
-                    let of = |first: usize, count: usize| {
-                        let part =
-                            qkv.clone().slice([0..batch * length, first * depth..(first + count) * depth]);
-                        part.reshape([batch, length, count, depth]).swap_dims(1, 2)
-                    };
-                    let (q, k, v) = (of(0, heads), of(heads, key_heads), of(heads + key_heads, key_heads));
-                    let mixed = attention(q, k, v, mask.clone(), scale);
-                    let mixed = mixed.swap_dims(1, 2).reshape([batch * length, heads * depth]);
-                    outcome(mixed, [("qkv", qkv)])
+                let (q, k, v) = (of(0, heads), of(heads, key_heads), of(heads + key_heads, key_heads));
+                let mixed = attention(q, k, v, mask.clone(), scale);
+                let mixed = mixed.swap_dims(1, 2).reshape([batch * length, heads * depth]);
+                outcome(mixed, [("qkv", qkv)])
+            };
+            let exact = packed(&brigade_cpu::device().autodiff(), DType::F32);
+            let run = |function: &(dyn Fn(&Device, DType) -> Outcome + Sync)| {
+                backend.on_threads(1, 1, |device, _| function(&device.autodiff(), DType::BF16)).remove(0)
+            };
+            let found = run(&packed);
+            assert_eq!(found, run(&packed), "{what}, twice");
+            assert_eq!(found, run(&separate), "{what}, from three tensors");
+            for ((name, found), (_, exact)) in found.iter().zip(&exact) {
+                let norm = |values: &mut dyn Iterator<Item = f32>| {
+                    values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
                 };
-                let exact = packed(&brigade_cpu::device().autodiff(), DType::F32);
-                let run = |function: &(dyn Fn(&Device, DType) -> Outcome + Sync)| {
-                    backend.on_threads(1, 1, |device, _| function(&device.autodiff(), DType::BF16)).remove(0)
-                };
-                let found = run(&packed);
-                assert_eq!(found, run(&packed), "{what}, twice");
-                assert_eq!(found, run(&separate), "{what}, from three tensors");
-                for ((name, found), (_, exact)) in found.iter().zip(&exact) {
-                    let norm = |values: &mut dyn Iterator<Item = f32>| {
-                        values.map(|value| f64::from(value).powi(2)).sum::<f64>().sqrt()
-                    };
-                    let apart = norm(&mut found.iter().zip(exact).map(|(a, b)| a - b));
-                    let share = apart / norm(&mut exact.iter().copied());
-                    assert!(share < 1e-2, "{what}, {name}: {share}");
-                }
+                let apart = norm(&mut found.iter().zip(exact).map(|(a, b)| a - b));
+                let share = apart / norm(&mut exact.iter().copied());
+                assert!(share < 1e-2, "{what}, {name}: {share}");
             }
         }
     }

@@ -14,25 +14,35 @@ pub(crate) struct ExactSum {
 
 const LIMBS: usize = 6;
 
+/// The exponents of finite numbers.
+const EXPONENTS: usize = 255;
+
 /// The numbers that represent a sum between ranks: 32 bits each, then whether it is spoiled.
 pub(crate) const WORDS: usize = 2 * LIMBS + 1;
 
 impl ExactSum {
-    pub(crate) fn add(&mut self, term: f32) {
-        if !(term.is_finite() && term >= 0.0) {
-            self.spoiled = true;
-            return;
+    /// Adds terms: those with the same exponent as whole numbers first.
+    pub(crate) fn add_all(&mut self, terms: &[f32]) {
+        // Fewer than 2^40 terms below 2^24 fit into each.
+        for terms in terms.chunks(1 << 39) {
+            let mut of_exponents = [0u64; EXPONENTS];
+            for term in terms {
+                if !(term.is_finite() && *term >= 0.0) {
+                    self.spoiled = true;
+                    continue;
+                }
+                let bits = term.to_bits() & 0x7fff_ffff;
+                let (exponent, fraction) = (bits >> 23, u64::from(bits & 0x7f_ffff));
+                // A normal number is (2^23 + fraction) · 2^(exponent - 1) units, a subnormal one `fraction` units.
+                of_exponents[exponent as usize] += fraction | u64::from(exponent > 0) << 23;
+            }
+            for (exponent, sum) in of_exponents.into_iter().enumerate().filter(|(_, sum)| *sum > 0) {
+                let shift = exponent.saturating_sub(1);
+                let wide = u128::from(sum) << (shift % 64);
+                self.add_at(shift / 64, wide as u64);
+                self.add_at(shift / 64 + 1, (wide >> 64) as u64);
+            }
         }
-        let bits = term.to_bits() & 0x7fff_ffff;
-        let (exponent, fraction) = (bits >> 23, u64::from(bits & 0x7f_ffff));
-        // A normal number is (2^23 + fraction) · 2^(exponent - 1) units, a subnormal one `fraction` units.
-        let (mantissa, shift) = match exponent {
-            0 => (fraction, 0),
-            _ => (fraction | 1 << 23, exponent as usize - 1),
-        };
-        let wide = u128::from(mantissa) << (shift % 64);
-        self.add_at(shift / 64, wide as u64);
-        self.add_at(shift / 64 + 1, (wide >> 64) as u64);
     }
 
     /// Adds a whole number.
@@ -93,7 +103,7 @@ mod tests {
 
     fn sum(terms: &[f32]) -> ExactSum {
         let mut sum = ExactSum::default();
-        terms.iter().for_each(|term| sum.add(*term));
+        sum.add_all(terms);
         sum
     }
 

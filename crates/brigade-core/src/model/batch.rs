@@ -35,7 +35,7 @@ impl<I, T> Batch<I, T> {
     /// The loss must multiply by the weights itself, so they belong to `target` as well.
     pub fn weighted(input: I, target: T, weights: &[f32]) -> Self {
         let mut weight = ExactSum::default();
-        weights.iter().for_each(|one| weight.add(*one));
+        weight.add_all(weights);
         let valid_targets = weights.iter().filter(|weight| **weight != 0.0).count();
         Self { input, target, valid_targets, weight: Some(weight) }
     }

@@ -39,7 +39,7 @@ pub(crate) fn exact_sum(chunks: Vec<Tensor<1>>) -> Result<ExactSum> {
     let mut sum = ExactSum::default();
     if !chunks.is_empty() {
         let read = Tensor::cat(chunks, 0).try_into_vec_as::<f32>();
-        read.map_err(|e| Error::Device(e.to_string()))?.into_iter().for_each(|chunk| sum.add(chunk));
+        sum.add_all(&read.map_err(|e| Error::Device(e.to_string()))?);
     }
     Ok(sum)
 }

@@ -22,7 +22,7 @@ struct SignedSum {
 
 impl SignedSum {
     fn add(&mut self, term: f32) {
-        if term < 0.0 { self.negative.add(-term) } else { self.positive.add(term) }
+        if term < 0.0 { self.negative.add_all(&[-term]) } else { self.positive.add_all(&[term]) }
     }
 
     fn value(&self) -> f64 {

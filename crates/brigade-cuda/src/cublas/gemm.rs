@@ -32,6 +32,8 @@ pub(crate) struct Gemm {
     pub output: Operand,
     pub input_type: Number,
     pub output_type: Number,
+    /// Whether products are added to what is there.
+    pub accumulates: bool,
 }
 
 impl Operand {

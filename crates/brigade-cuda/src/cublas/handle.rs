@@ -84,7 +84,7 @@ impl Handle {
             })
         };
         let compute = if input_type == Number::F32 { COMPUTE_TF32 } else { COMPUTE };
-        let (one, zero) = (1f32, 0f32);
+        let (one, beta) = (1f32, f32::from(u8::from(gemm.accumulates)));
         let stride = |operand: &Operand| operand.batch_stride as c_longlong;
         let [m, n, k, batch] = [size(m)?, size(n)?, size(k)?, size(batch)?];
         let [leading_left, leading_right, leading_output] =
@@ -107,7 +107,7 @@ impl Handle {
                 data_type(input_type),
                 leading_left,
                 stride(&gemm.left),
-                (&raw const zero).cast(),
+                (&raw const beta).cast(),
                 output as *mut c_void,
                 data_type(output_type),
                 leading_output,

@@ -55,7 +55,7 @@ impl Epilogues {
             return None;
         }
         let (finish, [residual, vector, auxiliary]) = match epilogue {
-            Epilogue::None => return None,
+            Epilogue::None | Epilogue::Accumulate => return None,
             Epilogue::Sum { bias: None, residual } => (Finish::Residual, [residual.as_ref(), None, None]),
             Epilogue::Sum { bias, residual } => {
                 (Finish::Bias { residual: residual.is_some() }, [residual.as_ref(), bias.as_ref(), None])

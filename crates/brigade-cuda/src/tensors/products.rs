@@ -102,9 +102,10 @@ impl CublasProducts {
             output: Operand::of(output.meta.shape(), output.meta.strides()).filter(|of| !of.is_transposed)?,
             input_type,
             output_type,
+            accumulates: matches!(epilogue, Epilogue::Accumulate),
         };
         let planned = match epilogue {
-            Epilogue::None => None,
+            Epilogue::None | Epilogue::Accumulate => None,
             epilogue => Some(self.shared.epilogues.planned(&gemm, [&left, &right, output], epilogue)?),
         };
         Some(Call { gemm, buffers: [left.handle, right.handle, output.handle.clone()], planned })

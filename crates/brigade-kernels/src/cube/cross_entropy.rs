@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 
 use super::columns::column_sums;
 use super::launch::{UNITS, cubes, element, empty, rows, transposed, unit_count, unit_for_each, vector_size};
-use super::products::{has_library, product};
+use super::products::{add_product, has_library, product};
 use crate::cross_entropy::CrossEntropyConfig;
 use crate::graph::Operation;
 
@@ -56,7 +56,7 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
         let padded = padded(classes);
         let weight = if padded > classes { with_zeros(weight, padded) } else { weight };
         let of_x = outer::<2>(x.clone());
-        let (mut d_x, mut d_weight) = (Vec::new(), None::<Tensor<2>>);
+        let (mut d_x, mut d_weight) = (Vec::new(), None::<CubeTensor>);
         for start in (0..count).step_by(chunk) {
             let length = chunk.min(count - start);
             let rows = inner(of_x.clone().narrow(0, start, length));
@@ -64,16 +64,15 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
             self.run(&logits, classes, [&losses, &hits], start, tracked);
             if tracked {
                 d_x.push(outer::<2>(product(logits.clone(), weight.clone(), x.dtype)));
-                let part = outer::<2>(product(transposed(logits), rows, DType::F32));
                 d_weight = Some(match d_weight {
-                    None => part,
-                    Some(sum) => sum + part,
+                    None => product(transposed(logits), rows, DType::F32),
+                    Some(sum) => add_product(sum, transposed(logits), rows),
                 });
             }
         }
         let saved = d_weight.map(|d_weight| {
             let d_x = if d_x.len() == 1 { d_x.remove(0) } else { Tensor::cat(d_x, 0) };
-            Saved { d_x: inner(d_x), d_weight: inner(d_weight.narrow(0, 0, classes)) }
+            Saved { d_x: inner(d_x), d_weight: inner(outer::<2>(d_weight).narrow(0, 0, classes)) }
         });
         // Without a row, there is no gradient yet.
         let zeros = |shape: [usize; 2]| inner(Tensor::<2>::zeros(shape, (&of_x.device(), x.dtype)));

@@ -60,6 +60,7 @@ impl Operation<1, CubeTensor> for Embedding {
         let vector = vector_size(&[&gradient], width);
         let plane = gradient.client.properties().hardware.plane_size_max as usize;
         let parts = (width / vector).div_ceil(plane);
+        let neighbours = vector_size(&[&indices], count);
         // As many planes as the memory that they share has sums for.
         let most = SHARED / (parts * plane * vector);
         let planes = [8, 4, 2].into_iter().find(|planes| *planes <= most).unwrap_or(1);
@@ -72,6 +73,7 @@ impl Operation<1, CubeTensor> for Embedding {
                 CubeDim::new_1d((planes * plane) as u32),
                 gradient.required_address_type().max(sums.required_address_type()),
                 vector,
+                neighbours,
                 gradient.clone().into_buffer_arg(),
                 indices.clone().into_buffer_arg(),
                 sums.clone().into_buffer_arg(),
@@ -89,9 +91,9 @@ impl Operation<1, CubeTensor> for Embedding {
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn embedding_kernel<T: Float, I: Int, N: Size>(
+fn embedding_kernel<T: Float, I: Int, N: Size, M: Size>(
     gradient: &[Vector<T, N>],
-    indices: &[I],
+    indices: &[Vector<I, M>],
     sums: &mut [Vector<T, N>],
     rows: usize,
     count: usize,
@@ -112,21 +114,32 @@ fn embedding_kernel<T: Float, I: Int, N: Size>(
             sum[part] = Vector::new(0.0f32);
         }
         let mut base = own * plane;
-        while base < count {
+        while base < count / M::value() {
+            // A unit looks at neighbours, so that a plane finds its rows in their order.
             let place = base + lane;
+            let mut found = Vector::<I, M>::new(I::from_int(-1));
+            if place < count / M::value() {
+                found = indices[place];
+            }
             let mut is_there = false;
-            if place < count {
-                is_there = i32::cast_from(indices[place]) == row as i32;
+            #[unroll]
+            for index in 0..M::value() {
+                is_there = is_there || i32::cast_from(found.extract(index)) == row as i32;
             }
             let mut votes = plane_ballot(is_there).extract(0usize);
             while votes != 0u32 {
-                let first = votes.trailing_zeros() as usize;
-                let start = (base + first) * width;
+                let first = (base + votes.trailing_zeros() as usize) * M::value();
+                let found = indices[first / M::value()];
                 #[unroll]
-                for part in 0..parts {
-                    let column = part * plane + lane;
-                    if column < width {
-                        sum[part] += Vector::cast_from(gradient[start + column]);
+                for index in 0..M::value() {
+                    if i32::cast_from(found.extract(index)) == row as i32 {
+                        #[unroll]
+                        for part in 0..parts {
+                            let column = part * plane + lane;
+                            if column < width {
+                                sum[part] += Vector::cast_from(gradient[(first + index) * width + column]);
+                            }
+                        }
                     }
                 }
                 votes &= votes - 1u32;

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use burn::tensor::DType;
 use burn_cubecl::kernel::matmul::{self, MatmulStrategy};
-use burn_cubecl::ops::numeric::{empty_device_contiguous_dtype, empty_device_dtype};
+use burn_cubecl::ops::numeric::{self, empty_device_contiguous_dtype, empty_device_dtype};
 use burn_cubecl::tensor::CubeTensor;
 
 /// The alignment of rows below which kernels of products are slow, in bytes.
@@ -29,6 +29,8 @@ pub enum Epilogue {
     /// Nothing.
     #[default]
     None,
+    /// It is added to what is there.
+    Accumulate,
     /// A bias is added to each row, and a residual of the product's shape: those that there are.
     Sum {
         /// The bias, a vector.
@@ -110,6 +112,18 @@ pub(super) fn products_with<const N: usize>(
     });
     products_into(&products)?;
     Some(products.map(|product| product.output))
+}
+
+/// Adds the product of `[m, k]` and `[k, n]` to a contiguous `[m, n]` of fp32, which nobody else has, and gives it back.
+pub(super) fn add_product(sum: CubeTensor, left: CubeTensor, right: CubeTensor) -> CubeTensor {
+    let dtype = sum.dtype;
+    let (left, right, output) = (left, right, sum);
+    let product_of = Product { left, right, output, epilogue: Epilogue::Accumulate };
+    if has_library() && products_into(std::slice::from_ref(&product_of)).is_some() {
+        return product_of.output;
+    }
+    let Product { left, right, output, .. } = product_of;
+    numeric::add(output, product(left, right, dtype))
 }
 
 /// Memory for a product. Rows that are not aligned by themselves get a distance that is.
