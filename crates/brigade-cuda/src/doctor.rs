@@ -5,6 +5,7 @@ use brigade_report::{Finding, HumanBytes};
 use crate::cublas::{CUBLAS_FILE, cublas, is_cublas_named};
 use crate::driver::{Driver, Gpu, driver};
 use crate::error::Error;
+use crate::libdevice::libdevice;
 use crate::nccl::refusal;
 use crate::nccl::{NCCL_FILE, nccl};
 
@@ -47,6 +48,10 @@ pub fn examine() -> Vec<Finding> {
             "Matrix products then run on Burn's own kernels, which are several times slower: install it (the package libcublas, or pip install nvidia-cublas) and set \
              BRIGADE_CUBLAS to its file, or add its folder to LD_LIBRARY_PATH",
         ),
+    });
+    findings.push(match libdevice() {
+        Ok(file) => Finding::good("libdevice", file.display().to_string()),
+        Err(error) => missing("libdevice", &error),
     });
     findings.push(environment(
         std::env::vars_os().filter_map(|(name, value)| {

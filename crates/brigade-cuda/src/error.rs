@@ -71,6 +71,14 @@ pub enum Error {
         /// What was tried, and what the loader reported.
         found: String,
     },
+    /// Where Burn's compiler looks there is no libdevice.
+    #[error(
+        "{found}, which kernels with exponentials are linked with: install CUDA's toolkit (or its part cuda-nvvm, or pip install nvidia-nvvm), and set CUDA_PATH to the folder that has it"
+    )]
+    NoLibdevice {
+        /// Where it is not.
+        found: String,
+    },
     /// A call to cuBLAS failed.
     #[error("{call} of cuBLAS failed with {status} (BRIGADE_CUBLAS=off uses Burn's own kernels)")]
     Cublas {

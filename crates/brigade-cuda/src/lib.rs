@@ -1,4 +1,4 @@
-//! The CUDA backend: the GPU of a rank, NCCL with deadlines, and cuBLAS. The driver and both libraries are found at run time.
+//! The CUDA backend: the GPU of a rank, NCCL with deadlines, and cuBLAS. The driver, both libraries and libdevice are found at run time.
 //!
 //! # Invariants
 //! - **Nothing is linked.** The driver and NCCL are loaded when they are first needed. If something is missing, an [`Error`] says
@@ -37,7 +37,7 @@
 //!   found.
 //!
 //! # Reading order
-//! [`Error`] → `driver` (GPUs, contexts, streams, events) → `cublas` (products of matrices) → `nccl` (communicators) → `watchdog` (operations that do not end) →
+//! [`Error`] → `driver` (GPUs, contexts, streams, events) → `cublas` (products of matrices) → `libdevice` (what kernels are linked with) → `nccl` (communicators) → `watchdog` (operations that do not end) →
 //! `stream` (operations among what is computed) → `doctor` (all of it, as findings for people) → `tensors` (Burn; the feature
 //! `tensors`, on by default) → `autotune` (a cache of the fastest kernels).
 
@@ -51,6 +51,7 @@ mod cublas;
 mod doctor;
 mod driver;
 mod error;
+mod libdevice;
 mod loading;
 mod nccl;
 mod polling;
@@ -63,6 +64,7 @@ pub use cublas::{CUBLAS_FILE, Cublas, cublas};
 pub use doctor::examine;
 pub use driver::{Context, Driver, Event, Gpu, Stream, check_gpu_count, driver, gpu_for, shared_gpu};
 pub use error::Error;
+pub use libdevice::{LIBDEVICE, libdevice};
 pub use nccl::{Communicator, GroupCall, NCCL_FILE, Nccl, UniqueId, nccl};
 pub use stream::{CommStream, NcclWork, RankState, ReceiveQueue, StreamOrder};
 pub use watchdog::{Watchdog, WatchedWork, WorkHandle, WorkInfo};

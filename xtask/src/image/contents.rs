@@ -24,6 +24,26 @@ const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
 /// Files whose names begin so are licences.
 const LICENCES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
 
+/// NVIDIA's mathematical functions, which kernels are linked with: the path in a folder of CUDA's toolkit, and such folders, of which the image has the first.
+const LIBDEVICE: &str = "nvvm/libdevice/libdevice.10.bc";
+const TOOLKITS: [&str; 4] = ["usr/local/cuda", "opt/cuda", "usr/lib/cuda", "usr"];
+
+/// Where libdevice is on this machine.
+pub fn libdevice() -> Result<PathBuf> {
+    let given = std::env::var_os("CUDA_PATH").map(PathBuf::from);
+    let folders =
+        given.map_or_else(|| TOOLKITS.map(|folder| Path::new("/").join(folder)).to_vec(), |one| vec![one]);
+    let found = folders.iter().map(|folder| folder.join(LIBDEVICE)).find(|file| file.is_file());
+    let looked: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    found.with_context(|| {
+        format!(
+            "kernels for NVIDIA's GPUs are linked with {LIBDEVICE}, which is not in {}: install CUDA's toolkit (or its part cuda-nvvm, or pip install nvidia-nvvm), and set CUDA_PATH to \
+             the folder that has it",
+            looked.join(", ")
+        )
+    })
+}
+
 /// The files so far.
 pub struct Contents {
     entries: Entries,
@@ -62,6 +82,13 @@ impl Contents {
         if let Ok(certificates) = fs::read(Path::new("/").join(CERTIFICATES)) {
             self.file(CERTIFICATES, certificates, 0o644);
         }
+        Ok(())
+    }
+
+    /// libdevice, where kernels' compiler looks for it. NVIDIA's licence of CUDA allows to pass it on.
+    pub fn libdevice(&mut self, file: &Path) -> Result<()> {
+        let bytes = fs::read(file).with_context(|| file.display().to_string())?;
+        self.file(&format!("{}/{LIBDEVICE}", TOOLKITS[0]), bytes, 0o644);
         Ok(())
     }
 

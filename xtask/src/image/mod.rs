@@ -1,7 +1,7 @@
 //! `cargo xtask image`: an OCI image of the `brigade` program, without Docker.
 //!
 //! It has the program, the libraries that it is linked with, the certificates of authorities, and licences, and nothing else: no shell. What a GPU needs comes from the host, as
-//! NVIDIA's container toolkit mounts it. The same program gives the same bytes: times are zero, entries have one order.
+//! NVIDIA's container toolkit mounts it, but for libdevice, which it does not mount. The same program gives the same bytes: times are zero, entries have one order.
 
 mod archive;
 mod contents;
@@ -36,7 +36,11 @@ pub fn run(args: &Args) -> Result<()> {
         Some(given) => given.clone(),
         None => args.backend.build_with("dist", &["brigade-cli/object-store"])?,
     };
-    let image = build(&program, cargo::root())?;
+    let libdevice = match args.backend {
+        Backend::Cuda => Some(contents::libdevice()?),
+        _ => None,
+    };
+    let image = build(&program, libdevice.as_deref(), cargo::root())?;
     write_atomic(&args.output, &image.archive)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     println!(
@@ -48,10 +52,13 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The image of a program; `root` has the licences of the project.
-fn build(program: &Path, root: &Path) -> Result<oci::Image> {
+/// The image of a program, and of libdevice if it has kernels for NVIDIA's GPUs; `root` has the licences of the project.
+fn build(program: &Path, libdevice: Option<&Path>, root: &Path) -> Result<oci::Image> {
     let mut contents = Contents::new();
     contents.program(program)?;
+    if let Some(libdevice) = libdevice {
+        contents.libdevice(libdevice)?;
+    }
     contents.licences(root)?;
     oci::image(&contents.into_layer()?)
 }
@@ -82,8 +89,11 @@ mod tests {
     #[test]
     fn an_image_is_the_same_each_time_and_its_parts_are_what_they_are_called() {
         let program = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let libdevice = folder.path().join("libdevice.10.bc");
+        std::fs::write(&libdevice, "BC").unwrap();
         let (image, again) =
-            (build(&program, cargo::root()).unwrap(), build(&program, cargo::root()).unwrap());
+            [(); 2].map(|()| build(&program, Some(&libdevice), cargo::root()).unwrap()).into();
         assert!(image.archive == again.archive, "other bytes");
         let files = files(&image.archive);
         for (name, bytes) in
@@ -112,6 +122,7 @@ mod tests {
             "licenses/brigade/LICENSE-APACHE",
             "etc/passwd",
             "usr/local/bin/brigade",
+            "usr/local/cuda/nvvm/libdevice/libdevice.10.bc",
         ] {
             assert!(inside.contains_key(name), "{name}");
         }

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use super::products::CublasProducts;
 use crate::cublas::is_cublas_named;
 use crate::polling::lock;
-use crate::{Context, Error, Gpu, check_gpu_count, cublas, driver, gpu_for, nccl};
+use crate::{Context, Error, Gpu, check_gpu_count, cublas, driver, gpu_for, libdevice, nccl};
 
 /// The GPU of a rank.
 pub struct RankGpu {
@@ -77,9 +77,10 @@ pub fn gpu_count() -> Result<usize, Error> {
 /// share GPUs, or if there is only one rank.
 ///
 /// # Errors
-/// If there is no driver, or no NCCL, or too few GPUs, or the file that `BRIGADE_CUBLAS` names cannot be loaded.
+/// If there is no driver, no NCCL or no libdevice, or too few GPUs, or the file that `BRIGADE_CUBLAS` names cannot be loaded.
 pub fn check_gpus(ranks: usize, world: usize, sharing: bool) -> Result<(), Error> {
     let visible = gpu_count()?;
+    libdevice()?;
     if is_cublas_named() {
         cublas()?;
     }

@@ -13,7 +13,8 @@ stand_in_test!(everything_that_is_found_is_shown, ["STAND_IN_GPUS" = "3", "NCCL_
     let findings = examine();
     for finding in &findings {
         println!("{finding:?}");
-        assert!(finding.ok, "{finding:?}");
+        // libdevice is that of this machine, if it has one.
+        assert!(finding.ok || finding.name == "libdevice", "{finding:?}");
     }
     assert_contains(&finding(&findings, "driver").text, &["CUDA 12.8", "libcuda.so"]);
     let gpu = finding(&findings, "GPU 2");
@@ -31,11 +32,12 @@ stand_in_test!(
         "STAND_IN_INIT" = "100",
         "BRIGADE_NCCL" = "/nowhere",
         "BRIGADE_CUBLAS" = "/nowhere",
+        "CUDA_PATH" = "/nowhere",
         "CUDA_VISIBLE_DEVICES" = ""
     ],
     {
         let findings = examine();
-        for name in ["driver", "NCCL", "cuBLAS", "environment"] {
+        for name in ["driver", "NCCL", "cuBLAS", "libdevice", "environment"] {
             let finding = finding(&findings, name);
             println!("{finding:?}");
             assert!(
