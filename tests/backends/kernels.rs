@@ -138,6 +138,7 @@ fn attentions_in_bf16() {
             ([1, 2, 1, 77, 128], Mask::Causal),
             ([1, 3, 3, 300, 96], Mask::Window(120)),
             ([2, 2, 2, 65, 16], Mask::Causal),
+            ([2, 4, 2, 150, 64], Mask::causal_documents(&[&[70, 80], &[10, 50, 70]], 150)),
         ] {
             let what = format!("{mask:?} of {batch} x {heads}/{key_heads} x {length} x {depth}");
             let scale = (depth as f64).sqrt().recip();

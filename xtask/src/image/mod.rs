@@ -165,6 +165,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = folder.path().join("text");
         std::fs::write(&text, "no program").unwrap();
-        assert!(build(&text, cargo::root()).is_err());
+        assert!(build(&text, None, cargo::root()).is_err());
     }
 }

@@ -109,17 +109,22 @@ impl Attention {
             Mask::Ranges(ranges) => {
                 let expected = self.shape.batch * self.shape.queries;
                 assert!(ranges.len() == expected, "{} ranges of keys for {expected} queries", ranges.len());
-                let bounds = TensorData::new(ranges.concat(), [2 * ranges.len()]);
-                let device = Tensor::<4>::from_primitive::<Cube>(like.clone()).device();
-                let bounds = Tensor::<1, Int>::from_data(bounds, (&device, DType::U32));
-                let Ok(bounds) = bounds.try_into_primitive::<Cube>() else {
-                    unreachable!("it is on the device of the queries")
-                };
-                (Visible::Ranges, self.shape.keys, bounds)
+                (Visible::Ranges, self.shape.keys, numbers(ranges.concat(), like))
             }
         };
         Keys { visible, window, ranges, key_heads: self.shape.key_heads, queries: self.shape.queries }
     }
+}
+
+/// Numbers on the device of a tensor.
+pub(super) fn numbers(numbers: Vec<u32>, like: &CubeTensor) -> CubeTensor {
+    let (count, flat) = (numbers.len(), [like.meta.num_elements()]);
+    let device = Tensor::<1>::from_primitive::<Cube>(reshaped(like.clone(), flat)).device();
+    let numbers = Tensor::<1, Int>::from_data(TensorData::new(numbers, [count]), (&device, DType::U32));
+    let Ok(numbers) = numbers.try_into_primitive::<Cube>() else {
+        unreachable!("it is on the device of the tensor")
+    };
+    numbers
 }
 
 impl Layout {

@@ -4,7 +4,7 @@ use burn_cubecl::cubecl;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::seen::{Sizes, is_partial, keys_of};
+use super::seen::{Sizes, is_partial, keys_of, keys_of_some};
 use super::tile::{
     PLANE, Place, ROWS, Tiling, as_left, fetch, lefts, multiply, right_of_columns, right_of_rows, store,
     write, zeros,
@@ -19,6 +19,7 @@ pub(super) fn forward_kernel<T: Float>(
     q: &[Vector<T, Const<8>>],
     k: &[Vector<T, Const<8>>],
     v: &[Vector<T, Const<8>>],
+    ranges: &[u32],
     output: &mut [Vector<T, Const<2>>],
     logarithms: &mut [f32],
     q_at: Place,
@@ -51,8 +52,7 @@ pub(super) fn forward_kernel<T: Float>(
 
     let k_start = k_at.first + batch * k_at.batch + (head / group) * k_at.head;
     let v_start = v_at.first + batch * v_at.batch + (head / group) * v_at.head;
-    let (from, _) = keys_of(first, &sizes, tiling.causal);
-    let (_, to) = keys_of(first + comptime!(block - 1), &sizes, tiling.causal);
+    let (from, to) = keys_of_some(first, batch, ranges, &sizes, block, tiling.visible);
     let mut key = (from / rows) * rows;
     let mut next_k = Array::<Vector<T, Const<8>>>::new(comptime!(tiling.held(rows)));
     let mut next_v = Array::<Vector<T, Const<8>>>::new(comptime!(tiling.held(rows)));
@@ -97,11 +97,11 @@ pub(super) fn forward_kernel<T: Float>(
                 }
             }
         }
-        if is_partial(first, block, key, rows, &sizes, tiling) {
+        if is_partial(first, key, batch, ranges, &sizes, block, rows, tiling.visible) {
             #[unroll]
             for part in 0..parts {
                 let row = own + comptime!(ROWS * (part / 2) + 8 * (part % 2)) + lane / 4;
-                let (from, to) = keys_of(row, &sizes, tiling.causal);
+                let (from, to) = keys_of(row, batch, ranges, &sizes, tiling.visible);
                 #[unroll]
                 for column in 0..columns {
                     let place = comptime!(2 * ((part / 2) * columns + column) + part % 2);
@@ -178,8 +178,9 @@ pub(super) fn forward_kernel<T: Float>(
         let mut sum = sums[part];
         sum += plane_shuffle_xor(sum, 1u32);
         sum += plane_shuffle_xor(sum, 2u32);
-        factors[part] = 1.0f32 / sum;
         let row = own + comptime!(ROWS * (part / 2) + 8 * (part % 2)) + lane / 4;
+        let (from, to) = keys_of(row, batch, ranges, &sizes, tiling.visible);
+        factors[part] = select(from < to, 1.0f32 / sum, 0.0f32);
         if row < sizes.queries && lane % 4 == 0 {
             let place = (batch * CUBE_COUNT_Y as usize + head) * sizes.queries + row;
             logarithms[place] = highest[part] * scale + sum.ln();

@@ -4,7 +4,7 @@ use burn_cubecl::cubecl;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::seen::{Sizes, is_partial, queries_of};
+use super::seen::{Sizes, is_partial, keys_of, queries_of_some};
 use super::tile::{
     PLANE, Place, ROWS, Tiling, as_left, fetch, lefts, multiply, right_of_columns, right_of_rows, store,
     write, zeros,
@@ -17,6 +17,7 @@ pub(super) fn keys_kernel<T: Float>(
     k: &[Vector<T, Const<8>>],
     v: &[Vector<T, Const<8>>],
     gradient: &[Vector<T, Const<8>>],
+    ranges: &[u32],
     logarithms: &[f32],
     dots: &[f32],
     d_k: &mut [Vector<T, Const<2>>],
@@ -57,8 +58,7 @@ pub(super) fn keys_kernel<T: Float>(
     sync_cube();
 
     // Tiles of queries, those of one head after those of another.
-    let (from, _) = queries_of(first, &sizes, tiling.causal);
-    let (_, to) = queries_of(first + comptime!(block - 1), &sizes, tiling.causal);
+    let (from, to) = queries_of_some(first, batch, ranges, &sizes, block, tiling.visible);
     let from = (from / rows) * rows;
     let of_head = (max(to, from) - from).div_ceil(rows);
     let count = of_head * group;
@@ -98,7 +98,7 @@ pub(super) fn keys_kernel<T: Float>(
             let queries = buffer * comptime!(2 * tiling.vectors());
             let gradients = queries + comptime!(tiling.vectors());
             let of_queries = buffer * comptime!(2 * rows);
-            let partial = is_partial(query, rows, first, block, &sizes, tiling);
+            let partial = is_partial(query, first, batch, ranges, &sizes, rows, block, tiling.visible);
             #[unroll]
             for pair in 0..comptime!(rows / 16) {
                 // Transposed: keys are rows.
@@ -131,12 +131,12 @@ pub(super) fn keys_kernel<T: Float>(
                         let mut share = (scores[place] * Vector::new(scale) - logarithm).exp();
                         if partial {
                             let row = own + comptime!(ROWS * (part / 2) + 8 * (part % 2)) + lane / 4;
-                            let (from, to) = queries_of(row, &sizes, tiling.causal);
                             #[unroll]
                             for element in 0..2usize {
                                 let other =
                                     query + comptime!(16 * pair + 8 * half + element) + 2 * (lane % 4);
-                                if other < from || other >= to {
+                                let (from, to) = keys_of(other, batch, ranges, &sizes, tiling.visible);
+                                if row < from || row >= to {
                                     share.insert(element, 0.0f32);
                                 }
                             }

@@ -19,8 +19,9 @@ use cubecl::prelude::*;
 
 use self::seen::SizesLaunch;
 use self::tile::{EIGHT, PLANE, PLANES, PlaceLaunch, Tiling};
-use super::attention::Attention;
+use super::attention::{Attention, numbers};
 use super::launch::{element, empty, unit_for_each};
+use super::softmax::Visible;
 use crate::attention::Mask;
 
 /// Where the vectors of queries, keys, values and outputs are in their tensors, in numbers.
@@ -46,18 +47,21 @@ pub(crate) struct Flash {
     /// Where queries, keys, values and outputs are.
     at: [Vectors; 4],
     window: usize,
-    causal: bool,
+    visible: Visible,
+    /// With bounds, where queries have ranges; else any numbers.
+    ranges: CubeTensor,
 }
 
 impl Flash {
     /// If they take this attention of tensors like this one.
     pub fn of(attention: &Attention, at: [Vectors; 4], like: &CubeTensor) -> Option<Self> {
         let shape = attention.shape;
-        let (window, causal) = match attention.mask {
-            Mask::None => (shape.keys, false),
-            Mask::Causal => (shape.keys, true),
-            Mask::Window(window) if window > 0 => (window.min(shape.keys), true),
-            Mask::Window(_) | Mask::Ranges(_) => return None,
+        let (window, visible) = match attention.mask {
+            Mask::None => (shape.keys, Visible::All),
+            Mask::Causal => (shape.keys, Visible::Causal),
+            Mask::Window(window) if window > 0 => (window.min(shape.keys), Visible::Causal),
+            Mask::Window(_) => return None,
+            Mask::Ranges(_) => (shape.keys, Visible::Ranges),
         };
         let bf16 = ElemType::Float(FloatKind::BF16);
         let features = &like.client.properties().features.matmul;
@@ -71,7 +75,10 @@ impl Flash {
             && (1..=shape.keys).contains(&shape.queries)
             && shape.batch.max(shape.heads) <= 65_535
             && attention.scale > 0.0;
-        fits.then(|| Self { attention: attention.clone(), at, window, causal })
+        fits.then(|| {
+            let ranges = ranges(attention, like);
+            Self { attention: attention.clone(), at, window, visible, ranges }
+        })
     }
 
     /// Writes the output, and gives of each query of each head, `[batch, heads, queries]`, the logarithm of the sum of its scores' exponentials.
@@ -86,10 +93,11 @@ impl Flash {
                 &q.client,
                 self.cubes(shape.queries.div_ceil(tiling.block()), shape.heads),
                 CubeDim::new_1d((PLANES * PLANE) as u32),
-                address_type(&[q, k, v, output, &logarithms]),
+                address_type(&[q, k, v, &self.ranges, output, &logarithms]),
                 q.clone().into_buffer_arg(),
                 k.clone().into_buffer_arg(),
                 v.clone().into_buffer_arg(),
+                self.ranges.clone().into_buffer_arg(),
                 output.clone().into_buffer_arg(),
                 logarithms.clone().into_buffer_arg(),
                 q_at,
@@ -125,11 +133,12 @@ impl Flash {
                 &q.client,
                 self.cubes(shape.queries.div_ceil(tiling.block()), shape.heads),
                 units,
-                address_type(&[q, k, v, gradient, logarithms, d_q]),
+                address_type(&[q, k, v, &self.ranges, gradient, logarithms, d_q]),
                 q.clone().into_buffer_arg(),
                 k.clone().into_buffer_arg(),
                 v.clone().into_buffer_arg(),
                 gradient.clone().into_buffer_arg(),
+                self.ranges.clone().into_buffer_arg(),
                 logarithms.clone().into_buffer_arg(),
                 dots.clone().into_buffer_arg(),
                 d_q.clone().into_buffer_arg(),
@@ -148,11 +157,12 @@ impl Flash {
                 &q.client,
                 self.cubes(shape.keys.div_ceil(tiling.block()), shape.key_heads),
                 units,
-                address_type(&[q, k, v, gradient, logarithms, d_k, d_v]),
+                address_type(&[q, k, v, &self.ranges, gradient, logarithms, d_k, d_v]),
                 q.clone().into_buffer_arg(),
                 k.clone().into_buffer_arg(),
                 v.clone().into_buffer_arg(),
                 gradient.clone().into_buffer_arg(),
+                self.ranges.clone().into_buffer_arg(),
                 logarithms.clone().into_buffer_arg(),
                 dots.into_buffer_arg(),
                 d_k.clone().into_buffer_arg(),
@@ -209,7 +219,7 @@ impl Flash {
 
     fn tiling(&self, blocks: usize) -> Tiling {
         let depth = self.attention.shape.depth;
-        Tiling { depth, rows: if depth <= 64 { 64 } else { 32 }, blocks, causal: self.causal }
+        Tiling { depth, rows: if depth <= 64 { 64 } else { 32 }, blocks, visible: self.visible }
     }
 
     fn cubes(&self, tiles: usize, heads: usize) -> CubeCount {
@@ -225,6 +235,15 @@ impl Flash {
     fn sizes(&self) -> SizesLaunch {
         SizesLaunch::new(self.attention.shape.queries, self.attention.shape.keys, self.window)
     }
+}
+
+/// The ranges of keys that queries see, with bounds; any numbers where there are none.
+fn ranges(attention: &Attention, like: &CubeTensor) -> CubeTensor {
+    let shape = attention.shape;
+    let Mask::Ranges(ranges) = &attention.mask else { return empty(like, [2], DType::U32) };
+    let expected = shape.batch * shape.queries;
+    assert!(ranges.len() == expected, "{} ranges of keys for {expected} queries", ranges.len());
+    numbers(seen::with_bounds(ranges, [shape.batch, shape.queries, shape.keys]), like)
 }
 
 /// Whether each unit has as many vectors of a tile as any other.

@@ -4,7 +4,7 @@ use burn_cubecl::cubecl;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::seen::{Sizes, is_partial, keys_of};
+use super::seen::{Sizes, is_partial, keys_of, keys_of_some};
 use super::tile::{
     PLANE, Place, ROWS, Tiling, as_left, fetch, lefts, multiply, right_of_columns, right_of_rows, store,
     write, zeros,
@@ -17,6 +17,7 @@ pub(super) fn queries_kernel<T: Float>(
     k: &[Vector<T, Const<8>>],
     v: &[Vector<T, Const<8>>],
     gradient: &[Vector<T, Const<8>>],
+    ranges: &[u32],
     logarithms: &[f32],
     dots: &[f32],
     d_q: &mut [Vector<T, Const<2>>],
@@ -55,8 +56,7 @@ pub(super) fn queries_kernel<T: Float>(
 
     let k_start = k_at.first + batch * k_at.batch + (head / group) * k_at.head;
     let v_start = v_at.first + batch * v_at.batch + (head / group) * v_at.head;
-    let (from, _) = keys_of(first, &sizes, tiling.causal);
-    let (_, to) = keys_of(first + comptime!(block - 1), &sizes, tiling.causal);
+    let (from, to) = keys_of_some(first, batch, ranges, &sizes, block, tiling.visible);
     let mut key = (from / rows) * rows;
     let mut next_k = Array::<Vector<T, Const<8>>>::new(comptime!(tiling.held(rows)));
     let mut next_v = Array::<Vector<T, Const<8>>>::new(comptime!(tiling.held(rows)));
@@ -87,7 +87,7 @@ pub(super) fn queries_kernel<T: Float>(
         }
         let keys = buffer * comptime!(2 * tiling.vectors());
         let values = keys + comptime!(tiling.vectors());
-        let partial = is_partial(first, block, key, rows, &sizes, tiling);
+        let partial = is_partial(first, key, batch, ranges, &sizes, block, rows, tiling.visible);
         #[unroll]
         for pair in 0..comptime!(rows / 16) {
             let mut scores = zeros(comptime!(2 * parts));
@@ -112,7 +112,7 @@ pub(super) fn queries_kernel<T: Float>(
                     let mut share = scaled.exp();
                     if partial {
                         let row = own + comptime!(ROWS * (part / 2) + 8 * (part % 2)) + lane / 4;
-                        let (from, to) = keys_of(row, &sizes, tiling.causal);
+                        let (from, to) = keys_of(row, batch, ranges, &sizes, tiling.visible);
                         #[unroll]
                         for element in 0..2usize {
                             let other = key + comptime!(16 * pair + 8 * half + element) + 2 * (lane % 4);

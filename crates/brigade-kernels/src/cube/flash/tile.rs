@@ -6,12 +6,17 @@ use burn_cubecl::cubecl;
 use cubecl::cmma::{MatrixIdent, MmaDefinition};
 use cubecl::prelude::*;
 
+use super::super::softmax::Visible;
+
 /// Planes of a cube, and units of a plane.
 pub(super) const PLANES: usize = 4;
 pub(super) const PLANE: usize = 32;
 /// Rows of a plane's products.
 pub(super) const ROWS: usize = 16;
 const UNITS: usize = PLANES * PLANE;
+
+/// Queries or keys that have bounds of their own.
+pub(super) const BLOCK: usize = PLANES * ROWS;
 
 /// Numbers that are read at once from memory: 16 bytes.
 pub(super) const EIGHT: usize = 8;
@@ -38,8 +43,7 @@ pub(super) struct Tiling {
     pub rows: usize,
     /// Rows that a plane has in all of the kernel, in units of [`ROWS`].
     pub blocks: usize,
-    /// Whether a query sees no key after itself.
-    pub causal: bool,
+    pub visible: Visible,
 }
 
 impl Tiling {
