@@ -32,7 +32,7 @@ pub(super) fn with_bounds(ranges: &[[u32; 2]], [batch, queries, keys]: [usize; 3
     }
     for sequence in 0..batch {
         let mut bounds = vec![[queries as u32, 0]; keys.div_ceil(BLOCK)];
-        for (query, [from, to]) in (0u32..).zip(of_sequence(sequence)) {
+        for (query, [from, to]) in (0u32..).zip(of_sequence(sequence)).filter(|(_, [from, to])| from < to) {
             let to = (*to as usize).min(keys);
             for [first, end] in bounds.iter_mut().take(to.div_ceil(BLOCK)).skip(*from as usize / BLOCK) {
                 (*first, *end) = ((*first).min(query), query + 1);
