@@ -12,11 +12,14 @@ use burn_cubecl::tensor::CubeTensor;
 use crate::cublas::{ALIGNMENT, Finish, Gemm, Handle, Number, Plan, WORKSPACE};
 use crate::polling::lock;
 
+/// `None` of what cuBLASLt does not make.
+type Plans = HashMap<(Gemm, Finish), Option<Arc<Plan>>>;
+
 /// The plans of products with an epilogue on one GPU.
 pub(super) struct Epilogues {
     /// Asked how products are made, not for products.
     handle: Mutex<Handle>,
-    plans: Mutex<HashMap<(Gemm, Finish), Option<Arc<Plan>>>>,
+    plans: Mutex<Plans>,
     /// Of each thread that computes.
     workspaces: Mutex<HashMap<StreamId, Buffer>>,
 }
@@ -42,14 +45,13 @@ impl Epilogues {
         matrices: [&CubeTensor; 3],
         epilogue: &Epilogue,
     ) -> Option<Planned> {
-        let [_, n] = [gemm.size[0], gemm.size[1]];
         let size = matrices[2].dtype.size();
-        let aligned = |elements: usize| (elements * size) as u64 % ALIGNMENT == 0;
+        let aligned = |elements: usize| ((elements * size) as u64).is_multiple_of(ALIGNMENT);
         let operands = [&gemm.left, &gemm.right, &gemm.output];
         let fits = gemm.batch == 1
             && [gemm.input_type, gemm.output_type] == [Number::Bf16; 2]
             && operands.iter().all(|operand| aligned(operand.leading))
-            && gemm.output.leading == n
+            && gemm.output.leading == gemm.size[1]
             && matrices.iter().all(|matrix| is_aligned(matrix));
         if !fits {
             return None;
@@ -102,5 +104,5 @@ impl Epilogues {
 
 /// Whether a tensor begins where cuBLASLt's algorithms may. Memory does; parts of it may not.
 fn is_aligned(tensor: &CubeTensor) -> bool {
-    tensor.handle.offset_start.unwrap_or(0) % ALIGNMENT == 0
+    tensor.handle.offset_start.unwrap_or(0).is_multiple_of(ALIGNMENT)
 }

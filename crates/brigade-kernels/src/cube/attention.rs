@@ -37,14 +37,17 @@ pub(crate) enum Layout {
 /// What the backward pass needs.
 #[derive(Debug, Clone)]
 pub(crate) enum Saved {
-    /// Of kernels that make scores again: queries, keys and values as they came, the output, and the logarithm of each query's sum.
-    Flash {
-        flash: Flash,
-        inputs: [CubeTensor; 3],
-        output: CubeTensor,
-        logarithms: CubeTensor,
-    },
-    Probabilities(Probabilities),
+    Logarithms(Box<Logarithms>),
+    Probabilities(Box<Probabilities>),
+}
+
+/// Of kernels that make scores again: queries, keys and values as they came, the output, and the logarithm of each query's sum.
+#[derive(Debug, Clone)]
+pub(crate) struct Logarithms {
+    flash: Flash,
+    inputs: [CubeTensor; 3],
+    output: CubeTensor,
+    logarithms: CubeTensor,
 }
 
 /// Queries as `[batch, key_heads, queries of the heads that share keys, depth]`, keys and values, and the probabilities.
@@ -212,18 +215,19 @@ impl<const N: usize> Operation<N, CubeTensor> for Layout {
         if let Some(flash) = Flash::of(self.attention(), self.vectors(), &inputs[0]) {
             let output = self.empty_output(&inputs[0]);
             let logarithms = flash.forward(inputs.each_ref(), &output);
-            return (output.clone(), Some(Saved::Flash { flash, inputs, output, logarithms }), ());
+            let saved = Logarithms { flash, inputs, output: output.clone(), logarithms };
+            return (output, Some(Saved::Logarithms(Box::new(saved))), ());
         }
         match self {
             Self::Separate(attention) => {
                 let (mixed, saved) = attention.forward(inputs);
-                (mixed, Some(Saved::Probabilities(saved)), ())
+                (mixed, Some(Saved::Probabilities(Box::new(saved))), ())
             }
             Self::Packed(attention) => {
                 let (mixed, saved) = attention.forward(self.heads().map(|heads| heads.split(&inputs[0])));
                 let output = self.empty_output(&inputs[0]);
                 self.output().merge(mixed, &output);
-                (output, Some(Saved::Probabilities(saved)), ())
+                (output, Some(Saved::Probabilities(Box::new(saved))), ())
             }
         }
     }
@@ -232,15 +236,16 @@ impl<const N: usize> Operation<N, CubeTensor> for Layout {
         let gradient = into_contiguous(gradient);
         let like = |tensor: &CubeTensor| empty(tensor, tensor.meta.shape().clone(), tensor.dtype);
         let gradients = match (&self, saved) {
-            (_, Saved::Flash { flash, inputs, output, logarithms }) => {
+            (_, Saved::Logarithms(saved)) => {
+                let Logarithms { flash, inputs, output, logarithms } = *saved;
                 let gradients = self.inputs(inputs.iter().map(like));
                 let of = [&output, &gradient, &logarithms];
                 flash.backward(inputs.each_ref(), of, gradients.each_ref());
                 gradients
             }
-            (Self::Separate(attention), Saved::Probabilities(saved)) => attention.backward(saved, gradient),
+            (Self::Separate(attention), Saved::Probabilities(saved)) => attention.backward(*saved, gradient),
             (Self::Packed(attention), Saved::Probabilities(saved)) => {
-                let parts = attention.backward(saved, self.output().split(&gradient));
+                let parts = attention.backward(*saved, self.output().split(&gradient));
                 let AttentionShape { batch, heads, key_heads, queries, depth, .. } = attention.shape;
                 let packed = [batch, queries, (heads + 2 * key_heads) * depth];
                 let packed = empty(&gradient, packed, gradient.dtype);

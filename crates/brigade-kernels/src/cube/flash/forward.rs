@@ -142,7 +142,7 @@ pub(super) fn forward_kernel<T: Float>(
             #[unroll]
             for tile in 0..comptime!(2 * steps) {
                 let place = comptime!(2 * (2 * (part / 2) * steps + tile) + part % 2);
-                mixed[place] = mixed[place] * Vector::new(factor);
+                mixed[place] *= Vector::new(factor);
             }
         }
         #[unroll]
@@ -181,7 +181,8 @@ pub(super) fn forward_kernel<T: Float>(
         let row = own + comptime!(ROWS * (part / 2) + 8 * (part % 2)) + lane / 4;
         let (from, to) = keys_of(row, batch, ranges, &sizes, tiling.visible);
         factors[part] = select(from < to, 1.0f32 / sum, 0.0f32);
-        if row < sizes.queries && lane % 4 == 0 {
+        let of_row = lane % 4;
+        if row < sizes.queries && of_row == 0 {
             let place = (batch * CUBE_COUNT_Y as usize + head) * sizes.queries + row;
             logarithms[place] = highest[part] * scale + sum.ln();
         }
