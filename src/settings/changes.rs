@@ -21,7 +21,7 @@ const FIXED: [&str; 8] = [
 ];
 
 /// Settings that do not affect what is computed; changes of them are not listed.
-const FREE: [&str; 16] = [
+const FREE: [&str; 18] = [
     "output.",
     "profile.",
     "checkpoint.keep",
@@ -38,6 +38,8 @@ const FREE: [&str; 16] = [
     "data.sources",
     "data.cache_dir",
     "data.timeout_seconds",
+    "train.readers",
+    "train.read_ahead",
 ];
 
 /// The settings that differ from those of the checkpoint of `step`, one per line, if the run may resume with them. An `auto` is

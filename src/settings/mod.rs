@@ -126,6 +126,11 @@ pub struct TrainSettings {
     pub sync_every: usize,
     /// Gradients are clipped to this global norm; 0 turns clipping off.
     pub gradient_clipping: f64,
+    /// Threads of each rank that read samples for coming steps; 0 reads on the rank's own thread, which waits for it. The order of
+    /// samples does not depend on it.
+    pub readers: usize,
+    /// How many steps ahead they read.
+    pub read_ahead: usize,
     /// Steps between validations; 0 validates only at the end.
     pub validate_every: u64,
     /// At most this many sequences (or samples) are read per validation, evenly spread over all of them; 0 reads all.
@@ -187,6 +192,8 @@ impl Default for TrainSettings {
             global_batch_size: 8,
             sync_every: 1,
             gradient_clipping: 1.0,
+            readers: 1,
+            read_ahead: 4,
             validate_every: 0,
             validation_samples: 0,
             early_stopping_patience: 0,

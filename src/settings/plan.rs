@@ -13,6 +13,9 @@ use super::{Backend, Balance, OnNonFinite, ScheduleSettings, SettingError, Setti
 /// The largest integer of a TOML file.
 const LARGEST: u64 = i64::MAX as u64;
 
+/// Most threads of a rank that read ahead.
+const MOST_READERS: u64 = 1024;
+
 /// Most pipeline stages, and most chunks on one of them.
 const MOST_STAGES: u64 = ScheduleError::MOST_STAGES as u64;
 
@@ -57,6 +60,7 @@ impl Settings {
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64),
             ("mesh.pp (--pp)", mesh.pp as u64),
             ("train.sync_every (--sync-every)", train.sync_every as u64),
+            ("train.read_ahead", train.read_ahead as u64),
         ];
         train.check_length()?;
         if let Some((option, given)) = positive.into_iter().find(|(_, value)| *value == 0) {
@@ -67,6 +71,8 @@ impl Settings {
             ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64, most),
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
             ("train.sync_every (--sync-every)", train.sync_every as u64, most),
+            ("train.readers", train.readers as u64, MOST_READERS),
+            ("train.read_ahead", train.read_ahead as u64, most),
             ("mesh.dp (--dp)", mesh.dp as u64, most),
             ("strategy.workers (--workers)", self.strategy.workers as u64, most),
             ("strategy.worker (--worker)", self.strategy.worker as u64, most),

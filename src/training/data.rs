@@ -1,7 +1,7 @@
 //! Datasets of whatever type, as a run reads them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_core::{Batch, with_seed};
@@ -10,9 +10,6 @@ use burn::tensor::Device;
 
 use crate::dataset::Dataset;
 use crate::thread_spans::ThreadSpans;
-
-/// How many steps ahead of the current one data are read.
-pub(crate) const READ_AHEAD: usize = 4;
 
 /// Which samples make up each of this rank's micro-batches at a position in the data.
 pub(crate) type Order = Box<dyn Fn(u64) -> anyhow::Result<Vec<Vec<usize>>> + Send + Sync>;
@@ -31,8 +28,20 @@ pub(crate) trait Data<I, T>: Send + Sync {
     /// Reads samples into a micro-batch, which may draw from `seed`.
     fn read(&self, samples: Vec<usize>, device: &Device, seed: u64) -> anyhow::Result<Batch<I, T>>;
 
-    /// Reads the micro-batches of one position after the other, from `position` on, on a thread of its own.
-    fn read_ahead(self: Arc<Self>, position: u64, order: Order) -> anyhow::Result<Box<dyn Reader<I, T>>>;
+    /// Reads the micro-batches of one position after the other, from `position` on, ahead of their use.
+    fn read_ahead(
+        self: Arc<Self>,
+        position: u64,
+        order: Order,
+        ahead: Ahead,
+    ) -> anyhow::Result<Box<dyn Reader<I, T>>>;
+}
+
+/// How far ahead of its use data are read, and by how many threads; by none, they are read when they are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead {
+    pub readers: usize,
+    pub steps: usize,
 }
 
 /// Reads this rank's micro-batches, position by position.
@@ -76,6 +85,7 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         self: Arc<Self>,
         position: u64,
         order: Order,
+        ahead: Ahead,
     ) -> anyhow::Result<Box<dyn Reader<D::Input, D::Target>>> {
         let data = self.clone();
         let threads = ThreadSpans::default();
@@ -89,18 +99,47 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
             };
             log.during(format!("read {position}"), read)
         };
-        let items = Prefetcher::new(position, READ_AHEAD, 1, read)?;
-        Ok(Box::new(Ahead { items, data: self, threads }))
+        let items = match ahead.readers {
+            0 => Items::Read { position, read: Box::new(read) },
+            readers => Items::Ahead(Prefetcher::new(position, ahead.steps, readers, read)?),
+        };
+        Ok(Box::new(InOrder { items, data: self, threads }))
     }
 }
 
-struct Ahead<D: Dataset> {
-    items: Prefetcher<Vec<Vec<D::Item>>>,
+/// The items of the micro-batches of a position.
+type Positions<D> = Vec<Vec<<D as Dataset>::Item>>;
+
+/// Where the items of the next position come from.
+enum Items<D: Dataset> {
+    /// Threads that have read them already.
+    Ahead(Prefetcher<Positions<D>>),
+    /// This thread.
+    Read { position: u64, read: Box<dyn Fn(u64) -> anyhow::Result<Positions<D>>> },
+}
+
+struct InOrder<D: Dataset> {
+    items: Items<D>,
     data: Arc<D>,
     threads: ThreadSpans,
 }
 
-impl<D: Dataset> Reader<D::Input, D::Target> for Ahead<D> {
+impl<D: Dataset> Items<D> {
+    /// Those of the next position, and how long they were waited for.
+    fn next(&mut self) -> anyhow::Result<(Positions<D>, Duration)> {
+        match self {
+            Self::Ahead(items) => Ok(items.next()?),
+            Self::Read { position, read } => {
+                let begin = Instant::now();
+                let items = read(*position)?;
+                *position += 1;
+                Ok((items, begin.elapsed()))
+            }
+        }
+    }
+}
+
+impl<D: Dataset> Reader<D::Input, D::Target> for InOrder<D> {
     fn next(
         &mut self,
         device: &Device,

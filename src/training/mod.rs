@@ -18,9 +18,7 @@ use crate::folder::WEIGHTS_FILE;
 
 pub(crate) use control::{AgreedAnswers, HookAnswers, Hooks};
 pub use control::{Control, HookAnswer};
-#[cfg(test)]
-pub(crate) use data::READ_AHEAD;
-pub(crate) use data::{Data, Order, Reader};
+pub(crate) use data::{Ahead, Data, Order, Reader};
 use update::OwnUpdate;
 
 /// A metric: from the model's output and a batch's target to a sum over the valid targets, shape `[1]`.

@@ -10,12 +10,14 @@ mod cargo;
 mod chaos;
 mod check_burn_train;
 mod check_hf;
+mod check_manifests;
 mod checks;
 mod dist;
 mod fuzz;
 mod image;
 mod mpi;
 mod network;
+mod process_table;
 mod sanitize;
 mod slurm;
 mod stores;
@@ -64,6 +66,8 @@ enum Command {
     CheckHf(check_hf::Args),
     /// Download a real encoder, compare it with `transformers`, and train it on several meshes.
     CheckMinilm(check_hf::MiniLmArgs),
+    /// Check the manifests of `brigade submit` against the CustomResourceDefinitions of clusters.
+    CheckManifests(check_manifests::Args),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
     /// Feed damaged input to every parser of bytes from outside, and report what breaks.
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Command::CheckBurnTrain => check_burn_train::run(),
         Command::CheckHf(args) => check_hf::run(&args),
         Command::CheckMinilm(args) => check_hf::run_minilm(&args),
+        Command::CheckManifests(args) => check_manifests::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
         Command::Network(args) => network::run(&args),

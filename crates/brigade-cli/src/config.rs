@@ -9,6 +9,7 @@ use brigade::models::{CausalLm, LoraConfig, LoraError};
 use brigade::{Settings, merge_config};
 use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
+use serde_json::Map;
 
 use crate::adapters::Origin;
 use crate::data::DataSection;
@@ -45,6 +46,10 @@ pub struct ModelSection {
     /// Whether a model in `path` whose tokenizer has more ids than embeddings gets the missing embeddings, each the mean of the existing ones. Otherwise it
     /// is refused.
     pub resize_embeddings: bool,
+    /// A new model of any family: the fields of its `config.json`, as Hugging Face's libraries name them, `model_type` among them. Fields that are absent have the family's
+    /// defaults, except `vocab_size`, which is then the size of the tokenizer, and the ids of special tokens, which are then its own. Of the settings below, only
+    /// `sequence_length` then counts. Empty: the model of the settings below.
+    pub config: toml::Table,
     /// The kind of model: `gpt2`.
     pub name: ModelName,
     /// Until the configuration is resolved, its `vocabulary` may be 0, which stands for the size of the tokenizer.
@@ -88,7 +93,7 @@ impl ModelSection {
     /// Refuses to write results over the model that they come from.
     pub fn check_out(&self, out: &Path) -> anyhow::Result<()> {
         let Ok(out) = out.canonicalize() else { return Ok(()) };
-        if self.path == PathBuf::new() {
+        if self.is_new() {
             return Ok(());
         }
         let Origin { base, .. } = self.origin()?;
@@ -103,6 +108,26 @@ impl ModelSection {
             );
         }
         Ok(())
+    }
+
+    /// What `config` says about a new model.
+    fn new_config_file(&self) -> anyhow::Result<ConfigFile> {
+        let fields = serde_json::to_value(&self.config).context("[model.config]")?;
+        let config =
+            brigade_hf::Config::from_fields("[model.config]", fields.as_object().unwrap_or(&Map::new()))?;
+        let task = config.family().language_model();
+        Ok(ConfigFile::new(config, task))
+    }
+
+    /// Whether a new model's special tokens are those of the tokenizer.
+    pub fn takes_special_tokens(&self) -> bool {
+        let given = |name: &str| self.config.contains_key(name);
+        self.is_new() && !["bos_token_id", "eos_token_id", "pad_token_id"].into_iter().any(given)
+    }
+
+    /// Whether it has no folder to begin from.
+    pub fn is_new(&self) -> bool {
+        self.path == PathBuf::new()
     }
 
     /// The setting and its value, for messages.
@@ -144,7 +169,13 @@ impl Config {
         if self.data.cache_dir != PathBuf::new() {
             self.data.cache_dir = absolute(&self.data.cache_dir)?;
         }
-        if self.model.path != PathBuf::new() {
+        if !self.model.is_new() {
+            if !self.model.config.is_empty() {
+                bail!(
+                    "model.config describes a new model, but {} has one; leave one of the two out",
+                    self.model.given()
+                );
+            }
             self.model.path = model_folder(&self.model.path)?;
             let (file, given) = (self.model.config_file()?, self.model.given());
             if self.lora.targets.is_empty() {
@@ -163,6 +194,8 @@ impl Config {
                     self.data.tokenizer
                 );
             }
+        } else if !self.model.config.is_empty() {
+            self.resolve_new()?;
         } else if !matches!(self.task.name, TaskName::Auto | TaskName::CausalLm) {
             bail!("task.name (--task) is for existing models; give one with --model");
         }
@@ -173,10 +206,10 @@ impl Config {
         if !(0.0..1.0).contains(&fraction) {
             bail!("data.validation_fraction = {fraction} is not possible: it must be at least 0 and below 1");
         }
-        let ids = match self.model.path.as_os_str().is_empty() {
-            true => largest_vocabulary(&self.data.tokenizer)?,
-            false => return Ok(()),
-        };
+        if !(self.model.is_new() && self.model.config.is_empty()) {
+            return Ok(());
+        }
+        let ids = largest_vocabulary(&self.data.tokenizer)?;
         let shape = &mut self.model.shape;
         match shape.vocabulary {
             0 => shape.vocabulary = ids,
@@ -192,19 +225,48 @@ impl Config {
 }
 
 impl Config {
+    /// Gives a new model of `model.config` what follows from the tokenizer.
+    fn resolve_new(&mut self) -> anyhow::Result<()> {
+        if !matches!(self.task.name, TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm) {
+            bail!("task.name (--task) with labels is for existing models; give one with --model");
+        }
+        let ids = largest_vocabulary(&self.data.tokenizer)?;
+        let fields = &mut self.model.config;
+        let given = fields.entry("vocab_size").or_insert(toml::Value::Integer(ids as i64));
+        if given.as_integer().is_some_and(|given| given < ids as i64) {
+            bail!(
+                "data.tokenizer = {} has {ids} ids, more than model.config.vocab_size = {given} holds; set it to at \
+                 least {ids}, or leave it out for the tokenizer's own size",
+                self.data.tokenizer
+            );
+        }
+        let file = self.model.new_config_file()?;
+        self.lora.targets = match self.lora.targets.is_empty() {
+            true => LoraConfig::usual_targets(Some(&file.config)),
+            false => std::mem::take(&mut self.lora.targets),
+        };
+        self.task = self.task.clone().resolved(&file, &self.data, "model.config")?;
+        self.describe().map(drop)
+    }
+
     /// The model with its task and its adapters.
     pub fn describe(&self) -> anyhow::Result<Described> {
         let Self { model: section, lora, .. } = self;
-        let is_new = section.path == PathBuf::new();
+        let is_new = section.is_new();
         if lora.rank > 0 && (is_new || !section.pretrained) {
             let allowed = "adapters need a trained model; give one with --model";
             return Err(LoraError::new("rank (--lora-rank)", lora.rank, allowed).into());
         }
-        if is_new {
+        if is_new && section.config.is_empty() {
             section.shape.check()?;
             let model = CausalLm::from(section.shape.clone());
             let file = model.config_file()?;
             return Ok(Described { file, model: TaskModel::CausalLm(model), origin: None });
+        }
+        if is_new {
+            let mut file = section.new_config_file()?;
+            let model = self.task.model(&mut file, section.shape.sequence_length, lora, &self.data.tokenizer);
+            return Ok(Described { model: model.context("model.config")?, file, origin: None });
         }
         let origin = section.origin()?;
         let mut file = section.config_file()?;
@@ -233,6 +295,16 @@ impl Config {
             self.model.path.display(),
             in_words(&saved)
         )
+    }
+
+    /// The folder with what stands beside the tokenizer: that of the model or, for a new one, of the tokenizer; empty if it has none.
+    pub fn files_from(&self) -> PathBuf {
+        match &self.data.tokenizer {
+            TokenizerSpec::File(path) if self.model.is_new() => {
+                path.parent().map(Path::to_owned).unwrap_or_default()
+            }
+            _ => self.model.path.clone(),
+        }
     }
 
     /// The most ids that the tokenizer can have.
@@ -321,7 +393,7 @@ mod tests {
             names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
         }
         names.sort();
-        assert_eq!(names, ["gpt-13m", "gpt-tiny", "gpt2-124m"]);
+        assert_eq!(names, ["gpt-13m", "gpt-tiny", "gpt2-124m", "llama-tiny"]);
     }
 
     #[test]
@@ -360,6 +432,9 @@ mod tests {
             ("data.tokenizer=none/tokenizer.json", "none/tokenizer.json: it cannot be read"),
             ("data.validation_fraction=1", "data.validation_fraction = 1 is not possible"),
             ("model.name=llama", "unknown variant `llama`, expected `gpt2`"),
+            ("model.config.model_type=mamba", "mamba"),
+            ("model.config={model_type='llama', hidden=64}", "hidden"),
+            ("model.config={model_type='llama', vocab_size=64}", "more than model.config.vocab_size = 64"),
             (
                 "data.source=[{path='a', weight=0}]",
                 "a: weight = 0 is not possible: it must be a number above 0",

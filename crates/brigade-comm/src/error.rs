@@ -94,7 +94,7 @@ pub enum Error {
     /// An operation did not end in time.
     #[error(
         "{}{}{}",
-        accused(&diagnosis.root),
+        named_ranks(&diagnosis.root),
         given_up(*rank, group, call, *waited, absent, stalled),
         meanwhile(&diagnosis.others)
     )]
@@ -115,7 +115,7 @@ pub enum Error {
         diagnosis: Box<Diagnosis>,
     },
     /// A peer's operation did not end in time, and the peer found out which ranks held it up. This is its error.
-    #[error("{}{reason}", accused(root))]
+    #[error("{}{reason}", named_ranks(root))]
     HeldUp {
         /// The rank that gave up.
         peer: usize,
@@ -271,7 +271,7 @@ pub enum Error {
     },
 }
 
-fn accused(root: &[StalledRank]) -> String {
+fn named_ranks(root: &[StalledRank]) -> String {
     root.iter().map(|StalledRank { rank, why }| format!("rank {rank} {why}; ")).collect()
 }
 

@@ -14,7 +14,7 @@ use crate::error::Preempted;
 use crate::run::StartFrom;
 use crate::settings::{OnNonFinite, Settings, TrainSettings};
 use crate::test_model::{Layers, layers};
-use crate::training::{READ_AHEAD, Training};
+use crate::training::Training;
 
 use super::{SAMPLES, on_ranks, sampler};
 
@@ -190,10 +190,23 @@ fn a_preempted_run_resumes_where_it_was_and_reads_nothing_again() {
     assert_eq!(weights, trained_on(&(0..12).collect::<Vec<_>>(), &settings));
     // One rank reads four samples for each step that is left, and a few steps ahead of the last.
     let left = 4 * (12 - step);
-    assert!(
-        (left..=left + 4 * (READ_AHEAD as u64 + 1)).contains(&read),
-        "{read} samples read, {left} needed"
-    );
+    let ahead = settings.train.read_ahead as u64;
+    assert!((left..=left + 4 * (ahead + 1)).contains(&read), "{read} samples read, {left} needed");
+}
+
+#[test]
+fn readers_do_not_change_what_is_trained() {
+    let usual = settings(12);
+    let expected = trained_on(&(0..12).collect::<Vec<_>>(), &usual);
+    for (readers, read_ahead) in [(0, 4), (3, 1), (3, 8)] {
+        let train = TrainSettings { readers, read_ahead, ..usual.train.clone() };
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings { train, ..usual.clone() };
+        let (weights, read) = run(folder.path(), &settings, StartFrom::Scratch, 2, poisoned(&[])).unwrap();
+        assert_eq!(weights, expected, "{readers} readers, {read_ahead} ahead");
+        // Nobody reads ahead of what is asked for.
+        assert!(readers > 0 || read == 2 * 12, "{read} samples read by a rank");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use brigade_core::{Activation, Batch};
 use brigade_report::timeline::Track;
 
 use super::Trainer;
-use crate::training::{Order, Reader};
+use crate::training::{Ahead, Order, Reader};
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Reads this rank's micro-batches of the next step; `None` when the run is over. What was read counts as consumed when the
@@ -51,7 +51,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         Ok(Some(batches))
     }
 
-    /// Reads this rank's micro-batches of samples from a position in the data on, on a thread of its own.
+    /// Reads this rank's micro-batches of samples from a position in the data on.
     fn read_from(&self, position: u64) -> anyhow::Result<Box<dyn Reader<I, T>>> {
         let (Some(sampler), Some(data)) = (self.sampler.clone(), self.training.train.clone()) else {
             bail!(
@@ -77,6 +77,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             };
             (0..count).map(samples).collect()
         });
-        data.read_ahead(position, order)
+        let train = &self.session.settings.train;
+        let ahead = Ahead { readers: train.readers, steps: train.read_ahead };
+        data.read_ahead(position, order, ahead)
     }
 }

@@ -27,8 +27,8 @@ pub struct Args {
     /// The release binary to measure, instead of building one.
     #[arg(long, value_name = "FILE")]
     brigade: Option<PathBuf>,
-    /// Where to write the page [default: the workspace's, docs/book/src/benchmarks.md or, with --only network, benchmarks-network.md;
-    /// no file with another --only].
+    /// Where to write the page [default: the workspace's, docs/book/src/benchmarks.md, or with --only network or --only diagnosis
+    /// the page of that section; no file with another --only].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Measure only these sections.
@@ -124,14 +124,17 @@ mod tests {
     #[test]
     fn only_some_sections_do_not_replace_the_page() {
         let all = args("bench");
-        assert_eq!((all.sections().0.len(), all.sections().1.len()), (11, 0));
+        assert_eq!((all.sections().0.len(), all.sections().1.len()), (12, 0));
         assert!(all.file().unwrap().ends_with("docs/book/src/benchmarks.md"));
         let some = args("bench --only pipeline,sharding");
         assert_eq!(some.sections().0, [SectionName::Sharding, SectionName::Pipeline]);
-        assert_eq!((some.sections().1.len(), some.file()), (9, None));
+        assert_eq!((some.sections().1.len(), some.file()), (10, None));
         let network = args("bench --only network");
         assert_eq!(network.sections(), (vec![SectionName::Network], vec![]));
         assert!(network.file().unwrap().ends_with("docs/book/src/benchmarks-network.md"));
+        assert!(
+            args("bench --only diagnosis").file().unwrap().ends_with("docs/book/src/benchmarks-diagnosis.md")
+        );
         assert_eq!(args("bench --only network,memory").file(), None);
         assert_eq!(args("bench --only memory --out page.md").file(), Some("page.md".into()));
     }

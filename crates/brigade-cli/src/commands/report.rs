@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, bail};
 use brigade::{UsageError, exit};
 use brigade_files::write_atomic;
+use brigade_runs::scaling::diagnose;
 use brigade_runs::{Run, page};
 use clap::Args;
 
@@ -17,7 +18,8 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade report runs/gpt-tiny-1 --open                        what happened, and where the time went
   brigade report runs/gpt-tiny-2 --compare runs/gpt-tiny-1     beside another run, with what differs
-  brigade report runs/gpt-tiny-1 --out page.html               to a file of your choice";
+  brigade report runs/gpt-tiny-1 --out page.html               to a file of your choice
+  brigade report runs/gpt-tiny-1 --json                        what makes it slow, for programs; writes nothing";
 
 /// The page's name in the run's folder.
 const REPORT_FILE: &str = "report.html";
@@ -36,9 +38,17 @@ pub struct ReportArgs {
     /// Also open the page in a browser.
     #[arg(long)]
     open: bool,
+    /// Instead of writing a page, print what makes the run slow as JSON: a list, the greatest gain first.
+    #[arg(long, conflicts_with_all = ["out", "compare", "open"])]
+    json: bool,
 }
 
 pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    if args.json {
+        let run = Run::read(&args.run).map_err(|error| UsageError(error.into()))?;
+        print(&format!("{}\n", serde_json::to_string_pretty(&diagnose(&run))?))?;
+        return Ok(ExitCode::from(exit::DONE));
+    }
     let out = args.out.clone().unwrap_or_else(|| args.run.join(REPORT_FILE));
     let html = html(args, &out).map_err(UsageError)?;
     write_atomic(&out, html.as_bytes())

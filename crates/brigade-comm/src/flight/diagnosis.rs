@@ -163,15 +163,15 @@ impl WorldRecords<'_> {
     /// The rank that held up the others until one of them timed out.
     fn held_up(&self) -> Option<FailureReport> {
         let failure = self.failure()?;
-        let accused: Vec<usize> = failure.root.iter().map(|stalled| stalled.rank).collect();
-        let is_accused = |rank: usize| accused.is_empty() || accused.contains(&rank);
-        if let Some(cause) = self.cause(|cause| is_accused(cause.rank())) {
+        let root: Vec<usize> = failure.root.iter().map(|stalled| stalled.rank).collect();
+        let is_root = |rank: usize| root.is_empty() || root.contains(&rank);
+        if let Some(cause) = self.cause(|cause| is_root(cause.rank())) {
             return Some(self.explain(&cause));
         }
         if let Some(stalled) = failure.root.first() {
             let text = format!("rank {} {}", stalled.rank, stalled.why);
             let gone = self.missing.contains(&stalled.rank);
-            return Some(report(if gone { FailureKind::Gone } else { FailureKind::Stopped }, accused, text));
+            return Some(report(if gone { FailureKind::Gone } else { FailureKind::Stopped }, root, text));
         }
         let waits: Vec<_> = self
             .statuses

@@ -1,4 +1,4 @@
-//! A connection between two processes that know the same token, for what they settle before there is a world.
+//! A connection between two processes that know the same token, for what they agree on before there is a world.
 
 use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};

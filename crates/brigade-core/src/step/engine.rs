@@ -141,8 +141,9 @@ where
         };
         let mut update = settings.strategy.update(optimizer, data.clone());
         for index in 0..blocks {
-            let lends = ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
-            if stage.holds(index) || lends {
+            let is_owner_of_a_tie =
+                ties.iter().any(|tie| tie.owner.0 == index && stage.holds(tie.follower.0));
+            if stage.holds(index) || is_owner_of_a_tie {
                 let mut initialization = Initialization {
                     chain: &mut chain,
                     store: &mut store,

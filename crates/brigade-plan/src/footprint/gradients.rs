@@ -57,7 +57,7 @@ pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
         }
     }
     while let Some(oldest) = gradients.reducing.pop_front() {
-        gradients.settle(oldest);
+        gradients.finish_reduction(oldest);
     }
     if stage_units.configuration.replicas > 1 {
         gradients.reduce_over_replicas();
@@ -87,7 +87,7 @@ impl Gradients {
         while self.reducing.len() >= REDUCING
             && let Some(oldest) = self.reducing.pop_front()
         {
-            self.settle(oldest);
+            self.finish_reduction(oldest);
         }
         self.reducing.push_back(unit);
         self.grow(self.slots[unit].moving[0], 0);
@@ -105,7 +105,7 @@ impl Gradients {
     }
 
     /// A reduction has finished.
-    fn settle(&mut self, unit: usize) {
+    fn finish_reduction(&mut self, unit: usize) {
         let Slot { moving: [moving, _], own, own_terms, .. } = self.slots[unit];
         self.slots[unit].own_terms += 1;
         self.grow(own * partial_sums(own_terms + 1), moving + own * partial_sums(own_terms));

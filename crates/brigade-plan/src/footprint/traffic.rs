@@ -190,7 +190,7 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
                 Pass::Forward => activation(Pass::Forward, configuration.boundary(blocks.end)),
                 Pass::Backward => {
                     let gradient = activation(Pass::Backward, configuration.boundary(blocks.start));
-                    gradient + riding(configuration, blocks.start)
+                    gradient + relayed(configuration, blocks.start)
                 }
             };
             sent.add(configuration.sync_every as u64, bytes);
@@ -212,7 +212,7 @@ fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> u64 {
 }
 
 /// The bytes of the tied weights' gradients that are sent together with the gradient of a block's input.
-fn riding(configuration: &Configuration, block: usize) -> u64 {
+fn relayed(configuration: &Configuration, block: usize) -> u64 {
     let crosses =
         |unit: &&UnitSize| unit.home < block && unit.users.last().is_some_and(|last| *last >= block);
     let gradient = |unit: &UnitSize| match unit.trainable {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use brigade_hf::Config;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{ModelError, ModelShape, wrong};
 
@@ -20,6 +21,8 @@ struct Described {
 struct Section {
     #[serde(default)]
     path: String,
+    #[serde(default)]
+    config: Map<String, Value>,
     width: Option<usize>,
     layers: Option<usize>,
     heads: Option<usize>,
@@ -54,8 +57,7 @@ impl ModelShape {
         if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml")) {
             return Self::from_toml(&path, &text);
         }
-        let value: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
         let object = value.as_object().ok_or_else(|| problem("it must be a JSON object".into()))?;
         let config = Config::from_fields(&file, object).map_err(|error| ModelError::File {
             file: String::from("--model"),
@@ -64,16 +66,49 @@ impl ModelShape {
         Self::of_config(&file, &config).check(&file)
     }
 
+    /// Of the section `[model.config]` of a configuration, which has the fields of a `config.json`. Where it has no `vocab_size`, that is the number of the tokenizer's
+    /// tokens, if that is known.
+    ///
+    /// # Errors
+    /// If the fields describe no model that is known, or the size of the vocabulary is not known.
+    pub fn of_fields(
+        name: &str,
+        mut fields: Map<String, Value>,
+        tokens: Option<usize>,
+    ) -> Result<Self, ModelError> {
+        if !fields.contains_key("vocab_size") {
+            let allowed = "planning needs it, because the tokenizer does not say how many tokens it has";
+            let tokens = tokens.ok_or_else(|| wrong(name, "model.config.vocab_size", "(absent)", allowed))?;
+            fields.insert("vocab_size".into(), tokens.into());
+        }
+        let config = Config::from_fields("[model.config]", &fields)
+            .map_err(|error| ModelError::File { file: name.to_owned(), problem: error.to_string() })?;
+        Self::of_config(name, &config).check(name)
+    }
+
     fn from_toml(path: &Path, text: &str) -> Result<Self, ModelError> {
         let file = path.display().to_string();
         let described: Described = toml::from_str(text).map_err(|error| ModelError::File {
             file: file.clone(),
             problem: error.to_string().trim().to_owned(),
         })?;
-        let Section { path: folder, width, layers, heads, kv_heads, intermediate, vocabulary, gated, .. } =
-            described.model;
+        let Section {
+            path: folder,
+            config,
+            width,
+            layers,
+            heads,
+            kv_heads,
+            intermediate,
+            vocabulary,
+            gated,
+            ..
+        } = described.model;
         if !folder.is_empty() {
             return Self::read(Path::new(&folder));
+        }
+        if !config.is_empty() {
+            return Self::of_fields(&file, config, tokens(&described.data.tokenizer));
         }
         let needed = |field: &str, value: Option<usize>| {
             value.ok_or_else(|| wrong(&file, &format!("model.{field}"), "(absent)", "planning needs it"))

@@ -12,6 +12,6 @@ mod profile;
 mod text;
 
 pub use compared::{Part, Point, Scaling, scaling};
-pub use diagnosis::{Finding, Illness, diagnose};
+pub use diagnosis::{Cause, Finding, diagnose};
 pub use laws::{CommunicationModel, Law, amdahl, communication, gustafson};
 pub use profile::Profile;

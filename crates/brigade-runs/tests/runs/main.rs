@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod browser;
+mod causes;
 mod compared_sizes;
 mod data;
 mod idle;
-mod illnesses;
 mod made;
 mod served;
 mod simulated;

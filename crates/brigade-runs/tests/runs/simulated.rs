@@ -1,4 +1,4 @@
-//! Runs that are simulated, with illnesses at will.
+//! Runs that are simulated, slowed by whatever a test asks for.
 
 use std::collections::BTreeMap;
 

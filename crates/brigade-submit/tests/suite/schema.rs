@@ -69,7 +69,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ),
     ("RuntimeSpec", "mlPolicy:MlPolicy template!:JobSetTemplate"),
     ("MlPolicy", "numNodes:number torch:Torch"),
-    ("Torch", "numProcPerNode:number"),
+    ("Torch", ""),
     ("JobSetTemplate", "metadata:Metadata spec!:JobSetSpec"),
     (
         "TrainJob",

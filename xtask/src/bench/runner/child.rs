@@ -53,6 +53,10 @@ impl Child {
         Ok(Self { process, name: name.to_owned(), output, limit, started })
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Its status if it has ended; an error if it has run for too long.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.process.try_wait().with_context(|| format!("{}: cannot wait", self.name))?;

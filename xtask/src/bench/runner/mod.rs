@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::cargo;
-use child::Child;
 
+pub use child::Child;
 pub use peer::{Kind, Peer};
 pub use side::Side;
 

@@ -1,6 +1,7 @@
 //! The sections of the page.
 
 mod all_reduce;
+mod diagnosis;
 mod fine_tuning;
 mod memory;
 mod network;
@@ -10,6 +11,7 @@ mod saving;
 mod sharding;
 mod size;
 mod start;
+mod timeline;
 mod together;
 mod tokens;
 
@@ -43,8 +45,12 @@ pub enum SectionName {
     Start,
     /// What the planner predicts, and what runs take.
     Plan,
+    /// What `--profile-steps` costs.
+    Timeline,
     /// Every strategy on slower and slower networks, and its effect on the loss; needs what `cargo xtask network` needs.
     Network,
+    /// Runs that are slowed on purpose, and what the diagnosis finds; needs what `cargo xtask network` needs.
+    Diagnosis,
 }
 
 /// A page of the book that sections are written to.
@@ -69,6 +75,12 @@ const NETWORK: PageName = PageName {
     counted: "Of a training run, all steps after the first 2 count; where ranks meet every 50 steps, the 50 after the first meeting, with the second.",
 };
 
+const DIAGNOSIS: PageName = PageName {
+    title: "Runs that are slowed on purpose",
+    file: "benchmarks-diagnosis.md",
+    counted: "Of a training run, all steps after the first tenth count, with what passes between them.",
+};
+
 impl SectionName {
     pub fn title(self) -> &'static str {
         match self {
@@ -83,13 +95,19 @@ impl SectionName {
             Self::AllReduce => all_reduce::TITLE,
             Self::Start => start::TITLE,
             Self::Plan => planned::TITLE,
+            Self::Timeline => timeline::TITLE,
             Self::Network => network::TITLE,
+            Self::Diagnosis => diagnosis::TITLE,
         }
     }
 
     /// The page that it belongs to.
     pub fn page(self) -> PageName {
-        if self == Self::Network { NETWORK } else { MAIN }
+        match self {
+            Self::Network => NETWORK,
+            Self::Diagnosis => DIAGNOSIS,
+            _ => MAIN,
+        }
     }
 
     /// Measures it; `seeds` is for the losses of what makes them differ.
@@ -106,6 +124,8 @@ impl SectionName {
             Self::AllReduce => all_reduce::measure(runner),
             Self::Start => start::measure(runner),
             Self::Plan => planned::measure(runner),
+            Self::Timeline => timeline::measure(runner),
+            Self::Diagnosis => diagnosis::measure(runner),
             Self::Network => return network::measure(runner, seeds),
         };
         Ok(vec![section?])
@@ -116,6 +136,7 @@ impl SectionName {
         match self {
             Self::AllReduce => Some(("brigade-comm", "allreduce")),
             Self::Pipeline => Some(("brigade", "pipeline")),
+            Self::Diagnosis => Some(("brigade", "slowed")),
             Self::Saving => Some(("brigade-checkpoint", "write")),
             _ => None,
         }

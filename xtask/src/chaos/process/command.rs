@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::table;
+use crate::process_table as table;
 
 /// Longer than any command takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);

@@ -1,7 +1,6 @@
 //! Commands of `brigade` as processes.
 
 mod command;
-mod table;
 
+pub use crate::process_table::{kill, ranks, send, wait_until_gone};
 pub use command::{Ended, RunningCommand};
-pub use table::{kill, ranks, send, wait_until_gone};

@@ -71,6 +71,12 @@ fn model(config: &Config) -> anyhow::Result<(ModelShape, String)> {
         );
         return Ok((ModelShape::read(path)?, path.display().to_string()));
     }
+    if !config.model.config.is_empty() {
+        let fields = serde_json::to_value(&config.model.config)?.as_object().cloned().unwrap_or_default();
+        let tokens = config.largest_token_count().context("the tokenizer's size")?;
+        let model = ModelShape::of_fields("[model.config]", fields, Some(tokens))?;
+        return Ok((model, "my.toml".into()));
+    }
     let shape = &config.model.shape;
     let vocabulary = match shape.vocabulary {
         0 => config.largest_token_count().context("the tokenizer's size")?,

@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use brigade::data::Tokenizer;
 use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Chosen, Dataset, Mixed, Program, Role, StandardFlags,
     TextTask, Training, UsageError, parse_whole_number,
 };
+use brigade_hf::config::{GenerationConfig, SpecialTokens};
 use brigade_hf::{ConfigFile, Task};
 use clap::Args;
+use serde_json::{Map, Value, json};
 
 use crate::adapters::adapters_config;
 use crate::config::{Config, Described, TOKENIZER_FILE};
@@ -176,7 +179,14 @@ fn train<T: TextTask>(
         for (name, metric) in task.derived_metrics() {
             training = training.derived_metric(name, metric);
         }
-        for (name, content) in folder_files(&config.model.path, adapters.is_empty().then_some(&file))? {
+        let (from, file) = (config.files_from(), file.clone());
+        let file = match config.model.takes_special_tokens() {
+            true => with_special_tokens(file, &prepared.tokenizer),
+            false => file,
+        };
+        let is_new_decoder = config.model.is_new() && matches!(file.config, brigade_hf::Config::Decoder(_));
+        let tokenizer = is_new_decoder.then_some(&prepared.tokenizer);
+        for (name, content) in folder_files(&from, adapters.is_empty().then_some(&file), tokenizer)? {
             training = training.file(name, content);
         }
         if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
@@ -204,13 +214,31 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
+/// What a tokenizer's special tokens are.
+const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+
 /// Files in a model's folder besides weights and the tokenizer itself, copied from where the model came from.
 pub const COPIED: [&str; 4] =
-    ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "added_tokens.json"];
+    [TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja", "added_tokens.json"];
 
-/// Writes the remaining files into the run's folder, so that other programs can load the model from it. `file`: none for adapters, because `transformers` would take a
-/// configuration beside them for that of a whole model.
-fn folder_files(from: &Path, file: Option<&ConfigFile>) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
+/// A new model's file with the special tokens of its tokenizer, whose end of a text also stands before the next one.
+fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> ConfigFile {
+    if let brigade_hf::Config::Decoder(config) = &mut file.config {
+        let end = tokenizer.end_of_text();
+        config.tokens = SpecialTokens { bos: Some(end), eos: vec![end], pad: None };
+        file.generation =
+            Some(GenerationConfig { tokens: config.tokens.clone(), ..GenerationConfig::default() });
+    }
+    file
+}
+
+/// The remaining files of the run's folder, so that other programs can load the model from it. `file`: none for adapters, because `transformers` would take a
+/// configuration beside them for that of a whole model. `tokenizer`: that of a new model, which may have no file about it.
+fn folder_files(
+    from: &Path,
+    file: Option<&ConfigFile>,
+    tokenizer: Option<&Tokenizer>,
+) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
     let json = |fields| serde_json::to_vec_pretty(&fields).context("cannot write JSON");
     let mut files = Vec::new();
     if let Some(file) = file {
@@ -226,5 +254,21 @@ fn folder_files(from: &Path, file: Option<&ConfigFile>) -> anyhow::Result<Vec<(&
             Err(error) => return Err(error).with_context(|| from.join(name).display().to_string()),
         }
     }
+    let has_one = files.iter().any(|(name, _)| *name == TOKENIZER_CONFIG_FILE);
+    if let (Some(tokenizer), false) = (tokenizer, has_one) {
+        files.push((TOKENIZER_CONFIG_FILE, json(tokenizer_fields(tokenizer)?)?));
+    }
     Ok(files)
+}
+
+/// What `transformers` needs to know about a tokenizer besides its `tokenizer.json`.
+fn tokenizer_fields(tokenizer: &Tokenizer) -> anyhow::Result<Map<String, Value>> {
+    let end = tokenizer.decode(&[tokenizer.end_of_text()])?;
+    let fields = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": end,
+        "eos_token": end,
+        "clean_up_tokenization_spaces": false,
+    });
+    Ok(fields.as_object().cloned().unwrap_or_default())
 }

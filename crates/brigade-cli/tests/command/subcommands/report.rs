@@ -57,3 +57,17 @@ fn what_cannot_be_shown_is_said_in_one_line() {
     }
     assert_eq!(place.metrics("a").len(), 2);
 }
+
+#[test]
+fn what_makes_a_run_slow_is_printed_for_programs() {
+    let place = Place::new();
+    let saves = "--nproc-per-node 1 --checkpoint-every 1 --set checkpoint.asynchronous=false --set train.validate_every=0";
+    place.succeed(&mut place.train(&format!("{saves} --out a")));
+    let before = files(&place.path("a"));
+    let found = place.succeed(&mut place.brigade("report a --json")).out;
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found[0]["cause"], "checkpoints", "{found}");
+    assert!(found[0]["gain_percent"].as_f64().unwrap() > 4.0, "{found}");
+    assert!(found[0]["sentence"].as_str().unwrap().contains("`checkpoint.every"), "{found}");
+    assert!(files(&place.path("a")) == before, "nothing is written");
+}

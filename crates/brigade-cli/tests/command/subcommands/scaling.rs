@@ -1,7 +1,7 @@
 //! `brigade scaling`
 
 use brigade_runs::Run;
-use brigade_runs::scaling::{Illness, diagnose};
+use brigade_runs::scaling::{Cause, diagnose};
 
 use crate::place::Place;
 
@@ -54,22 +54,22 @@ fn sizes_are_measured_and_compared() {
     assert!(done.code == Some(1) && done.err.contains("the run on 1 rank failed"), "{}", done.err);
 }
 
-/// Runs that were made ill on purpose: what is found first.
+/// Runs that were slowed on purpose: what is found first.
 #[test]
-fn what_ails_real_runs_is_found_first() {
+fn what_slows_real_runs_is_found_first() {
     let place = Place::new();
     let larger = "--set model.layers=6 --set model.width=64 --set train.validate_every=0 --steps 25";
     let stages = "--nproc-per-node 2 --pp 2 --set pipeline.stages=[1,7] --checkpoint-every 0";
     let saves = "--nproc-per-node 1 --checkpoint-every 1 --set checkpoint.asynchronous=false --set train.validate_every=0";
-    for (name, line, illness, at) in [
-        ("stages", format!("{larger} {stages}"), Illness::StageImbalance, Some(1)),
-        ("saves", saves.to_owned(), Illness::Checkpoints, None),
+    for (name, line, cause, at) in [
+        ("stages", format!("{larger} {stages}"), Cause::StageImbalance, Some(1)),
+        ("saves", saves.to_owned(), Cause::Checkpoints, None),
     ] {
         place.succeed(&mut place.train(&format!("{line} --out {name}")));
         let found = diagnose(&Run::read(&place.path(name)).unwrap());
         assert_eq!(
-            found.first().map(|first| (first.illness, first.place)),
-            Some((illness, at)),
+            found.first().map(|first| (first.cause, first.place)),
+            Some((cause, at)),
             "{name}: {found:?}"
         );
     }

@@ -55,6 +55,61 @@ fn a_folder_of_a_model_goes_in_and_one_comes_out() {
     place.succeed(&mut place.train(&format!("--model gpt {BYTES} --nproc-per-node 1 --steps 1 --out more")));
 }
 
+/// A Llama from nothing, as a section of a configuration.
+const NEW_LLAMA: &str = "
+[model.config]
+model_type = 'llama'
+hidden_size = 16
+intermediate_size = 40
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+max_position_embeddings = 32
+rope_theta = 500000.0
+";
+
+#[test]
+fn a_family_in_the_configuration_begins_from_nothing() {
+    let place = Place::new();
+    std::fs::write(place.path("llama.toml"), NEW_LLAMA).unwrap();
+    let json = |file: &str| serde_json::from_str::<serde_json::Value>(&place.text(file)).unwrap();
+    let train = |name: &str, line: &str| {
+        place.succeed(&mut place.train(&format!("--config llama.toml {line} --out {name}")));
+        place.read(&format!("{name}/model.safetensors"))
+    };
+    let alone = train("alone", "--nproc-per-node 1");
+    assert!(train("mesh", "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all") == alone);
+    let config = json("alone/config.json");
+    assert_eq!((&config["model_type"], &config["rope_theta"]), (&json!("llama"), &json!(500_000.0)));
+    // What follows from the tokenizer: 256 bytes, and the end of a text.
+    assert_eq!((&config["vocab_size"], &config["eos_token_id"]), (&json!(257), &json!(256)));
+    let generation = json("alone/generation_config.json");
+    assert_eq!((&generation["bos_token_id"], &generation["eos_token_id"]), (&json!(256), &json!(256)));
+    let tokenizer = json("alone/tokenizer_config.json");
+    assert_eq!(tokenizer["eos_token"], "<|endoftext|>");
+    assert_eq!(tokenizer["tokenizer_class"], "PreTrainedTokenizerFast");
+
+    place.succeed(&mut place.brigade("generate --model alone --prompt fn --tokens 5"));
+    let on = place.brigade("train --model alone --data text --steps 2 --nproc-per-node 1 --out on");
+    place.succeed(&mut { on });
+    let plan = "plan --model alone/config.toml --cluster 1x2xL4 --global-batch-size 8 --sequence-length 16";
+    assert!(place.succeed(&mut place.brigade(plan)).out.contains("which fit"));
+    let refused = |line: &str, says: &str| {
+        let done = place.run(&mut place.train(line));
+        assert_eq!((done.code, done.err.lines().count()), (Some(2), 1), "{line}: {}", done.err);
+        assert!(done.err.contains(says), "{line}: {}", done.err);
+    };
+    refused(
+        "--config llama.toml --model alone",
+        "model.config describes a new model, but model.path (--model)",
+    );
+    refused("--config llama.toml --task classification", "for existing models");
+    refused("--config llama.toml --lora-rank 2", "adapters need a trained model");
+    refused("--config llama.toml --set model.config.vocab_size=9", "more than model.config.vocab_size = 9");
+    refused("--config llama.toml --set model.config.heads=2", "heads");
+    refused("--set model.config.hidden_size=16", "model_type");
+}
+
 #[test]
 fn what_is_wrong_with_a_folder_is_said() {
     let place = with_llama();

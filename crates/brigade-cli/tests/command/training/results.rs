@@ -46,11 +46,13 @@ fn a_folder_of_results() {
             "checkpoints",
             "config.json",
             "config.toml",
+            "generation_config.json",
             "history.jsonl",
             "logs",
             "metrics.jsonl",
             "model.safetensors",
-            "tokenizer.json"
+            "tokenizer.json",
+            "tokenizer_config.json"
         ]
     );
     for rank in 0..2 {

@@ -132,6 +132,8 @@ fn settings() {
         ("--set model.heads=3", ["model.heads = 3", "model.width = 16"]),
         ("--set data.validation_fraction=1.5", ["validation_fraction = 1.5", "below 1"]),
         ("--sync-every 0", ["train.sync_every (--sync-every) = 0", "at least 1"]),
+        ("--set train.read_ahead=0", ["train.read_ahead = 0", "at least 1"]),
+        ("--set train.readers=5000", ["train.readers = 5000", "at most 1024"]),
         (
             "--sync-every 3",
             ["train.steps (--steps) = 10", "a multiple of train.sync_every = 3; the nearest is 9 or 12"],

@@ -57,7 +57,7 @@ impl<'a> Pair<'a> {
     }
 
     /// What the peer gets until nothing moves any more.
-    fn settle(&mut self) -> Result<Vec<u8>, Stop> {
+    fn exchange(&mut self) -> Result<Vec<u8>, Stop> {
         let (mut received, mut quiet_since) = (Vec::new(), Instant::now());
         while quiet_since.elapsed() < Duration::from_millis(100) {
             let mut part = vec![0; 1 << 20];
@@ -89,14 +89,14 @@ fn a_rank_stays_in_step_with_a_peer_of_its_host() {
     let mut bytes = ones(count);
     let theirs = bytes.clone();
     let mut pair = Pair::new(&mut bytes);
-    assert_eq!(pair.settle().unwrap().len(), HEADER_BYTES + RING_BYTES);
+    assert_eq!(pair.exchange().unwrap().len(), HEADER_BYTES + RING_BYTES);
     assert_eq!(pair.awaits(), (true, false));
     assert_eq!(pair.collective.missing(), (vec![1], vec![]));
 
     // The peer stops within an element.
     pair.peer.write_all(&encode(GROUP, &Pair::call(theirs.len()))).unwrap();
     pair.peer.write_all(&theirs[..100_003]).unwrap();
-    assert_eq!(pair.settle().unwrap().len(), 100_000);
+    assert_eq!(pair.exchange().unwrap().len(), 100_000);
     assert_eq!(pair.awaits(), (true, false));
     assert_eq!(pair.collective.missing(), (vec![], vec![1]));
     assert_eq!(pair.collective.traffic(), ((RING_BYTES + 100_000) as u64, 100_000));
@@ -106,14 +106,14 @@ fn a_rank_stays_in_step_with_a_peer_of_its_host() {
     let (mut given, mut received) = (100_003, RING_BYTES + 100_000);
     for end in (100_004..theirs.len()).step_by(RING_BYTES).chain([theirs.len()]) {
         pair.peer.write_all(&theirs[given..end]).unwrap();
-        received += pair.settle().unwrap().len();
+        received += pair.exchange().unwrap().len();
         let whole = theirs.len() + padding;
         assert_eq!(received, if end + RING_BYTES < theirs.len() { end + RING_BYTES } else { whole });
         given = end;
     }
     assert!(!pair.collective.is_done());
     pair.peer.write_all(&vec![0; padding]).unwrap();
-    pair.settle().unwrap();
+    pair.exchange().unwrap();
     assert!(pair.collective.is_done());
     drop(pair);
     assert!(bytes.as_chunks().0.iter().all(|sum| f32::from_ne_bytes(*sum) == 2.0));
@@ -126,9 +126,9 @@ fn a_peer_that_ends_within_a_piece_is_missed() {
     let mut pair = Pair::new(&mut bytes);
     pair.peer.write_all(&encode(GROUP, &Pair::call(theirs.len()))).unwrap();
     pair.peer.write_all(&theirs[..300_000]).unwrap();
-    pair.settle().unwrap();
+    pair.exchange().unwrap();
     pair.peer.shutdown(Shutdown::Both).unwrap();
-    let stop = pair.settle().unwrap_err();
+    let stop = pair.exchange().unwrap_err();
     assert_eq!(stop.peer, 1);
     assert!(matches!(stop.reason, StopReason::Link(LinkError::Closed)), "{stop:?}");
 }

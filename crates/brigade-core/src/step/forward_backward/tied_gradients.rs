@@ -28,13 +28,13 @@ impl TiedGradients {
         mut upstream: Upstream,
         shared: impl DoubleEndedIterator<Item = &'a Shared>,
     ) -> (Upstream, Self) {
-        let mut riding = BTreeMap::new();
+        let mut relayed = BTreeMap::new();
         for shared in shared.rev() {
             if let Some(Some(gradient)) = upstream.pop() {
-                riding.insert(shared.name.clone(), gradient);
+                relayed.insert(shared.name.clone(), gradient);
             }
         }
-        (upstream, Self(riding))
+        (upstream, Self(relayed))
     }
 
     /// The parts to append to the message to the stage before.
@@ -61,12 +61,12 @@ impl TiedGradients {
         let user = stored.unit.users.iter().find(|user| user.block == block)?;
         let is_owner = block == stored.unit.home;
         let has_some = user.params.iter().any(|(path, _)| found.contains_key(path));
-        let riding = self.0.remove(&stored.unit.name);
-        let own = (has_some || (is_owner && riding.is_none()))
+        let relayed = self.0.remove(&stored.unit.name);
+        let own = (has_some || (is_owner && relayed.is_none()))
             .then(|| stored.unit.pack(user, found, stored.length, device));
-        let sum = match (own, riding) {
-            (Some(own), Some(riding)) => Some(own + riding),
-            (own, riding) => own.or(riding),
+        let sum = match (own, relayed) {
+            (Some(own), Some(relayed)) => Some(own + relayed),
+            (own, relayed) => own.or(relayed),
         };
         if is_owner {
             return sum;

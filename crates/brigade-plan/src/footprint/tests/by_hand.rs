@@ -181,11 +181,11 @@ fn stages_send_activations_gradients_and_what_they_share() {
     let tensor = hidden().bytes + 2 + 3 * 8 + 4;
     // A pair of embedding and head: its new values to the second stage, its gradient back with each activation's.
     let values = |bytes: u64| bytes + 2 + 8 + 4;
-    let riding = |bytes: u64| bytes + 2 + 8;
+    let relayed = |bytes: u64| bytes + 2 + 8;
     for (zero_stage, own) in [(0, 4096), (1, 2048), (3, 2048)] {
         let [first, second] = stages(&Configuration { zero_stage, ..tied() }).try_into().unwrap();
         assert_eq!(first.traffic.send, Sent { calls: 5, bytes: 4 * tensor + values(4 * own) });
-        assert_eq!(second.traffic.send, Sent { calls: 4, bytes: 4 * (tensor + riding(4 * 4096)) });
+        assert_eq!(second.traffic.send, Sent { calls: 4, bytes: 4 * (tensor + relayed(4 * 4096)) });
         assert_eq!(second.memory.optimizer.formula, 8 * 10_100 / if zero_stage > 0 { 2 } else { 1 });
         assert_eq!(second.memory.gradients.formula, 4 * 10_100 / if zero_stage > 2 { 2 } else { 1 });
     }
@@ -195,11 +195,11 @@ fn stages_send_activations_gradients_and_what_they_share() {
         4 * tensor + values(2 * 4096),
         "all travels in the type of compute"
     );
-    assert_eq!(half[1].traffic.send.bytes, 4 * (tensor + riding(2 * 4096)));
+    assert_eq!(half[1].traffic.send.bytes, 4 * (tensor + relayed(2 * 4096)));
     assert_eq!(half[1].memory.parameters.live, 6 * 10_100 + 2 * 4096, "masters stay at home");
 
     let three = stages(&Configuration { pp: 3, split: vec![2, 2, 2], ..tied() });
-    let relay = 4 * tensor + 4 * (tensor + riding(4 * 4096));
+    let relay = 4 * tensor + 4 * (tensor + relayed(4 * 4096));
     assert_eq!(three[1].traffic.send, Sent { calls: 8, bytes: relay }, "the middle hands the gradient on");
     let mut near = tied();
     near.units[1].users = vec![0, 2];
@@ -207,7 +207,7 @@ fn stages_send_activations_gradients_and_what_they_share() {
     let mut masked = tied();
     masked.boundary_activations[3].push(tokens());
     let gradients = stages(&masked)[1].traffic.send.bytes;
-    assert_eq!(gradients, 4 * (tensor + 1 + riding(4 * 4096)), "a part without a gradient takes a byte");
+    assert_eq!(gradients, 4 * (tensor + 1 + relayed(4 * 4096)), "a part without a gradient takes a byte");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Communication that computing does not hide, and the pipeline's bubble.
 
-use super::{Finding, Illness};
+use super::{Cause, Finding};
 use crate::numbers::duration;
 use crate::run::Run;
 use crate::scaling::profile::Profile;
@@ -24,7 +24,7 @@ pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
         filling / (micro_batches + filling)
     };
     let saved = own * (1.0 - share(2.0 * micro_batches) / share(micro_batches));
-    Finding::new(Illness::Bubble, saved, profile.step, |gain| {
+    Finding::new(Cause::Bubble, saved, profile.step, |gain| {
         format!(
             "{stages} stages fill and drain with {micro_batches:.0} micro-batches per step, and are idle for {:.0}% of it; twice as many micro-batches \
              (a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`) would make training about {gain:.0}% faster",
@@ -44,7 +44,7 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
         micro_batches(run).filter(|many| is_repeated && *many > 1.0 && reduced > waited / 2.0)
     {
         let saved = reduced * (1.0 - 1.0 / micro_batches);
-        return Finding::new(Illness::RepeatedReduction, saved, profile.step, |gain| {
+        return Finding::new(Cause::RepeatedReduction, saved, profile.step, |gain| {
             format!(
                 "gradients are summed over the ranks after each of {micro_batches:.0} micro-batches, which takes {} of a step that backward does \
                  not hide; `zero.reduce_every = \"step\"` sends {micro_batches:.0} times less, and would make training about {gain:.0}% faster for \
@@ -68,7 +68,7 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
             \"bf16\"` sends half"
         }
     };
-    let illness = if small { Illness::SmallBatch } else { Illness::ExposedCommunication };
+    let cause = if small { Cause::SmallBatch } else { Cause::ExposedCommunication };
     let why = match small && !waits_for_a_rank {
         true => {
             "so little is sent that this is latency, not bandwidth: the batch is too small for this many ranks; "
@@ -79,7 +79,7 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
         Some(hidden) => format!(" (and {} that it does)", duration(hidden)),
         None => String::new(),
     };
-    Finding::new(illness, waited, profile.step, |gain| {
+    Finding::new(cause, waited, profile.step, |gain| {
         format!(
             "{} of a step ({:.0}%) is communication that computing does not hide{hidden}, mostly {what}; {why}{advice}; hiding all of it would make training {gain:.0}% faster",
             duration(waited),

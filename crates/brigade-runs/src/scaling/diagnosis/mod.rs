@@ -12,7 +12,7 @@ use crate::run::Run;
 /// What may make a run slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Illness {
+pub enum Cause {
     /// One rank takes longer than the others that do the same.
     SlowRank,
     /// Another rank is the last one in each step.
@@ -41,7 +41,7 @@ pub enum Illness {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     /// What it is.
-    pub illness: Illness,
+    pub cause: Cause,
     /// The rank or stage that it is about, if it is about one.
     pub place: Option<usize>,
     /// By how many percent more would be trained in the same time without it.
@@ -58,10 +58,10 @@ const FEWEST_STEPS: usize = 5;
 
 impl Finding {
     /// What takes `seconds` of a step of `step` seconds; none if that is little.
-    fn new(illness: Illness, seconds: f64, step: f64, sentence: impl FnOnce(f64) -> String) -> Option<Self> {
+    fn new(cause: Cause, seconds: f64, step: f64, sentence: impl FnOnce(f64) -> String) -> Option<Self> {
         let gain_percent = 100.0 * seconds / (step - seconds).max(1e-3 * step);
         (seconds > 0.0 && gain_percent >= WORTH).then(|| Self {
-            illness,
+            cause,
             place: None,
             gain_percent,
             sentence: sentence(gain_percent),
@@ -83,7 +83,7 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
     findings.extend(ranks::slow_rank(run, &profile));
     findings.extend(ranks::jitter(&profile));
     findings.extend(ranks::host_stalls(&profile));
-    findings.extend(ranks::starvation(&profile));
+    findings.extend(ranks::starvation(run, &profile));
     findings.extend(ranks::imbalance(&profile));
     findings.extend(communication::bubble(run, &profile));
     findings.extend(communication::exposed(run, &profile));

@@ -2,7 +2,7 @@
 
 use brigade_report::StepRecord;
 
-use super::{Finding, Illness};
+use super::{Cause, Finding};
 use crate::numbers::{duration, median};
 use crate::run::Run;
 
@@ -20,7 +20,7 @@ pub fn checkpoints(run: &Run) -> Option<Finding> {
         Some("false") => "`checkpoint.asynchronous = true` writes while training continues; ",
         _ => "",
     };
-    Finding::new(Illness::Checkpoints, stall, whole, |gain| {
+    Finding::new(Cause::Checkpoints, stall, whole, |gain| {
         let every = every.map_or_else(String::new, |every| format!(", one every {every:.0} steps"));
         let enough = enough
             .map_or_else(String::new, |enough| format!("`checkpoint.every = {enough:.0}` would leave 1%; "));
@@ -48,7 +48,7 @@ pub fn between_steps(run: &Run) -> Option<Finding> {
         true => "mostly validation: a larger `train.validate_every`, or fewer `train.validation_samples`",
         false => "restarts, hooks and whatever your own loop does; less of it",
     };
-    Finding::new(Illness::OutsideSteps, lost, whole, |gain| {
+    Finding::new(Cause::OutsideSteps, lost, whole, |gain| {
         format!("{} pass between steps, {what} would make training up to {gain:.0}% faster", duration(lost))
     })
 }

@@ -1,6 +1,6 @@
 //! Ranks that others wait for.
 
-use super::{Finding, Illness};
+use super::{Cause, Finding};
 use crate::numbers::{duration, median};
 use crate::run::Run;
 use crate::scaling::profile::Profile;
@@ -27,7 +27,7 @@ pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
     let last = run.records.last().map_or(0, |record| record.step);
     let since =
         if since > 1 && since + FEWEST_SLOW <= last { format!(" since step {since}") } else { String::new() };
-    let finding = Finding::new(Illness::SlowRank, excess(&rank), profile.step, |gain| {
+    let finding = Finding::new(Cause::SlowRank, excess(&rank), profile.step, |gain| {
         format!(
             "rank {rank} takes {factor:.2} times as long as the others for the same work{since}, and they wait for it; on a processor like \
             theirs, not shared with anything, training would be {gain:.0}% faster"
@@ -76,7 +76,7 @@ fn peers(profile: &Profile, rank: usize) -> f64 {
 
 /// Another rank each time.
 pub fn jitter(profile: &Profile) -> Option<Finding> {
-    Finding::new(Illness::Jitter, profile.jitter, profile.step, |gain| {
+    Finding::new(Cause::Jitter, profile.jitter, profile.step, |gain| {
         format!(
             "in each step a different rank is last, by {} on average, and all wait for it: something else runs on the machines, or their processors \
             change frequency; with a core of its own for each rank, training would be {gain:.0}% faster",
@@ -89,7 +89,7 @@ pub fn jitter(profile: &Profile) -> Option<Finding> {
 pub fn host_stalls(profile: &Profile) -> Option<Finding> {
     let (rank, most) = greatest(&profile.rest_of)?;
     let usual = median(others(&profile.rest_of, rank)).unwrap_or(0.0);
-    let finding = Finding::new(Illness::HostStalls, most - usual, profile.step, |gain| {
+    let finding = Finding::new(Cause::HostStalls, most - usual, profile.step, |gain| {
         format!(
             "rank {rank} neither computes nor waits for {} of each step, and the others wait for it: a hook, `Dataset::batch`, writing files or a \
             garbage collector holds its thread; without that, training would be {gain:.0}% faster",
@@ -100,20 +100,35 @@ pub fn host_stalls(profile: &Profile) -> Option<Finding> {
 }
 
 /// Waiting for data, on the rank that waits longest.
-pub fn starvation(profile: &Profile) -> Option<Finding> {
+pub fn starvation(run: &Run, profile: &Profile) -> Option<Finding> {
     let (rank, most) = greatest(&profile.data_wait_of)?;
     let usual = median(others(&profile.data_wait_of, rank)).unwrap_or(0.0);
     let is_one = profile.ranks > 1 && usual < most / 2.0;
     let who = if is_one { format!("rank {rank} waits") } else { "ranks wait".to_owned() };
-    let finding = Finding::new(Illness::InputStarvation, most, profile.step, |gain| {
+    let readers = run.setting("train.readers").and_then(|readers| readers.parse().ok()).unwrap_or(1.0);
+    let finding = Finding::new(Cause::InputStarvation, most, profile.step, |gain| {
         format!(
-            "{who} for data for {} of each step ({:.0}%): reading or tokenizing is too slow, or the disk is; data that arrives in time would make \
-            training {gain:.0}% faster",
+            "{who} for data for {} of each step ({:.0}%): {}; data that arrives in time would make training {gain:.0}% faster",
             duration(most),
-            100.0 * most / profile.step
+            100.0 * most / profile.step,
+            more_readers(readers, most, profile.step)
         )
     })?;
     Some(if is_one { finding.at(rank) } else { finding })
+}
+
+/// How many threads would read fast enough, if the disk and the processor let them.
+fn more_readers(readers: f64, waited: f64, step: f64) -> String {
+    // Threads that read all the time take as many steps as there are of them for one; without any, the wait is the reading.
+    let reading = if readers > 0.0 { readers * step } else { waited };
+    let enough = (reading / (step - waited).max(1e-3 * step)).ceil().clamp(1.0, 1024.0);
+    match readers > 0.0 {
+        true => format!(
+            "reading is too slow for {readers:.0} thread{}, or the disk is; `train.readers = {enough:.0}` would be enough for the first",
+            if readers > 1.0 { "s" } else { "" }
+        ),
+        false => format!("nothing is read ahead; `train.readers = {enough:.0}` does that"),
+    }
 }
 
 /// A stage with more to do.
@@ -121,7 +136,7 @@ pub fn imbalance(profile: &Profile) -> Option<Finding> {
     let stages: Vec<f64> = (0..profile.stage_count()).map(|stage| profile.stage_compute(stage)).collect();
     let (stage, most) = greatest(&stages)?;
     let rest = median(others(&stages, stage))?;
-    let finding = Finding::new(Illness::StageImbalance, profile.imbalance(), profile.step, |gain| {
+    let finding = Finding::new(Cause::StageImbalance, profile.imbalance(), profile.step, |gain| {
         format!(
             "stage {stage} computes {:.2} times as long as the other stages, which wait for it; `pipeline.balance = \"measured\"`, or fewer blocks for it in \
              `pipeline.stages`, would make training up to {gain:.0}% faster",

@@ -34,12 +34,9 @@ struct MlPolicy {
     torch: Torch,
 }
 
+/// Without the number of processes, which the trainer takes from the `TrainJob`: from its version 2.3 on, it is a field of that alone.
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Torch {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    num_proc_per_node: Option<usize>,
-}
+struct Torch {}
 
 #[derive(Debug, Serialize)]
 struct JobSetTemplate {
@@ -79,7 +76,7 @@ pub fn trainjob(system: &Kubernetes, job: &Job) -> List {
         kind: "TrainingRuntime",
         metadata: metadata(system, job),
         spec: RuntimeSpec {
-            ml_policy: MlPolicy { num_nodes: job.nodes, torch: Torch { num_proc_per_node: ranks } },
+            ml_policy: MlPolicy { num_nodes: job.nodes, torch: Torch {} },
             template: JobSetTemplate { spec },
         },
     };

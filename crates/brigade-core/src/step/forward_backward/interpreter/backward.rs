@@ -79,10 +79,10 @@ where
         }
         if place > 0 {
             let start = self.stage.blocks(task.chunk).start;
-            let riding = tied.send(self.store.shared_across(start));
+            let relayed = tied.send(self.store.shared_across(start));
             upstream.resize(tape.input_shapes.len(), None);
             let upstream = upstream.into_iter().zip(tape.input_shapes).map(gradient_part);
-            let message = upstream.chain(riding).collect();
+            let message = upstream.chain(relayed).collect();
             self.state.to_send.insert((Pass::Backward, place - 1, task.micro_batch), message);
         }
         if halves == Halves::Input {

@@ -1,6 +1,6 @@
-//! Every illness is found and named first, with a gain near the true one, and who is well gets no diagnosis.
+//! Every cause of a slow run is found and named first, with a gain near the true one, and a healthy run gets no diagnosis.
 
-use brigade_runs::scaling::{Finding, Illness, diagnose};
+use brigade_runs::scaling::{Cause, Finding, diagnose};
 
 use crate::simulated::{Simulated, chance};
 
@@ -13,9 +13,9 @@ fn first(simulated: &Simulated) -> Finding {
 
 /// Checks what is found first, where, by how much more would be trained, and words of the sentence.
 #[track_caller]
-fn check(simulated: &Simulated, illness: Illness, place: Option<usize>, gain: f64, words: &[&str]) {
+fn check(simulated: &Simulated, cause: Cause, place: Option<usize>, gain: f64, words: &[&str]) {
     let found = first(simulated);
-    assert_eq!((found.illness, found.place), (illness, place), "{found:?}");
+    assert_eq!((found.cause, found.place), (cause, place), "{found:?}");
     assert!((found.gain_percent - gain).abs() < 0.15 * gain, "{gain}% expected: {found:?}");
     for word in words {
         assert!(found.sentence.contains(word), "{word}: {}", found.sentence);
@@ -23,7 +23,7 @@ fn check(simulated: &Simulated, illness: Illness, place: Option<usize>, gain: f6
 }
 
 #[test]
-fn who_is_well_gets_no_diagnosis() {
+fn a_healthy_run_gets_no_diagnosis() {
     let pipeline = Simulated { pp: 2, dp: 2, micro_batches: 64, ..Simulated::default() };
     let one = Simulated { dp: 1, communication: (0.0, "all_reduce"), bytes: 0, ..Simulated::default() };
     for simulated in [Simulated::default(), pipeline, one] {
@@ -39,15 +39,15 @@ fn a_slow_link() {
     let simulated = Simulated { communication: (0.5, "all_reduce"), ..Simulated::default() };
     check(
         &simulated,
-        Illness::ExposedCommunication,
+        Cause::ExposedCommunication,
         None,
         49.0,
         &["mostly all_reduce", "train.global_batch_size"],
     );
     let gathers = Simulated { communication: (0.5, "all_gather"), ..Simulated::default() };
-    check(&gathers, Illness::ExposedCommunication, None, 49.0, &["zero.prefetch = 2"]);
+    check(&gathers, Cause::ExposedCommunication, None, 49.0, &["zero.prefetch = 2"]);
     let last = Simulated { communication: (0.5, "all_gather_scalars"), ..Simulated::default() };
-    check(&last, Illness::ExposedCommunication, None, 49.0, &["the last rank", "brigade inspect timeline"]);
+    check(&last, Cause::ExposedCommunication, None, 49.0, &["the last rank", "brigade inspect timeline"]);
     assert!(!first(&last).sentence.contains("bf16"), "fewer bytes would not help");
 }
 
@@ -55,13 +55,13 @@ fn a_slow_link() {
 fn a_slow_rank_from_the_beginning_or_later() {
     let always =
         Simulated { compute: Box::new(|_, rank| if rank == 2 { 1.5 } else { 1.0 }), ..Simulated::default() };
-    check(&always, Illness::SlowRank, Some(2), 49.0, &["rank 2 takes 1.5"]);
+    check(&always, Cause::SlowRank, Some(2), 49.0, &["rank 2 takes 1.5"]);
     assert!(!first(&always).sentence.contains("since"));
     let later = Simulated {
         compute: Box::new(|step, rank| if rank == 2 && step >= 21 { 1.5 } else { 1.0 }),
         ..Simulated::default()
     };
-    check(&later, Illness::SlowRank, Some(2), 49.0, &["since step 21"]);
+    check(&later, Cause::SlowRank, Some(2), 49.0, &["since step 21"]);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn ranks_that_take_turns() {
     };
     check(
         &Simulated { compute: Box::new(late), ..Simulated::default() },
-        Illness::Jitter,
+        Cause::Jitter,
         None,
         29.0,
         &["a different rank is last"],
@@ -86,7 +86,7 @@ fn ranks_that_take_turns() {
 fn a_collector_on_rank_0() {
     let simulated =
         Simulated { rest: Box::new(|_, rank| if rank == 0 { 0.254 } else { 0.004 }), ..Simulated::default() };
-    check(&simulated, Illness::HostStalls, Some(0), 24.0, &["rank 0 neither computes nor waits for 250"]);
+    check(&simulated, Cause::HostStalls, Some(0), 24.0, &["rank 0 neither computes nor waits for 250"]);
 }
 
 #[test]
@@ -95,9 +95,14 @@ fn a_slow_disk_under_the_data() {
         data_wait: Box::new(|_, rank| if rank == 1 { 0.4 } else { 0.0 }),
         ..Simulated::default()
     };
-    check(&one, Illness::InputStarvation, Some(1), 39.0, &["rank 1 waits for data for 400"]);
+    check(&one, Cause::InputStarvation, Some(1), 39.0, &["rank 1 waits for data for 400"]);
     let all = Simulated { data_wait: Box::new(|_, _| 0.4), ..Simulated::default() };
-    check(&all, Illness::InputStarvation, None, 39.0, &["ranks wait for data"]);
+    // A thread that reads all the time takes a step for a step, of which 1.02 s are left without the wait.
+    let words = ["ranks wait for data", "too slow for 1 thread, ", "`train.readers = 2`"];
+    check(&all, Cause::InputStarvation, None, 39.0, &words);
+    let settings = "[train]\nreaders = 0\n";
+    let none = Simulated { data_wait: Box::new(|_, _| 0.4), settings, ..Simulated::default() };
+    check(&none, Cause::InputStarvation, None, 39.0, &["nothing is read ahead; `train.readers = 1`"]);
 }
 
 #[test]
@@ -111,7 +116,7 @@ fn a_stage_with_twice_the_blocks() {
     };
     check(
         &simulated,
-        Illness::StageImbalance,
+        Cause::StageImbalance,
         Some(1),
         31.0,
         &["stage 1 computes 2.00 times", "pipeline.balance"],
@@ -122,14 +127,14 @@ fn a_stage_with_twice_the_blocks() {
 fn too_few_micro_batches_for_the_stages() {
     let simulated = Simulated { pp: 4, dp: 1, micro_batches: 4, ..Simulated::default() };
     // 3/4 of the work on top, of which twice as many micro-batches save 0.75 * (1 - (3/11) / (3/7)).
-    check(&simulated, Illness::Bubble, None, 20.0, &["4 stages", "with 4 micro-batches"]);
+    check(&simulated, Cause::Bubble, None, 20.0, &["4 stages", "with 4 micro-batches"]);
 }
 
 #[test]
 fn too_small_a_batch() {
     let simulated =
         Simulated { communication: (0.4, "all_reduce"), bytes: 1_000_000, ..Simulated::default() };
-    check(&simulated, Illness::SmallBatch, None, 39.0, &["the batch is too small for this many ranks"]);
+    check(&simulated, Cause::SmallBatch, None, 39.0, &["the batch is too small for this many ranks"]);
 }
 
 #[test]
@@ -139,7 +144,7 @@ fn a_reduction_after_each_micro_batch() {
     // 7 of 8 reductions.
     check(
         &simulated,
-        Illness::RepeatedReduction,
+        Cause::RepeatedReduction,
         None,
         62.0,
         &["zero.reduce_every = \"step\"", "8 times less"],
@@ -149,7 +154,7 @@ fn a_reduction_after_each_micro_batch() {
 #[test]
 fn checkpoints_too_often() {
     let simulated = Simulated { checkpoints: Some((1.0, 4)), ..Simulated::default() };
-    check(&simulated, Illness::Checkpoints, None, 24.5, &["one every 4 steps", "checkpoint.every = 79"]);
+    check(&simulated, Cause::Checkpoints, None, 24.5, &["one every 4 steps", "checkpoint.every = 79"]);
 }
 
 #[test]
@@ -163,7 +168,7 @@ fn validation_between_steps() {
         record.validation_loss = record.step.is_multiple_of(5).then_some(1.0);
     }
     let found = diagnose(&run).remove(0);
-    assert_eq!(found.illness, Illness::OutsideSteps, "{found:?}");
+    assert_eq!(found.cause, Cause::OutsideSteps, "{found:?}");
     assert!(
         found.sentence.contains("train.validate_every") && (found.gain_percent - 38.0).abs() < 5.0,
         "{found:?}"
@@ -177,6 +182,6 @@ fn the_worst_of_two_comes_first() {
         compute: Box::new(|_, rank| if rank == 3 { 1.6 } else { 1.0 }),
         ..Simulated::default()
     };
-    let found: Vec<Illness> = diagnose(&simulated.run()).into_iter().map(|finding| finding.illness).collect();
-    assert_eq!(found, [Illness::SlowRank, Illness::ExposedCommunication]);
+    let found: Vec<Cause> = diagnose(&simulated.run()).into_iter().map(|finding| finding.cause).collect();
+    assert_eq!(found, [Cause::SlowRank, Cause::ExposedCommunication]);
 }
