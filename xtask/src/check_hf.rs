@@ -32,13 +32,18 @@ const MINILM: &str = "crates/brigade-cli/tests/check_minilm.py";
 
 /// Builds the command, and lets `transformers` make models for it and load what it trains.
 pub fn run(args: &Args) -> Result<()> {
-    args.script(SCRIPT, &[])
+    let logits = example("logits")?;
+    args.script(SCRIPT, &[("--logits", &logits)])
+}
+
+/// Builds an example of `brigade-models`.
+fn example(name: &str) -> Result<PathBuf> {
+    cargo::build(&["build", "--profile", "release", "-p", "brigade-models", "--example", name])
 }
 
 /// Compares a real encoder with `transformers`, and trains it on several meshes.
 pub fn run_minilm(args: &MiniLmArgs) -> Result<()> {
-    let sentences =
-        cargo::build(&["build", "--profile", "release", "-p", "brigade-models", "--example", "sentences"])?;
+    let sentences = example("sentences")?;
     let cache = match &args.cache {
         Some(cache) => cache.clone(),
         None => user_cache().context("there is no XDG_CACHE_HOME and no HOME; give a folder with --cache")?,

@@ -1,8 +1,9 @@
 """Checks that models go between `transformers` and `brigade` both ways; `cargo xtask check-hf --python PATH` runs it.
 
 For each family, `transformers` writes a tiny model with random weights, in shards, with a tokenizer; `brigade train --model` goes on from it for some
-steps on two stages; then `transformers` loads the run's folder, where no tensor may be missing or left over, and must continue a text with the same tokens as
-`brigade generate`. Encoders and decoders are trained for labels and numbers, and `transformers` must find the loss that Brigade finds. Where `peft` is installed,
+steps on two stages; then `transformers` loads the run's folder, where no tensor may be missing or left over, must compute the same logits as Brigade within 1e-5 of
+the largest, for the model that it wrote and for the run's, and must continue a text with the same tokens as `brigade generate`. A Llama that begins from nothing in
+Brigade is loaded with `AutoTokenizer` and `AutoModelForCausalLM` as it is. Encoders and decoders are trained for labels and numbers, and `transformers` must find the loss that Brigade finds. Where `peft` is installed,
 it does so with adapters, too. Weights exported in 16 bits and in shards must be those that `transformers` rounds to, and embeddings that a tokenizer needs
 besides must be there. Needs torch and transformers.
 """
@@ -70,7 +71,22 @@ def same_text(name, brigade, folder, model, tokens, odd):
     return good
 
 
-def check(brigade, place, family, fields, tokens):
+def logits_differ(example, folder, model, vocabulary):
+    """The largest difference between Brigade's logits and those of `transformers`, in parts of the largest logit."""
+    rows = torch.randint(0, vocabulary, (2, 48), generator=torch.Generator().manual_seed(1))
+    ours = torch.tensor(json.loads(run(example, folder, input=json.dumps(rows.tolist()).encode())))
+    with torch.no_grad():
+        theirs = model(rows).logits.flatten(0, 1)
+    return ((ours - theirs).abs().max() / theirs.abs().max()).item()
+
+
+def same_logits(name, differences):
+    good = max(differences) <= 1e-5
+    print(f"{name:12} {'ok' if good else 'FAILED'}, logits differ by", ", ".join(f"{each:.1e}" for each in differences))
+    return good
+
+
+def check(brigade, example, place, family, fields, tokens):
     base, tuned = place / f"{family}-base", place / f"{family}-tuned"
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(AutoConfig.for_model(family, vocab_size=len(tokens), **fields)).save_pretrained(base, max_shard_size="60KB")
@@ -78,7 +94,24 @@ def check(brigade, place, family, fields, tokens):
     train(brigade, place, base, tuned)
     model, loaded = AutoModelForCausalLM.from_pretrained(tuned, dtype=torch.float32, output_loading_info=True)
     odd = {kind: names for kind, names in loaded.items() if names}
-    return same_text(family, brigade, tuned, model, AutoTokenizer.from_pretrained(tuned), odd)
+    before = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    differences = [logits_differ(example, folder, of, len(tokens)) for folder, of in [(base, before), (tuned, model)]]
+    return same_text(family, brigade, tuned, model, AutoTokenizer.from_pretrained(tuned), odd) & same_logits(family, differences)
+
+
+def check_new(brigade, example, place):
+    """Whether `transformers` loads, as it is, a model that Brigade began from nothing, with a tokenizer that it trained."""
+    out, config = place / "new", place / "new.toml"
+    fields = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128)
+    config.write_text("[model]\nsequence_length = 64\n[model.config]\nmodel_type = 'llama'\n" + "".join(f"{key} = {value}\n" for key, value in fields.items()))
+    run(brigade, "train", "--config", config, "--data", place / "text", "--out", out, "--nproc-per-node", 2, "--steps", 30, "--set", "data.tokenizer=bpe:300",
+        "--micro-batch-size", 2, "--global-batch-size", 8, "--quiet")
+    tokens = AutoTokenizer.from_pretrained(out)
+    model, loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
+    odd = {kind: names for kind, names in loaded.items() if names}
+    if not tokens.eos_token_id == tokens.bos_token_id == model.generation_config.eos_token_id == model.config.eos_token_id:
+        odd["end of a text"] = [tokens.eos_token_id, tokens.bos_token_id, model.generation_config.eos_token_id, model.config.eos_token_id]
+    return same_text("from nothing", brigade, out, model, tokens, odd) & same_logits("from nothing", [logits_differ(example, out, model, len(tokens))])
 
 
 def has_peft():
@@ -203,7 +236,8 @@ def check_task(brigade, place, family, task, tokens, adapters=False):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--brigade", required=True, type=Path)
-    brigade = parser.parse_args().brigade.resolve()
+    parser.add_argument("--logits", required=True, type=Path)
+    brigade, example = (path.resolve() for path in (parser.parse_args().brigade, parser.parse_args().logits))
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +247,8 @@ if __name__ == "__main__":
         for number, text in enumerate(texts):
             (place / "text" / f"{number:02}.txt").write_text(text)
         tokens = tokenizer(texts)
-        results = [check(brigade, place, family, fields, tokens) for family, fields in FAMILIES.items()]
+        results = [check(brigade, example, place, family, fields, tokens) for family, fields in FAMILIES.items()]
+        results.append(check_new(brigade, example, place))
         if has_peft():
             results += [check_adapters(brigade, place, family, tokens) for family in ["llama", "gpt2"]]
         results.append(check_exports(brigade, place))
