@@ -58,13 +58,16 @@ impl StrategySettings {
         };
         let who = format!("{} and {}", many(workers, "worker"), many(servers, "server"));
         let place = match self.separate_worlds() {
-            None => "servers are the last ranks".to_owned(),
+            None => "servers are the last ranks, and".to_owned(),
             Some(separate) if separate.is_server => {
-                format!("this launch is the servers, which workers reach at {}", self.listen)
+                format!("this launch has the servers, which listen at {}, and", self.listen)
             }
-            Some(_) => format!("this launch is worker {}, of servers at {}", self.worker, self.coordinator),
+            Some(_) => format!(
+                "this launch is worker {}; the servers listen at {}, and",
+                self.worker, self.coordinator
+            ),
         };
-        (servers > 0).then(|| format!("{who}; {place}, and {how}"))
+        (servers > 0).then(|| format!("{who}; {place} {how}"))
     }
 
     /// Checks settings that only the parameter server has.
