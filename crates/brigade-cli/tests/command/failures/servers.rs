@@ -64,7 +64,8 @@ impl<'a> Launches<'a> {
             let (targets, all) =
                 (record["metrics"]["valid_targets"].as_f64().unwrap() as u64, INNER_STEPS * 12 * 16);
             assert!((all - 32..=all).contains(&targets), "{record}");
-            assert!(record["round"]["staleness_max"].as_f64().unwrap() <= 3.0, "{record}");
+            // One step more than the bound, and what the other workers had under way.
+            assert!(record["round"]["staleness_max"].as_f64().unwrap() < 4.0, "{record}");
         }
         let mean = |records: &[serde_json::Value]| {
             records.iter().map(|record| record["loss"].as_f64().unwrap()).sum::<f64>() / records.len() as f64

@@ -88,7 +88,7 @@ impl Reduction for Pushed {
 
     fn finish(&mut self, clock: &mut Clock) -> Result<Vec<Option<Tensor<1>>>> {
         let whole: Vec<_> = self.sums.iter_mut().map(|sum| sum.finish(|a, b| a + b)).collect();
-        let workers = self.data.replicate.size() - self.servers;
+        let workers = self.data.replicate.size().saturating_sub(self.servers);
         let found = match self.data.replicate.rank() {
             _ if !self.is_summed => whole,
             worker if worker < workers => {
