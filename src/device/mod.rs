@@ -4,4 +4,6 @@ pub mod doctor;
 mod rank_device;
 
 pub use rank_device::most_ranks_per_node;
-pub(crate) use rank_device::{RankDevice, check_node, environment_advice, prepare_process, rank_environment};
+pub(crate) use rank_device::{
+    MakesHostGroups, RankDevice, check_node, environment_advice, prepare_process, rank_environment,
+};

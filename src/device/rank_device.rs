@@ -20,6 +20,9 @@ const QUEUES: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 #[cfg(feature = "cuda")]
 const NCCL_ALONE: &str = "BRIGADE_NCCL_ALONE";
 
+/// Makes groups along the axes of a mesh over a world, through host memory.
+pub(crate) type MakesHostGroups = fn(&Group, Mesh) -> brigade_comm::Result<Groups>;
+
 /// The device of a rank.
 pub(crate) struct RankDevice {
     pub device: Device,
@@ -110,12 +113,17 @@ impl RankDevice {
     /// # Errors
     /// If they cannot be connected, or a rank failed.
     pub(crate) fn host_groups(&self, world: &Group, mesh: Mesh) -> brigade_comm::Result<Groups> {
+        self.makes_host_groups()(world, mesh)
+    }
+
+    /// What makes such [groups](Self::host_groups), for another thread.
+    pub(crate) fn makes_host_groups(&self) -> MakesHostGroups {
         match &self.kind {
-            Kind::Cpu => brigade_cpu::groups(world, mesh),
+            Kind::Cpu => |world, mesh| brigade_cpu::groups(world, mesh),
             #[cfg(feature = "cuda")]
-            Kind::Cuda(_) => brigade_cuda::host_groups(world, mesh),
+            Kind::Cuda(_) => |world, mesh| brigade_cuda::host_groups(world, mesh),
             #[cfg(feature = "wgpu")]
-            Kind::Wgpu => brigade_wgpu::groups(world, mesh),
+            Kind::Wgpu => |world, mesh| brigade_wgpu::groups(world, mesh),
         }
     }
 

@@ -105,6 +105,10 @@ impl Program<'_> {
             return Ok(1);
         }
         let strategy = &self.settings.strategy;
+        if let Some(separate) = strategy.separate_worlds() {
+            let ranks = if separate.is_server { strategy.resolved_servers() } else { 1 };
+            return Ok(ranks.div_ceil(node.nnodes));
+        }
         let (workers, has_workers) = (strategy.workers, strategy.has_workers() && !strategy.is_elastic());
         let pp = mesh.pp.max(1) * if has_workers { workers.max(1) } else { 1 };
         let servers = self.settings.strategy.resolved_servers();

@@ -14,7 +14,7 @@ use burn::tensor::Device;
 
 use super::program::Program;
 use super::run_folder::StartFrom;
-use crate::device::RankDevice;
+use crate::device::{MakesHostGroups, RankDevice};
 use crate::error::Interrupted;
 use crate::settings::{RunPlan, Settings};
 
@@ -146,6 +146,11 @@ impl Session {
     /// Groups along the axes of a mesh over another world, through host memory. All its ranks call it together.
     pub(crate) fn host_groups(&self, world: &Group, mesh: Mesh) -> anyhow::Result<Groups> {
         Ok(self.device.host_groups(world, mesh)?)
+    }
+
+    /// What makes such groups, for another thread.
+    pub(crate) fn makes_host_groups(&self) -> MakesHostGroups {
+        self.device.makes_host_groups()
     }
 
     /// Checks that `text` is the same on all ranks; all ranks call it. It is meant for what a run reads from files that may

@@ -90,9 +90,12 @@ pub struct StandardFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub workers: Option<usize>,
     /// With local-sgd and diloco: where `brigade coordinate` listens, through which workers that are launches of their own find each other; they
-    /// may leave, come late, or come back.
+    /// may leave, come late, or come back. With async-server: where the servers listen (--listen) that this worker works for.
     #[arg(long, value_name = "HOST:PORT")]
     pub coordinator: Option<String>,
+    /// With async-server: all ranks of this launch are servers, and listen here for workers that are launches of their own (--coordinator).
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
     /// With --coordinator: the number of this worker, below --workers [default: 0].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub worker: Option<usize>,
@@ -230,6 +233,7 @@ impl StandardFlags {
         lay(&self.strategy, &mut settings.strategy.name);
         lay(&self.workers, &mut settings.strategy.workers);
         lay(&self.coordinator, &mut settings.strategy.coordinator);
+        lay(&self.listen, &mut settings.strategy.listen);
         lay(&self.worker, &mut settings.strategy.worker);
         lay(&self.servers, &mut settings.strategy.servers);
         lay(&self.staleness, &mut settings.strategy.staleness);

@@ -129,7 +129,11 @@ impl Settings {
         self.check_compression(mesh.size(REPLICATE))?;
         let servers = self.strategy.resolved_servers();
         let (_, launches) = self.strategy.place_among_launches();
-        let (workers, dp) = (mesh.size(WORKERS) * launches, mesh.size(REPLICATE) * mesh.size(DP) - servers);
+        let dp = match self.strategy.separate_worlds() {
+            Some(separate) => separate.workers,
+            None => mesh.size(REPLICATE) * mesh.size(DP) - servers,
+        };
+        let workers = mesh.size(WORKERS) * launches;
         let (global, together) = (train.global_batch_size, workers * dp * train.micro_batch_size);
         if !global.is_multiple_of(together) {
             let (below, above) = (global / together * together, global.div_ceil(together) * together);
@@ -300,7 +304,10 @@ impl Settings {
 impl RunPlan {
     /// Ranks that run other micro-batches of a step: those along the data axes, but for servers.
     pub fn data_ranks(&self) -> usize {
-        self.mesh.size_over(&DATA) - self.engine.strategy.servers()
+        match self.engine.strategy.separate_worlds() {
+            Some(separate) => separate.workers,
+            None => self.mesh.size_over(&DATA) - self.engine.strategy.servers(),
+        }
     }
 
     /// Workers that make updates of their own; 1 where all ranks make every update together.

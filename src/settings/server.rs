@@ -1,12 +1,14 @@
 //! Settings of the parameter server, checked against the others.
 
 use brigade_core::compress::Method;
-use brigade_core::{AsyncServer, DP, Mesh, PP, Rounds};
+use brigade_core::{AsyncServer, DP, Mesh, PP, Rounds, SeparateWorlds};
 
+use super::strategy::is_endpoint;
 use super::{CollectivesBackend, OnNonFinite, SettingError, Settings, StrategyName, StrategySettings};
 
 const SERVERS: &str = "strategy.servers (--servers)";
 const STALENESS: &str = "strategy.staleness (--staleness)";
+const LISTEN: &str = "strategy.listen (--listen)";
 const DELAY: &str = "strategy.delay_compensation";
 
 impl StrategySettings {
@@ -26,6 +28,13 @@ impl StrategySettings {
             staleness: self.staleness,
             delay_compensation: self.delay_compensation,
         })
+    }
+
+    /// Whether servers and workers are launches of their own, and which of them this one is.
+    pub(crate) fn separate_worlds(&self) -> Option<SeparateWorlds> {
+        let is_server = !self.listen.is_empty();
+        let is_separate = self.is_server() && (is_server || !self.coordinator.is_empty());
+        is_separate.then_some(SeparateWorlds { is_server, workers: self.workers })
     }
 
     /// A line about servers and this many workers, if there are any.
@@ -48,7 +57,17 @@ impl StrategySettings {
             ),
         };
         let who = format!("{} and {}", many(workers, "worker"), many(servers, "server"));
-        (servers > 0).then(|| format!("{who}; servers are the last ranks, and {how}"))
+        let place = match self.separate_worlds() {
+            None => "servers are the last ranks, and".to_owned(),
+            Some(separate) if separate.is_server => {
+                format!("this launch has the servers, which listen at {}, and", self.listen)
+            }
+            Some(_) => format!(
+                "this launch is worker {}; the servers listen at {}, and",
+                self.worker, self.coordinator
+            ),
+        };
+        (servers > 0).then(|| format!("{who}; {place} {how}"))
     }
 
     /// Checks settings that only the parameter server has.
@@ -61,6 +80,7 @@ impl StrategySettings {
             let allowed = "it must be a number of at least 0, which turns it off";
             return Err(SettingError::new(DELAY, self.delay_compensation, allowed));
         }
+        self.check_separate()?;
         match () {
             () if self.is_server() && self.staleness == 0 && self.delay_compensation > 0.0 => {
                 let allowed = format!("with {STALENESS} = 0 no gradient is late; set 0, or --staleness 1");
@@ -73,12 +93,44 @@ impl StrategySettings {
             () => Ok(()),
         }
     }
+
+    /// Checks settings of servers and workers that are launches of their own.
+    fn check_separate(&self) -> Result<(), SettingError> {
+        let listen = |allowed| Err(SettingError::new(LISTEN, &self.listen, allowed));
+        if !self.listen.is_empty() {
+            match () {
+                () if !self.is_server() => listen("only --strategy async-server has servers; leave it out")?,
+                () if !is_endpoint(&self.listen) => {
+                    listen("it must be host:port, as in 10.0.0.1:29600, where workers call (--coordinator)")?
+                }
+                () if !self.coordinator.is_empty() => {
+                    listen("servers listen, and workers have a --coordinator; set only one of the two")?
+                }
+                () if self.workers == 0 => {
+                    let allowed = "with --listen it must say how many workers there may be";
+                    Err(SettingError::new("strategy.workers (--workers)", 0, allowed))?
+                }
+                () => {}
+            }
+        }
+        match self.separate_worlds() {
+            Some(_) if self.staleness == 0 => {
+                let allowed = "with 0 all workers make each update together, so they cannot come and go (--listen, --coordinator); it must be \
+                at least 1";
+                Err(SettingError::new(STALENESS, 0, allowed))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Settings {
     /// The mesh of this many ranks, the last of which are servers.
     pub(super) fn mesh_with_servers(&self, world: usize) -> Result<Mesh, SettingError> {
         let (servers, mesh) = (self.strategy.resolved_servers(), &self.mesh);
+        if let Some(separate) = self.strategy.separate_worlds() {
+            return self.separate_mesh(world, separate);
+        }
         if servers >= world {
             let allowed = match world {
                 1 => "there is only one rank, and a server needs at least one worker; start at least 2 (--nproc-per-node 2)".into(),
@@ -110,6 +162,29 @@ impl Settings {
         ];
         if let Some((option, _, given, allowed)) = refused.into_iter().find(|(_, is_wrong, ..)| *is_wrong) {
             return Err(SettingError::new(option, given, allowed));
+        }
+        Mesh::new(world, [(PP, 1), (DP, world)])
+            .map_err(|error| SettingError::new("mesh", world, error.to_string()))
+    }
+
+    /// The mesh of this many ranks, all of which are servers, or one of which is a worker.
+    fn separate_mesh(&self, world: usize, separate: SeparateWorlds) -> Result<Mesh, SettingError> {
+        let (servers, mesh) = (self.strategy.resolved_servers(), &self.mesh);
+        let whole = "each worker of --strategy async-server is one rank with the whole model; it must be 1";
+        let parts = [("mesh.pp (--pp)", mesh.pp), ("mesh.replicate (--replicate)", mesh.replicate)];
+        if let Some((option, given)) = parts.into_iter().find(|(_, parts)| *parts != 1) {
+            return Err(SettingError::new(option, given, whole));
+        }
+        if !separate.is_server && world != 1 {
+            return Err(SettingError::new("the ranks of all nodes (--nproc-per-node)", world, whole));
+        }
+        if separate.is_server && world != servers {
+            let allowed =
+                format!("all {world} ranks of a launch with --listen are servers; it must be {world}");
+            return Err(SettingError::new(SERVERS, servers, allowed));
+        }
+        if ![0, world].contains(&mesh.dp) {
+            return Err(SettingError::new("mesh.dp (--dp)", mesh.dp, format!("it must be {world}, or 0")));
         }
         Mesh::new(world, [(PP, 1), (DP, world)])
             .map_err(|error| SettingError::new("mesh", world, error.to_string()))
@@ -153,6 +228,10 @@ impl Settings {
             stop or skip, or --staleness 0";
             return refuse("train.on_nonfinite", &"rollback", allowed);
         }
-        Ok(AsyncServer { servers: strategy.resolved_servers(), rounds: strategy.rounds() })
+        Ok(AsyncServer {
+            servers: strategy.resolved_servers(),
+            rounds: strategy.rounds(),
+            separate: strategy.separate_worlds(),
+        })
     }
 }

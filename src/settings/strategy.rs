@@ -40,9 +40,12 @@ pub struct StrategySettings {
     /// allow, with one data-parallel rank each unless `mesh.dp` says more.
     pub workers: usize,
     /// `local-sgd` and `diloco`: `host:port` of the coordinator (`brigade coordinate`) through which workers find each other that are launches of
-    /// their own, each a world of `pp` x `dp` ranks. Those that are there meet; others may leave, come late, or come back. Empty: all workers are
-    /// in this world.
+    /// their own, each a world of `pp` x `dp` ranks. Those that are there meet; others may leave, come late, or come back. `async-server`: where
+    /// servers listen that are a launch of their own; this launch is one of their workers. Empty: all workers are in this world.
     pub coordinator: String,
+    /// `async-server`: `host:port` where servers listen for workers that are launches of their own, which may leave, come late, or come back; all
+    /// ranks of this launch are servers. Empty: workers and servers are in one world.
+    pub listen: String,
     /// With a coordinator: this launch's number among the workers, from 0 to `workers - 1`.
     pub worker: usize,
     /// Updates of a worker between outer steps, in which workers meet; with `async-server` and a staleness above 0, steps between the points at
@@ -73,6 +76,7 @@ impl Default for StrategySettings {
             name: StrategyName::Sync,
             workers: 0,
             coordinator: String::new(),
+            listen: String::new(),
             worker: 0,
             inner_steps: 50,
             outer_learning_rate: 0.7,
@@ -92,9 +96,9 @@ impl StrategySettings {
         matches!(self.name, StrategyName::LocalSgd | StrategyName::Diloco)
     }
 
-    /// Whether workers are launches of their own, which may leave and join.
+    /// Whether workers that make updates of their own are launches of their own, which may leave and join.
     pub fn is_elastic(&self) -> bool {
-        !self.coordinator.is_empty()
+        self.has_workers() && !self.coordinator.is_empty()
     }
 
     /// This worker's number, and the number of workers, where each is a launch of its own; else 0 and 1.
@@ -184,7 +188,7 @@ impl StrategySettings {
     fn check_coordinator(&self) -> Result<(), SettingError> {
         let (workers, worker) = (self.workers, self.worker);
         let refuse = |option, given: String, allowed: &str| Err(SettingError::new(option, given, allowed));
-        if !self.is_elastic() {
+        if self.coordinator.is_empty() {
             return match worker {
                 0 => Ok(()),
                 _ => {
@@ -194,16 +198,12 @@ impl StrategySettings {
             };
         }
         let option = "strategy.coordinator (--coordinator)";
-        if !self.has_workers() {
-            let allowed = "only --strategy local-sgd and diloco have workers that are launches of their own; leave it out";
+        if self.name == StrategyName::Sync {
+            let allowed = "only --strategy local-sgd, diloco and async-server have workers that are launches of their own; leave it out";
             return refuse(option, self.coordinator.clone(), allowed);
         }
-        let port = self
-            .coordinator
-            .rsplit_once(':')
-            .and_then(|(host, port)| port.parse::<u16>().ok().filter(|port| *port > 0 && !host.is_empty()));
-        if port.is_none() {
-            let allowed = "it must be host:port, as in 10.0.0.1:29600, where `brigade coordinate` listens";
+        if !is_endpoint(&self.coordinator) {
+            let allowed = "it must be host:port, as in 10.0.0.1:29600, where `brigade coordinate` or the servers (--listen) listen";
             return refuse(option, self.coordinator.clone(), allowed);
         }
         if workers == 0 {
@@ -216,6 +216,12 @@ impl StrategySettings {
         }
         Ok(())
     }
+}
+
+/// Whether a text is `host:port`.
+pub(super) fn is_endpoint(text: &str) -> bool {
+    let parts = text.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 impl Settings {

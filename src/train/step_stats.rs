@@ -250,6 +250,8 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
             waits: round.waits,
             wait_seconds: round.waited.as_secs_f64(),
             skipped_updates: round.skipped,
+            workers: round.workers as u64,
+            lost_workers: round.lost,
         }),
         // What comes after the step is added to it.
         validation_loss: None,

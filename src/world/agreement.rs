@@ -21,7 +21,7 @@ pub(crate) fn shared_by_workers(config: &str) -> anyhow::Result<String> {
         config.remove(section);
     }
     if let Some(strategy) = config.get_mut("strategy").and_then(toml::Value::as_table_mut) {
-        strategy.retain(|key, _| !["coordinator", "worker"].contains(&key));
+        strategy.retain(|key, _| !["coordinator", "listen", "worker"].contains(&key));
     }
     Ok(toml::to_string(&config)?)
 }

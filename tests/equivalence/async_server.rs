@@ -15,11 +15,12 @@ use crate::resume::{Saved, every_row_goes_on_from_every_row, snapshot};
 use crate::row::{Gpt, MIXED, RATE, Row};
 
 fn waiting(servers: usize) -> Arc<dyn Strategy> {
-    Arc::new(AsyncServer { servers, rounds: None })
+    Arc::new(AsyncServer { servers, rounds: None, separate: None })
 }
 
 fn rounds(servers: usize, steps: u64, staleness: u64, delay_compensation: f64) -> Arc<dyn Strategy> {
-    Arc::new(AsyncServer { servers, rounds: Some(Rounds { steps, staleness, delay_compensation }) })
+    let rounds = Some(Rounds { steps, staleness, delay_compensation });
+    Arc::new(AsyncServer { servers, rounds, separate: None })
 }
 
 /// Numbers of servers and workers, of which each has `4 / workers` micro-batches of a step.

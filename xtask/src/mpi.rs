@@ -1,9 +1,10 @@
 //! The MPIs of this machine, and the tests of the feature `mpi` with each of them.
 
 use std::ffi::OsString;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::cargo;
 use crate::test::Runner;
@@ -16,8 +17,18 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    fn named(suffix: &str) -> Self {
+    /// The one whose programs have this suffix, as Debian names them.
+    pub fn named(suffix: &str) -> Self {
         Self { compiler: format!("mpicc{suffix}"), launcher: format!("mpirun{suffix}") }
+    }
+
+    /// What its tests are called.
+    pub fn name(&self) -> &'static str {
+        match self.compiler.rsplit_once('.') {
+            Some((_, "openmpi")) => "tests of Open MPI",
+            Some((_, "mpich")) => "tests of MPICH",
+            _ => "tests of MPI",
+        }
     }
 
     /// Adds it to the environment of a command.
@@ -39,6 +50,77 @@ pub fn installed() -> Vec<Mpi> {
     };
     let found = there(both);
     if found.is_empty() { there(vec![Mpi::named("")]) } else { found }
+}
+
+/// Debian's packages of Open MPI and MPICH.
+const PACKAGES: [&str; 4] = ["openmpi-bin", "libopenmpi-dev", "mpich", "libmpich-dev"];
+
+/// The longest that an installation may take.
+const INSTALLATION: Duration = Duration::from_secs(300);
+
+/// Installs Open MPI and MPICH where they are missing and this may be done: in CI, by root, with `apt-get`. Gives why one of them is not there
+/// afterwards.
+pub fn install() -> Option<&'static str> {
+    let lacks = || [".openmpi", ".mpich"].iter().any(|suffix| !starts(&Mpi::named(suffix).compiler));
+    if std::env::var_os("MPICC").is_some() || !lacks() {
+        return None;
+    }
+    let why = match () {
+        () if std::env::var_os("CI").is_none() => {
+            "not both MPIs (openmpi-bin, libopenmpi-dev, mpich, libmpich-dev); CI=true installs them"
+        }
+        () if !rustix::process::geteuid().is_root() => "not both MPIs, and only root may install them",
+        () if !starts("apt-get") => "not both MPIs, and there is no apt-get to install them",
+        () => match apt_get() {
+            Ok(()) => "not both MPIs, although their packages are installed",
+            Err(error) => {
+                eprintln!("Open MPI and MPICH are not installed: {error:#}");
+                "not both MPIs, which could not be installed; see above"
+            }
+        },
+    };
+    lacks().then_some(why)
+}
+
+fn apt_get() -> Result<()> {
+    let install = [&["install", "--yes", "--no-install-recommends"], &PACKAGES[..]].concat();
+    // The lists of packages may be old, or none may be there.
+    apt_get_with(&install).or_else(|_| {
+        apt_get_with(&["update"])?;
+        apt_get_with(&install)
+    })
+}
+
+/// Runs `apt-get`, silently, and ends it at the deadline.
+fn apt_get_with(args: &[&str]) -> Result<()> {
+    let mut child = Command::new("apt-get")
+        .args([
+            "-qq",
+            "-o",
+            "Acquire::Retries=1",
+            "-o",
+            "Acquire::http::Timeout=20",
+            "-o",
+            "DPkg::Lock::Timeout=60",
+        ])
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let begin = Instant::now();
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if begin.elapsed() > INSTALLATION => {
+                child.kill()?;
+                break child.wait()?;
+            }
+            None => std::thread::sleep(Duration::from_millis(100)),
+        }
+    };
+    ensure!(status.success(), "apt-get {} ended with {status}", args.join(" "));
+    Ok(())
 }
 
 /// Whether a program is there.
@@ -99,6 +181,12 @@ mod tests {
                  --test command mpi::"
             ]
         );
+    }
+
+    #[test]
+    fn an_mpi_has_a_name() {
+        let names = [".openmpi", ".mpich", ""].map(|suffix| Mpi::named(suffix).name());
+        assert_eq!(names, ["tests of Open MPI", "tests of MPICH", "tests of MPI"]);
     }
 
     #[test]

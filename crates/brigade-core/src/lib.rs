@@ -56,11 +56,13 @@ pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,
     OptimizerFactory, SavedState, clip_factor,
 };
-pub use sharding::{FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, Zero};
+pub use sharding::{
+    FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, SeparateWorlds, Zero,
+};
 pub use state::{Snapshot, StateReader};
 pub use step::{
     AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, LocalUpdates,
     NonFinite, OuterOptimizer, OuterReport, OuterSums, PairwiseSum, ParameterPart, Recompute, ReducedUnit,
     Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy, Synchronous, UnitGradient,
-    Update,
+    Update, WorkerLink, WorkerLinkSender, WorkerLinks,
 };

@@ -93,3 +93,4 @@ pub use rank::{
     listener::{LISTENER_VARIABLE, inherited_listener},
     restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count},
 };
+pub use text_difference::first_difference;

@@ -1,7 +1,7 @@
 //! Where two configurations differ.
 
 /// The first line in which two texts differ, as each of them has it.
-pub(crate) fn first_difference(own: &str, other: &str) -> Option<(String, String)> {
+pub fn first_difference(own: &str, other: &str) -> Option<(String, String)> {
     if own == other {
         return None;
     }

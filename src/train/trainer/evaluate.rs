@@ -19,7 +19,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     pub fn evaluation_is_due(&self) -> bool {
         let (every, step) = (self.session.settings.train.validate_every, self.progress.step);
         let is_time = self.is_over() || (every > 0 && step.is_multiple_of(every));
-        self.training.validation.is_some() && self.is_unvalidated && is_time
+        self.training.validation.is_some() && self.is_unvalidated && is_time && self.works_for.is_none()
     }
 
     /// Validates on the data of [`Training::validate`](crate::Training::validate). The result goes into the record of the last update and to the

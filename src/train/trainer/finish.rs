@@ -29,6 +29,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         if let Some(worker) = self.elastic.take() {
             worker.finish();
         }
+        if self.works_for.is_some() {
+            // The servers have the parameters.
+            self.finish_reports(&[])?;
+            return Ok(Trained::new(self.engine, &self.progress, None, PathBuf::new()));
+        }
+        self.dismiss_workers()?;
         let step = self.update_step();
         let is_known = self.added.is_empty() || !self.is_between_updates();
         if step > 0 && is_known && self.saver.is_due(step, true) && self.saved_step != Some(step) {

@@ -12,6 +12,7 @@ mod profiled;
 mod read;
 mod round;
 mod saving;
+mod separate;
 mod step;
 
 use std::cell::Cell;
@@ -28,6 +29,7 @@ use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 use self::added::Added;
 use self::nonfinite::NonFiniteSteps;
 use super::profile::Profile;
+use super::servers::{RemoteServers, ServedWorkers};
 use super::watch::{Best, BestCheckpoint, EarlyStopping};
 use super::workers::ElasticWorker;
 use crate::checkpoint::{RunDescription, RunProgress, Saver};
@@ -122,6 +124,10 @@ pub struct Trainer<'a, I, O, T> {
     profile: Option<Profile>,
     /// This worker among others that are launches of their own.
     elastic: Option<ElasticWorker>,
+    /// On a server: its workers, where they are launches of their own.
+    served: Option<ServedWorkers>,
+    /// On such a worker: its servers.
+    works_for: Option<RemoteServers>,
     /// The peak of this rank's device memory so far, in bytes.
     device_peak: u64,
 }

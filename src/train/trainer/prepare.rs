@@ -150,6 +150,8 @@ impl Session {
             is_preempted: false,
             profile,
             elastic: None,
+            served: None,
+            works_for: None,
             device_peak: 0,
         };
         trainer.next_learning_rate.set(trainer.learning_rate());
@@ -164,6 +166,7 @@ impl Session {
         }
         if !trainer.is_over() {
             trainer.join_workers()?;
+            trainer.meet_servers()?;
         }
         self.mark_started();
         Ok(trainer)

@@ -43,28 +43,41 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             batches
         };
         let workers = self.engine.workers() as u64;
-        // The engine's errors hold those of others as text.
-        let failed = RefCell::new(None);
-        let keep = |error: anyhow::Error| -> BoxError {
-            let text = error.to_string();
-            *failed.borrow_mut() = Some(error);
-            text.into()
-        };
+        let failure = Failure::default();
+        let keep = |error| failure.keep(error);
         let report =
             self.engine.round(&learning_rate, &mut |share| read(share).map_err(keep), &mut |updates| {
                 session.go_on(done + updates / workers + 1).map_err(keep)
             });
         self.data_wait += waited.into_inner();
-        match failed.into_inner() {
+        failure.or(report)
+    }
+}
+
+/// An error of what the engine called: the engine's own holds it as text.
+#[derive(Default)]
+pub(super) struct Failure(RefCell<Option<anyhow::Error>>);
+
+impl Failure {
+    /// Keeps an error; gives its text for the engine.
+    pub(super) fn keep(&self, error: anyhow::Error) -> BoxError {
+        let text = error.to_string();
+        *self.0.borrow_mut() = Some(error);
+        text.into()
+    }
+
+    /// The error that was kept, or else what the engine gave.
+    pub(super) fn or<V>(self, result: brigade_core::Result<V>) -> anyhow::Result<V> {
+        match self.0.into_inner() {
             Some(error) => Err(error),
-            None => Ok(report?),
+            None => Ok(result?),
         }
     }
 }
 
 impl Session {
     /// Says that this rank is alive, and fails after Ctrl-C.
-    fn go_on(&self, step: u64) -> anyhow::Result<()> {
+    pub(super) fn go_on(&self, step: u64) -> anyhow::Result<()> {
         self.heartbeat.send(&format!("step {step}: training"));
         self.check_interrupt()
     }

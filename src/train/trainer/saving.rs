@@ -21,7 +21,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     pub fn save_is_due(&self) -> bool {
         let step = self.progress.step;
         let is_due = self.saver.is_due(step, self.is_over()) && self.saved_step != Some(step);
-        is_due || self.best_is_unsaved
+        (is_due || self.best_is_unsaved) && self.works_for.is_none()
     }
 
     /// Saves a checkpoint of the current step, of this model and of those that were [added](Self::add_model). With

@@ -46,6 +46,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         }
         let learning_rate = self.learning_rate();
         let mut report = match steps {
+            Some(_) if self.works_for.is_some() => {
+                self.work_for_servers()?;
+                self.update_began = None;
+                self.end_profiled_step(None)?;
+                return Ok(None);
+            }
+            Some(steps) if self.served.is_some() => self.serve_round(steps)?,
             Some(steps) => self.round(batches, steps)?,
             None if self.elastic.is_some() => {
                 self.engine.inner_step(batches, learning_rate)?;

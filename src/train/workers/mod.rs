@@ -225,7 +225,7 @@ pub(super) fn all_agree(session: &Session, is_well: bool) -> anyhow::Result<bool
 }
 
 /// A number that no other process with this worker's number has had.
-fn incarnation() -> u64 {
+pub(super) fn incarnation() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) ^ u64::from(std::process::id()).rotate_left(32)
 }

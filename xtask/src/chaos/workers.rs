@@ -30,8 +30,10 @@ const AWAY: u64 = 4_000;
 /// How long workers wait for those that still train, and for the silent, in seconds.
 const WAIT: u64 = 2;
 const HOST_TIMEOUT: u64 = 2;
-/// How far a run's validation loss may be from that of the undisturbed one.
-const NOISE: f64 = 0.1;
+/// Undisturbed runs, each with another seed.
+const UNDISTURBED: u64 = 5;
+/// How many of their standard deviations the validation loss of a run may be from their mean.
+const DEVIATIONS: f64 = 3.0;
 /// The longest time from the last change to the end.
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -53,8 +55,47 @@ pub struct Counts {
     starts: u32,
     without: u32,
     runs: u32,
-    reference: f64,
+    noise: Noise,
     losses: Vec<f64>,
+}
+
+/// What the seed alone changes in the validation loss.
+#[derive(Default)]
+struct Noise {
+    mean: f64,
+    /// The standard deviation.
+    deviation: f64,
+}
+
+impl Noise {
+    /// Of the losses of several undisturbed runs.
+    fn of(losses: &[f64]) -> Self {
+        let count = losses.len() as f64;
+        let mean = losses.iter().sum::<f64>() / count;
+        let squares: f64 = losses.iter().map(|loss| (loss - mean).powi(2)).sum();
+        Self { mean, deviation: (squares / (count - 1.0)).sqrt() }
+    }
+
+    /// How far from the mean a run's loss may be.
+    fn bound(&self) -> f64 {
+        DEVIATIONS * self.deviation
+    }
+
+    /// How far from the mean that of so many runs may be: both are known from a few runs.
+    fn bound_of_mean(&self, runs: usize) -> f64 {
+        self.bound() * (1.0 / UNDISTURBED as f64 + 1.0 / runs as f64).sqrt()
+    }
+
+    /// Checks the loss of a run, or the mean of several.
+    fn check(&self, what: &str, loss: f64, bound: f64) -> Result<()> {
+        ensure!(
+            (loss - self.mean).abs() <= bound,
+            "{what} is {loss:.4}, and {:.4} ± {:.4} undisturbed: more than {bound:.4} away",
+            self.mean,
+            self.deviation
+        );
+        Ok(())
+    }
 }
 
 impl Counts {
@@ -77,18 +118,24 @@ impl fmt::Display for Counts {
         writeln!(f, "starts            {} of workers", self.starts)?;
         writeln!(f, "without           {} workers that came when the others had ended", self.without)?;
         let losses: Vec<String> = self.losses.iter().map(|loss| format!("{loss:.4}")).collect();
-        writeln!(f, "validation loss   {:.4} undisturbed; {}", self.reference, losses.join(", "))?;
+        let Noise { mean, deviation } = self.noise;
+        writeln!(f, "undisturbed       validation loss {mean:.4} ± {deviation:.4} over {UNDISTURBED} seeds")?;
+        writeln!(f, "validation loss   {:.4} on average; {}", average(&self.losses), losses.join(", "))?;
         writeln!(f, "runs              {} finished", self.runs)
     }
 }
 
 /// Does one run after another until there were enough changes.
 pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32) -> Result<Counts> {
-    let line = format!("train {} --nproc-per-node {WORKERS} --out undisturbed", settings());
-    let end = RunningCommand::start(brigade, folder, &line)?.finish()?;
-    ensure!(end.status.success(), "`brigade {line}` ended with {}:\n{}", end.status, end.text);
-    let reference = validation_loss(&folder.join("undisturbed"))?;
-    let mut counts = Counts { reference, ..Counts::default() };
+    let undisturbed = |seed: u64| -> Result<f64> {
+        let name = format!("undisturbed-{seed}");
+        let line = format!("train {} --nproc-per-node {WORKERS} --seed {seed} --out {name}", settings());
+        let end = RunningCommand::start(brigade, folder, &line)?.finish()?;
+        ensure!(end.status.success(), "`brigade {line}` ended with {}:\n{}", end.status, end.text);
+        validation_loss(&folder.join(name))
+    };
+    let losses = (0..UNDISTURBED).map(undisturbed).collect::<Result<Vec<_>>>()?;
+    let mut counts = Counts { noise: Noise::of(&losses), ..Counts::default() };
     while counts.changes() < enough {
         let number = counts.runs;
         let name = format!("workers-{number}");
@@ -103,7 +150,13 @@ pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32) -> Result<Coun
         counts.runs += 1;
         eprintln!("{name} ended as it should; {} of {enough} changes", counts.changes());
     }
+    let (mean, bound) = (average(&counts.losses), counts.noise.bound_of_mean(counts.losses.len()));
+    counts.noise.check("the mean validation loss of all runs", mean, bound)?;
     Ok(counts)
+}
+
+fn average(losses: &[f64]) -> f64 {
+    losses.iter().sum::<f64>() / losses.len() as f64
 }
 
 fn settings() -> String {
@@ -247,14 +300,7 @@ impl Run<'_> {
         }
         let loss = validation_loss(first)?;
         counts.losses.push(loss);
-        let far = (loss / counts.reference - 1.0).abs();
-        ensure!(
-            far < NOISE,
-            "the validation loss is {loss}, and {} undisturbed: {:.1}% away",
-            counts.reference,
-            100.0 * far
-        );
-        Ok(())
+        counts.noise.check("the validation loss", loss, counts.noise.bound())
     }
 
     fn pause(&mut self) -> Duration {
@@ -291,5 +337,21 @@ fn signal(worker: &Worker, kind: Signal) {
             // A rank may end meanwhile.
             let _ = send(pid, kind);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_is_what_the_seed_changes() {
+        let noise = Noise::of(&[1.0, 2.0, 3.0]);
+        assert_eq!((noise.mean, noise.deviation, noise.bound()), (2.0, 1.0, 3.0));
+        assert!(
+            noise.check("a", 4.9, noise.bound()).is_ok() && noise.check("a", 5.1, noise.bound()).is_err()
+        );
+        assert!(noise.bound_of_mean(5) < noise.bound_of_mean(1));
+        assert!(noise.check("a", f64::NAN, noise.bound()).is_err());
     }
 }

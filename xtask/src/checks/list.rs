@@ -27,8 +27,10 @@ pub struct Machine<'a> {
     pub runner: Runner,
     /// Whether there is a Vulkan adapter without a GPU.
     pub software_adapter: bool,
-    /// An MPI, if there is one.
-    pub mpi: Option<Mpi>,
+    /// The MPIs that are there.
+    pub mpis: Vec<Mpi>,
+    /// Why others are not, where they could not be installed.
+    pub no_mpi: Option<&'static str>,
     /// A Python that has servers for object stores, if they could be installed.
     pub stores: Option<PathBuf>,
     /// A folder for `XDG_RUNTIME_DIR`, if the environment has none.
@@ -56,10 +58,8 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     if !machine.software_adapter {
         checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
     }
-    checks.push(match &machine.mpi {
-        Some(mpi) => machine.mpi(mpi),
-        None => Check::skipped("mpi", "no MPI (openmpi-bin, libopenmpi-dev)"),
-    });
+    checks.extend(machine.mpis.iter().map(|mpi| machine.mpi(mpi)));
+    checks.extend(machine.no_mpi.map(|why| Check::skipped("mpi", why)));
     checks.push(match &machine.stores {
         Some(python) => {
             // With the packages and features of the other tests, so that nothing is built again.
@@ -99,7 +99,7 @@ impl Machine<'_> {
     }
 
     fn mpi(&self, mpi: &Mpi) -> Check {
-        let mut tests = self.tests("tests of MPI", &[&mpi::engine()]);
+        let mut tests = self.tests(mpi.name(), &[&mpi::engine()]);
         if let Work::Run(command) = &mut tests.work {
             mpi.choose(command);
         }
@@ -155,7 +155,8 @@ mod tests {
         let machine = Machine {
             runner: Runner::Nextest,
             software_adapter: false,
-            mpi: None,
+            mpis: Vec::new(),
+            no_mpi: Some("no MPI"),
             stores: None,
             runtime_dir: None,
         };
@@ -172,7 +173,7 @@ mod tests {
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
             ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
-            ("mpi", "(no MPI (openmpi-bin, libopenmpi-dev))".to_owned()),
+            ("mpi", "(no MPI)".to_owned()),
             ("object stores", "(no Python 3.10 with venv, or no package index; see above)".to_owned()),
             ("packages", "cargo publish --dry-run --workspace --no-verify --allow-dirty --quiet".to_owned()),
         ];
@@ -184,7 +185,8 @@ mod tests {
         let machine = Machine {
             runner: Runner::Cargo,
             software_adapter: false,
-            mpi: None,
+            mpis: Vec::new(),
+            no_mpi: Some("no MPI"),
             stores: None,
             runtime_dir: None,
         };
@@ -195,12 +197,33 @@ mod tests {
     }
 
     #[test]
+    fn every_mpi_is_checked() {
+        let machine = Machine {
+            runner: Runner::Nextest,
+            software_adapter: false,
+            mpis: [".openmpi", ".mpich"].map(Mpi::named).into(),
+            no_mpi: None,
+            stores: None,
+            runtime_dir: None,
+        };
+        let shown = shown(&machine);
+        let tests: Vec<_> = shown.iter().filter(|(name, _)| name.contains("MPI")).collect();
+        let line = |suffix: &str| {
+            format!(
+                "MPICC=mpicc{suffix} MPIRUN=mpirun{suffix} cargo nextest run -p brigade-mpi --features brigade-mpi/mpi --profile ci"
+            )
+        };
+        assert_eq!(tests, [&("tests of Open MPI", line(".openmpi")), &("tests of MPICH", line(".mpich"))]);
+    }
+
+    #[test]
     fn wgpu_is_checked_where_it_has_an_adapter() {
         let folder = Path::new("/tmp/a");
         let machine = Machine {
             runner: Runner::Nextest,
             software_adapter: true,
-            mpi: None,
+            mpis: Vec::new(),
+            no_mpi: Some("no MPI"),
             stores: None,
             runtime_dir: Some(folder),
         };

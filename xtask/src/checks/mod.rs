@@ -46,10 +46,12 @@ pub fn run() -> Result<()> {
     };
     let target = Workspace::read()?.target;
     let stores = stores::install(Path::new("python3"), &target);
+    let no_mpi = mpi::install();
     let machine = Machine {
         runner: Runner::installed(),
         software_adapter: adapter::is_installed(),
-        mpi: mpi::installed().into_iter().next(),
+        mpis: mpi::installed(),
+        no_mpi,
         stores: stores.inspect_err(|error| eprintln!("object stores are not tested: {error:#}")).ok(),
         runtime_dir: folder.as_ref().map(|folder| folder.path()),
     };

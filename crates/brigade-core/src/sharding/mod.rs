@@ -12,4 +12,5 @@ pub(crate) mod zero;
 pub use groups::ParameterGroup;
 pub use layout::{FlatLayout, FlatParam};
 pub(crate) use parallel_groups::ParallelGroups;
+pub use served::SeparateWorlds;
 pub use zero::{ReduceEvery, ReshardAfterForward, Zero};

@@ -9,15 +9,35 @@ use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 
+/// Where the servers of a [strategy](crate::Strategy::servers) are one world, and each worker is one of its own, of one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeparateWorlds {
+    /// Whether this world is that of the servers.
+    pub is_server: bool,
+    /// The most workers that there may be: a step has so many shares, whoever computes them.
+    pub workers: usize,
+}
+
 impl ParameterStore {
-    /// Ranks that are not servers.
+    /// Ranks that are not servers; where workers are worlds of their own, the most that there may be.
     pub(crate) fn workers(&self) -> usize {
-        self.groups.data.size() - self.servers
+        match self.separate {
+            Some(separate) => separate.workers,
+            None => self.groups.data.size() - self.servers,
+        }
+    }
+
+    /// The first server among the ranks that hold the same blocks.
+    fn first_server(&self) -> usize {
+        if self.separate.is_some() { 0 } else { self.workers() }
     }
 
     /// This rank's number among the servers, if it is one.
     pub(crate) fn server(&self) -> Option<usize> {
-        self.groups.data.rank().checked_sub(self.workers())
+        match self.separate {
+            Some(separate) if !separate.is_server => None,
+            _ => self.groups.data.rank().checked_sub(self.first_server()),
+        }
     }
 
     /// Whether servers update a unit.
@@ -43,7 +63,7 @@ impl ParameterStore {
             let values = own.clone().filter(|_| self.server() == Some(server));
             let values =
                 values.unwrap_or_else(|| Tensor::zeros([range.len()], (&self.device, DType::from(dtype))));
-            self.groups.data.broadcast(values, self.workers() + server)
+            self.groups.data.broadcast(values, self.first_server() + server)
         });
         let parts: Vec<_> = parts.collect();
         Pending::new(move || {

@@ -16,6 +16,7 @@ use crate::model::parameters::NewValue;
 use crate::model::ties::Shared;
 use crate::model::{Float, Precision};
 use crate::sharding::ParallelGroups;
+use crate::sharding::served::SeparateWorlds;
 use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 use crate::sharding::zero::Zero;
@@ -67,6 +68,8 @@ pub(crate) struct ParameterStore {
     pub offload: Option<Device>,
     /// How many ranks are servers: the last ones of those that hold the same blocks.
     pub servers: usize,
+    /// Where they are a world of their own.
+    pub separate: Option<SeparateWorlds>,
     /// For each block of the model, whether its parameters are views of buffers that are there. A graph knows its
     /// parameters, so a block whose graph is kept must not be given others.
     pub bound: Vec<bool>,

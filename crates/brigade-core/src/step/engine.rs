@@ -129,6 +129,7 @@ where
             device: chain.device()?,
             offload: settings.offload.clone(),
             servers: settings.strategy.servers(),
+            separate: settings.strategy.separate_worlds(),
             bytes: Bytes::default(),
         };
         let data = DataParallel {

@@ -146,6 +146,16 @@ pub(crate) fn check_loaded(loaded: Option<&(String, u64)>, world: &dyn Collectiv
 /// Checks that there are workers beside servers, and nothing that parts the model among them.
 pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -> Result<()> {
     let (servers, dp) = (strategy.servers(), mesh.size(DP));
+    if let Some(separate) = strategy.separate_worlds() {
+        let ranks = if separate.is_server { servers } else { 1 };
+        if servers == 0 || mesh.world() != ranks || zero.stage > 0 || strategy.rounds().is_none() {
+            return Err(Error::Model(format!(
+                "servers and workers in worlds of their own need rounds and no ZeRO, and this world needs {ranks} ranks; the mesh has {}",
+                mesh.world()
+            )));
+        }
+        return Ok(());
+    }
     if servers > 0 && (servers >= dp || mesh.world() != dp || zero.stage > 0) {
         return Err(Error::Model(format!(
             "{servers} of the {} ranks of the mesh's axis `{DP}` are servers: there must be more ranks than servers, no other axis, and no ZeRO",

@@ -25,7 +25,7 @@ pub use engine::Engine;
 pub use forward_backward::recompute::Recompute;
 pub use gradient_hook::{ParameterPart, UnitGradient};
 pub use report::{Evaluation, OuterReport, RoundReport, StepReport};
-pub use rounds::Share;
+pub use rounds::{Share, WorkerLink, WorkerLinkSender, WorkerLinks};
 pub use settings::{CheckBlocks, EngineSettings, NonFinite};
 pub use strategy::{
     AsyncServer, Compressed, DataParallel, LocalUpdates, OuterOptimizer, ReducedUnit, Reduction,

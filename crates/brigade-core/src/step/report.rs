@@ -49,6 +49,10 @@ pub struct RoundReport {
     pub waited: Duration,
     /// Updates that were left out because something was not finite. Loss, norm and metrics are of the others alone.
     pub skipped: u64,
+    /// Where workers are worlds of their own: how many were there at the end, and how often one was lost.
+    pub workers: usize,
+    /// See `workers`.
+    pub lost: u64,
 }
 
 /// What one step did, together with those before it that only [accumulated](crate::Engine::accumulate) gradients, or were

@@ -151,6 +151,12 @@ pub struct RoundRecord {
     pub wait_seconds: f64,
     /// Updates that were left out because something was not finite.
     pub skipped_updates: u64,
+    /// Workers that were there at its end.
+    #[serde(default)]
+    pub workers: u64,
+    /// How often a worker was lost, where workers are launches of their own.
+    #[serde(default)]
+    pub lost_workers: u64,
 }
 
 impl RoundRecord {
@@ -164,6 +170,8 @@ impl RoundRecord {
         self.waits += later.waits;
         self.wait_seconds += later.wait_seconds;
         self.skipped_updates += later.skipped_updates;
+        self.lost_workers += later.lost_workers;
+        self.workers = later.workers;
         self.steps = steps;
     }
 }

@@ -5,6 +5,7 @@ mod early_signals;
 mod elastic;
 mod endings;
 mod exhaustion;
+mod servers;
 mod shared_folders;
 mod survival;
 mod workers;

@@ -126,7 +126,7 @@ fn wrong_settings_of_workers_are_refused_before_anything_starts() {
     };
     let at = "--coordinator 127.0.0.1:29600 --inner-steps 5";
     refused("--worker 1", "strategy.worker (--worker)");
-    refused("--coordinator 127.0.0.1:29600", "only --strategy local-sgd and diloco");
+    refused("--coordinator 127.0.0.1:29600", "only --strategy local-sgd, diloco and async-server");
     refused(&format!("--strategy diloco {at}"), "must say how many workers");
     refused(
         &format!("--strategy diloco --workers 2 --worker 2 {at}"),

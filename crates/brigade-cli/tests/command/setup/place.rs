@@ -118,6 +118,11 @@ impl Running {
         fs::read_to_string(&self.out).unwrap()
     }
 
+    /// What it has written to standard error so far.
+    pub fn complained(&self) -> String {
+        fs::read_to_string(&self.err).unwrap()
+    }
+
     pub fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }

@@ -1,5 +1,6 @@
 //! One seed, one run: the bytes of the weights on any number of ranks and any transport.
 
+use std::net::TcpListener;
 use std::process::Command;
 
 use serde_json::Value;
@@ -188,6 +189,43 @@ fn servers_and_workers() {
     let steps =
         place.metrics("late").iter().map(|record| record["step"].as_u64().unwrap()).collect::<Vec<_>>();
     assert_eq!(steps, [5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]);
+}
+
+/// Processes that differ in `TF_CONFIG` alone are workers and servers as it says.
+#[test]
+fn the_tasks_of_tf_config_are_workers_and_servers() {
+    let place = Place::new();
+    let reference = outcome(&place, "alone", "--nproc-per-node 1");
+    let ports: Vec<u16> = {
+        let listeners: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+    };
+    let at = |node: usize| format!("\"127.0.0.1:{}\"", ports[node]);
+    let cluster = format!(r#"{{"chief":[{}],"worker":[{}],"ps":[{},{}]}}"#, at(0), at(1), at(2), at(3));
+    let tasks = [("chief", 0), ("worker", 0), ("ps", 0), ("ps", 1)];
+    for (staleness, strategy) in [(0, ""), (2, "--staleness 2 --inner-steps 5 --set train.validate_every=5")]
+    {
+        let line = format!("--strategy async-server {strategy} --checkpoint-every 5 --out tf-{staleness}");
+        let start = |(kind, index): (&str, usize)| {
+            let task = format!(r#"{{"cluster":{cluster},"task":{{"type":"{kind}","index":{index}}}}}"#);
+            let mut command = place.train(&line);
+            place.start(command.env("TF_CONFIG", task).env("BRIGADE_TOKEN", "a-secret-for-these-tests"))
+        };
+        let done = tasks.map(start).map(|running| running.wait());
+        done.iter().for_each(|done| assert_eq!(done.code, Some(0), "{}", done.err));
+        assert!(done[0].err.contains("2 workers and 2 servers"), "{}", done[0].err);
+        let records = place.metrics(&format!("tf-{staleness}"));
+        assert_eq!(records.last().unwrap()["step"], 10);
+        assert_eq!(records.last().unwrap()["round"].is_null(), staleness == 0);
+        if staleness == 0 {
+            let weights = place.read("tf-0/model.safetensors");
+            assert!(weights == reference.0, "other weights than one process");
+        }
+    }
+    let task = format!(r#"{{"cluster":{cluster},"task":{{"type":"ps","index":2}}}}"#);
+    let wrong = place.run(place.train("--strategy async-server --out no").env("TF_CONFIG", task));
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.err.contains("task.index 2 is not below 2, the length of cluster.ps"), "{}", wrong.err);
 }
 
 #[test]

@@ -3,11 +3,15 @@
 //! A message begins with a part of numbers, and the shards of parameters or gradients follow, one part for each unit. A number is
 //! four parts of 16 bits, each of which is exact in fp32, so that it travels like any tensor, from and to any device.
 
+use std::time::Duration;
+
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use crate::dist::Message;
+use crate::dist::{Message, Traffic};
 use crate::error::{Error, Result};
+use crate::metrics::{Clock, Memory};
 use crate::model::activation::Part;
+use crate::step::report::StepReport;
 use crate::step::strategy::async_server::flat;
 
 /// Parts of a number.
@@ -58,27 +62,96 @@ impl Request {
     }
 }
 
+/// A share that a server gives out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Given {
+    /// Its number: in the round, or in the whole run where workers are worlds of their own.
+    pub number: u64,
+    /// See [`Share::ahead`](super::Share::ahead).
+    pub ahead: u64,
+}
+
 /// The answer of a server: the share, if the worker asked for one and there is one, and parameters behind.
 pub(super) fn answer(
-    share: Option<u64>,
+    share: Option<Given>,
     parts: impl IntoIterator<Item = Option<Part>>,
     device: &Device,
 ) -> Message {
-    message(&[u64::from(share.is_some()), share.unwrap_or(0)], parts, device)
+    let numbers = share.map_or([0; 3], |share| [1, share.number, share.ahead]);
+    message(&numbers, parts, device)
 }
 
 /// What a server answered.
-pub(super) fn read_answer(message: Message, from: usize) -> Result<(Option<u64>, Message)> {
-    let ([is_there, share], parts) = read::<2>(message, from)?;
-    Ok(((is_there != 0).then_some(share), parts))
+pub(super) fn read_answer(message: Message, from: usize) -> Result<(Option<Given>, Message)> {
+    let ([is_there, number, ahead], parts) = read::<3>(message, from)?;
+    Ok(((is_there != 0).then_some(Given { number, ahead }), parts))
+}
+
+/// What a worker found in a share, as a part of a message.
+pub(super) fn found(report: &StepReport, device: &Device) -> Option<Part> {
+    let numbers = [report.loss, report.target_weight, report.targets as f64, report.grad_norm];
+    let numbers: Vec<u64> =
+        numbers.iter().chain(report.metrics.values()).map(|number| number.to_bits()).collect();
+    numbers_part(&numbers, device)
+}
+
+/// What a worker found in a share of a step, with the metrics of these names.
+pub(super) fn read_found(
+    part: Option<Part>,
+    (step, skipped): (u64, bool),
+    names: &[String],
+    from: usize,
+) -> Result<StepReport> {
+    let numbers: Vec<f64> = read_numbers(part, from)?.into_iter().map(f64::from_bits).collect();
+    let mut names = names.to_vec();
+    names.sort();
+    let [loss, target_weight, targets, grad_norm, ref metrics @ ..] = numbers[..] else {
+        return Err(damaged(from));
+    };
+    if metrics.len() != names.len() {
+        return Err(damaged(from));
+    }
+    Ok(StepReport {
+        step,
+        loss,
+        metrics: names.into_iter().zip(metrics.iter().copied()).collect(),
+        grad_norm,
+        targets: targets as u64,
+        target_weight,
+        skipped,
+        outer: None,
+        round: None,
+        bubble: Duration::ZERO,
+        in_flight: 0,
+        memory: Memory::default(),
+        clock: Clock::default(),
+        traffic: Traffic::new(),
+    })
+}
+
+/// What the first server tells the others of a round: that it goes on, or that it is over, with the number of pushes of each worker's
+/// connection, by its identity.
+pub(super) fn round_state(pushes: Option<&[(u64, u64)]>, device: &Device) -> Message {
+    let pushes =
+        pushes.map(|pushes| pushes.iter().flat_map(|(link, count)| [*link, *count]).collect::<Vec<_>>());
+    let numbers = pushes.map_or(vec![0], |pushes| [vec![1], pushes].concat());
+    vec![numbers_part(&numbers, device)]
+}
+
+/// The number of pushes of each connection, once the round is over.
+pub(super) fn read_round_state(message: Message, from: usize) -> Result<Option<Vec<(u64, u64)>>> {
+    let numbers = read_numbers(message.into_iter().next().flatten(), from)?;
+    match numbers[..] {
+        [0] => Ok(None),
+        [1, ref pushes @ ..] if pushes.len() % 2 == 0 => {
+            Ok(Some(pushes.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()))
+        }
+        _ => Err(damaged(from)),
+    }
 }
 
 fn message(numbers: &[u64], parts: impl IntoIterator<Item = Option<Part>>, device: &Device) -> Message {
-    let parts_of = |number: &u64| [48, 32, 16, 0].map(|shift| f32::from((number >> shift) as u16));
-    let numbers: Vec<f32> = numbers.iter().flat_map(parts_of).collect();
-    let length = numbers.len();
-    let head = Tensor::from_data(TensorData::new(numbers, [length]), (device, DType::F32));
-    std::iter::once(Some(flat(head))).chain(parts).collect()
+    std::iter::once(numbers_part(numbers, device)).chain(parts).collect()
 }
 
 fn read<const N: usize>(mut message: Message, from: usize) -> Result<([u64; N], Message)> {
@@ -86,16 +159,26 @@ fn read<const N: usize>(mut message: Message, from: usize) -> Result<([u64; N], 
         return Err(damaged(from));
     }
     let parts = message.split_off(1);
-    let Some(Some(Part::Float(head, _))) = message.pop() else { return Err(damaged(from)) };
-    let head = head.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
-    if head.len() != PARTS * N {
+    let numbers = read_numbers(message.pop().flatten(), from)?;
+    Ok((numbers.try_into().map_err(|_| damaged(from))?, parts))
+}
+
+/// Numbers as a part of a message.
+fn numbers_part(numbers: &[u64], device: &Device) -> Option<Part> {
+    let parts_of = |number: &u64| [48, 32, 16, 0].map(|shift| f32::from((number >> shift) as u16));
+    let numbers: Vec<f32> = numbers.iter().flat_map(parts_of).collect();
+    let length = numbers.len();
+    Some(flat(Tensor::from_data(TensorData::new(numbers, [length]), (device, DType::F32))))
+}
+
+fn read_numbers(part: Option<Part>, from: usize) -> Result<Vec<u64>> {
+    let Some(Part::Float(parts, _)) = part else { return Err(damaged(from)) };
+    let parts = parts.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
+    if !parts.len().is_multiple_of(PARTS) {
         return Err(damaged(from));
     }
-    let number = |index: usize| {
-        let parts = head[PARTS * index..][..PARTS].iter();
-        parts.fold(0, |before, part| before << 16 | u64::from(*part as u16))
-    };
-    Ok((std::array::from_fn(number), parts))
+    let number = |parts: &[f32]| parts.iter().fold(0, |before, part| before << 16 | u64::from(*part as u16));
+    Ok(parts.chunks_exact(PARTS).map(number).collect())
 }
 
 fn damaged(from: usize) -> Error {
@@ -121,8 +204,13 @@ mod tests {
         for request in [Request::Share, Request::Parameters, Request::Leave] {
             assert_eq!(Request::read(request.with([], &device), 3).unwrap().0, request);
         }
-        for share in [None, Some(0), Some(u64::MAX)] {
+        let given = |number| Some(Given { number, ahead: 7 });
+        for share in [None, given(0), given(u64::MAX)] {
             assert_eq!(read_answer(answer(share, [], &device), 1).unwrap().0, share);
+        }
+        for pushes in [None, Some(vec![]), Some(vec![(u64::MAX, 3), (5, 0)])] {
+            let message = round_state(pushes.as_deref(), &device);
+            assert_eq!(read_round_state(message, 0).unwrap(), pushes);
         }
     }
 

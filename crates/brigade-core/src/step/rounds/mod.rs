@@ -1,8 +1,11 @@
 //! Rounds of steps in which workers push gradients to servers as they come: the parameter server that does not wait.
 //!
-//! `shares` is who works on what, and the bound; `message` what is sent; `worker` and `server` are the two sides.
+//! `shares` is who works on what, and the bound; `message` what is sent; `worker` and `server` are the two sides. Where workers are
+//! worlds of their own, which may come and go, `links` has the servers' connections to them, and `separate` serves over these.
 
+mod links;
 mod message;
+mod separate;
 mod server;
 mod shares;
 mod worker;
@@ -17,8 +20,10 @@ use crate::step::batch_seed::seed_of_batch;
 use crate::step::engine::{Engine, difference};
 use crate::step::report::{RoundReport, StepReport};
 
+pub use links::{WorkerLink, WorkerLinkSender, WorkerLinks};
 use server::Serving;
 use shares::{Shares, Staleness};
+use worker::Servers;
 
 /// A share of a step's global batch, which a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub struct Share {
     pub step: u64,
     /// Which of its shares, of as many as there are workers, in the order of the global batch.
     pub number: usize,
+    /// Where workers are worlds of their own: by how much the position in the data is ahead of the step, on the servers.
+    pub ahead: u64,
     pub(crate) seed: u64,
 }
 
@@ -94,19 +101,28 @@ where
                 staleness = serving.shares.found;
                 served
             }
-            false => self.work(before, learning_rate, read, &mut clock),
+            false => {
+                let servers = Servers::in_this_world(&self.store);
+                self.work(&servers, before, learning_rate, read, &mut clock)
+            }
         };
         self.step = before;
         self.first_micro_batch = None;
         worked?;
         self.step = before + rounds.steps;
-        let report = self.end_round(before, staleness, &mut clock)?;
+        let report = self.end_round(before, staleness, (workers, 0), &mut clock)?;
         let traffic = difference(self.store.groups.traffic(), &traffic);
         Ok(StepReport { clock, traffic, memory: self.memory(), ..report })
     }
 
     /// Gives all ranks the parameters of the servers, and what all ranks found.
-    fn end_round(&mut self, before: u64, staleness: Staleness, clock: &mut Clock) -> Result<StepReport> {
+    fn end_round(
+        &mut self,
+        before: u64,
+        staleness: Staleness,
+        (workers, lost): (usize, u64),
+        clock: &mut Clock,
+    ) -> Result<StepReport> {
         let began = Instant::now();
         for unit in 0..self.store.units.len() {
             if self.store.is_served(&self.store.units[unit].unit) {
@@ -136,6 +152,8 @@ where
             waits: sum(last + 2) as u64,
             waited: Duration::from_secs_f64(sum(last + 3)),
             skipped: skipped as u64,
+            workers,
+            lost,
         };
         Ok(StepReport {
             step: self.step,

@@ -13,7 +13,7 @@ use crate::metrics::Clock;
 use crate::model::activation::Activation;
 use crate::sharding::store::cast;
 use crate::step::engine::Engine;
-use crate::step::rounds::message::{Request, answer};
+use crate::step::rounds::message::{Given, Request, answer};
 use crate::step::rounds::shares::{Answer, Shares};
 use crate::step::strategy::Rounds;
 use crate::step::strategy::async_server::{checked, flat};
@@ -29,7 +29,7 @@ pub(super) struct Serving<'a> {
     pulled: Vec<Vec<Option<Tensor<1>>>>,
     /// Answers on their way.
     sent: Vec<Pending<()>>,
-    clock: &'a mut Clock,
+    pub clock: &'a mut Clock,
 }
 
 impl<'a> Serving<'a> {
@@ -110,6 +110,20 @@ where
         has_parameters: bool,
         serving: &mut Serving<'_>,
     ) -> Result<()> {
+        let share = share.map(|number| Given { number, ahead: 0 });
+        let message = self.answer_with(share, has_parameters, worker, serving)?;
+        serving.sent.push(self.store.groups.data.send(message, worker));
+        Ok(())
+    }
+
+    /// The answer to a worker, with the parameters of this server, or without.
+    pub(super) fn answer_with(
+        &self,
+        share: Option<Given>,
+        has_parameters: bool,
+        worker: usize,
+        serving: &mut Serving<'_>,
+    ) -> Result<Message> {
         let units = if has_parameters { self.store.units.len() } else { 0 };
         let (mut parts, mut pulled) = (Vec::new(), Vec::new());
         for unit in 0..units {
@@ -121,13 +135,11 @@ where
             pulled.push(own.filter(|_| serving.rounds.delay_compensation > 0.0));
         }
         serving.pulled[worker] = pulled;
-        let device = &self.store.device;
-        serving.sent.push(self.store.groups.data.send(answer(share, parts, device), worker));
-        Ok(())
+        Ok(answer(share, parts, &self.store.device))
     }
 
     /// Makes an update of what a worker pushed.
-    fn apply(
+    pub(super) fn apply(
         &mut self,
         worker: usize,
         parts: Message,

@@ -12,8 +12,12 @@ pub(super) struct Shares {
     pushed: u64,
     /// How many steps ahead a worker may be.
     staleness: u64,
-    /// Of each worker that computes, how many shares had been pushed when it was given its parameters.
-    computing: Vec<Option<u64>>,
+    /// Of each worker that computes: its share, and how many had been pushed when it was given its parameters.
+    computing: Vec<Option<(u64, u64)>>,
+    /// Shares of workers that were lost.
+    returned: VecDeque<u64>,
+    /// Whether workers are lost, so that a share that was given out may be given to another.
+    may_return: bool,
     /// Workers that wait at the bound, and since when.
     waiting: VecDeque<(usize, Instant)>,
     pub found: Staleness,
@@ -48,9 +52,21 @@ impl Shares {
             pushed: 0,
             staleness,
             computing: vec![None; workers],
+            returned: VecDeque::new(),
+            may_return: false,
             waiting: VecDeque::new(),
             found: Staleness::default(),
         }
+    }
+
+    /// For workers that may be lost: those that ask when all shares are given out wait until all are pushed.
+    pub(super) fn that_may_return(self) -> Self {
+        Self { may_return: true, ..self }
+    }
+
+    /// Whether the gradients of all shares are there.
+    pub(super) fn is_done(&self) -> bool {
+        self.pushed == self.total
     }
 
     fn workers(&self) -> u64 {
@@ -62,29 +78,50 @@ impl Shares {
         let answer = self.answer(worker);
         if answer == Answer::Later {
             self.waiting.push_back((worker, Instant::now()));
-            self.found.waits += 1;
+            self.found.waits += u64::from(self.is_any_left());
         }
         answer
     }
 
     fn answer(&mut self, worker: usize) -> Answer {
-        if self.given == self.total {
-            return Answer::Over;
+        if !self.is_any_left() {
+            return if self.may_return { Answer::Later } else { Answer::Over };
         }
         // In whole steps.
         let step = |shares: u64| shares / self.workers();
-        let oldest = self.computing.iter().flatten().copied().map(step).min();
+        let oldest = self.computing.iter().flatten().map(|(_, pushed)| step(*pushed)).min();
         if oldest.is_some_and(|oldest| step(self.pushed) > oldest + self.staleness) {
             return Answer::Later;
         }
-        self.computing[worker] = Some(self.pushed);
-        self.given += 1;
-        Answer::Share(self.given - 1)
+        let share = self.returned.pop_front().unwrap_or_else(|| {
+            self.given += 1;
+            self.given - 1
+        });
+        self.computing[worker] = Some((share, self.pushed));
+        Answer::Share(share)
+    }
+
+    /// Whether a share is left to give out.
+    fn is_any_left(&self) -> bool {
+        self.given < self.total || !self.returned.is_empty()
+    }
+
+    /// The share that a worker computes.
+    pub(super) fn of(&self, worker: usize) -> Option<u64> {
+        self.computing[worker].map(|(share, _)| share)
+    }
+
+    /// A worker was lost: its share is given to another. Gives the number of that share, if it had one.
+    pub(super) fn lose(&mut self, worker: usize) -> Option<u64> {
+        self.waiting.retain(|(waiting, _)| *waiting != worker);
+        let (share, _) = self.computing[worker].take()?;
+        self.returned.push_back(share);
+        Some(share)
     }
 
     /// The gradient of a worker's share is there. False if it had none.
     pub(super) fn push(&mut self, worker: usize) -> bool {
-        let Some(pulled) = self.computing[worker].take() else { return false };
+        let Some((_, pulled)) = self.computing[worker].take() else { return false };
         let staleness = (self.pushed - pulled) as f64 / self.workers() as f64;
         self.pushed += 1;
         self.found.most = self.found.most.max(staleness);
@@ -149,6 +186,22 @@ mod tests {
         assert_eq!([0, 1, 2].map(|worker| shares.ask(worker)), [Answer::Over; 3]);
         assert!(!shares.push(0), "it has no share");
         assert_eq!((shares.found.mean, shares.found.waits), (0.0, 0));
+    }
+
+    #[test]
+    fn a_lost_workers_share_goes_to_another_and_holds_nobody_up() {
+        let mut shares = Shares::new(2, 2, 1).that_may_return();
+        assert_eq!([shares.ask(0), shares.ask(1)], [Answer::Share(0), Answer::Share(1)]);
+        for number in [2, 3] {
+            assert!(shares.push(1));
+            assert_eq!(shares.ask(1), Answer::Share(number));
+        }
+        assert!(shares.push(1));
+        assert_eq!((shares.ask(1), shares.is_done(), shares.of(0)), (Answer::Later, false, Some(0)));
+        assert_eq!((shares.lose(0), shares.ready()), (Some(0), vec![(1, Answer::Share(0))]));
+        assert!(!shares.push(0), "it has no share any more");
+        assert!(shares.push(1) && shares.is_done());
+        assert_eq!((shares.ask(1), shares.lose(1), shares.ready()), (Answer::Later, None, vec![]));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! A worker in a round: it takes one share after the other, and pushes its gradients.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use crate::dist::{Message, Traffic};
+use crate::dist::{Collectives, Message, Pending, Traffic};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Clock, Memory};
 use crate::model::activation::{Activation, Part};
 use crate::model::batch::{Batch, TargetSum};
 use crate::optim::{clip_factor, exact_sum, squares, tile};
-use crate::sharding::store::cast;
+use crate::sharding::store::{ParameterStore, cast};
 use crate::step::accumulation::PairwiseSum;
 use crate::step::engine::Engine;
 use crate::step::forward_backward::interpreter::{PassMode, TargetWeight};
@@ -16,11 +17,30 @@ use crate::step::forward_backward::micro_batches::Given;
 use crate::step::metric_sums::MetricSums;
 use crate::step::report::StepReport;
 use crate::step::rounds::Share;
-use crate::step::rounds::message::{Request, read_answer};
+use crate::step::rounds::message::{Given as GivenShare, Request, found as found_part, read_answer};
 use crate::step::settings::NonFinite;
 use crate::step::strategy::async_server::{checked, flat};
 use crate::step::window::losses;
 use burn::tensor::Tensor;
+
+/// The servers that a worker works for.
+pub(super) struct Servers {
+    group: Arc<dyn Collectives>,
+    /// The first one's number in the group.
+    first: usize,
+    /// Whether they are a world of their own, which has to be told what is found in each share.
+    are_separate: bool,
+}
+
+impl Servers {
+    pub(super) fn in_this_world(store: &ParameterStore) -> Self {
+        Self { group: store.groups.data.clone(), first: store.workers(), are_separate: false }
+    }
+
+    fn of_their_own(group: &Arc<dyn Collectives>) -> Self {
+        Self { group: group.clone(), first: 1, are_separate: true }
+    }
+}
 
 impl<I, O, T> Engine<I, O, T>
 where
@@ -28,23 +48,43 @@ where
     O: Activation,
     T: Clone,
 {
-    /// Works until the first server has no share left. `before`: steps before the round.
+    /// Works for servers that are a world of their own, until they have no share left. The group has this worker first, and then the
+    /// servers. If it fails because a server was lost, nothing of this worker's is lost: it can be called again with another group.
+    ///
+    /// # Errors
+    /// As [`round`](Self::round).
+    pub fn work_for(
+        &mut self,
+        group: &Arc<dyn Collectives>,
+        learning_rate: &dyn Fn(u64) -> f64,
+        read: &mut dyn FnMut(Share) -> Result<Vec<Batch<I, T>>, BoxError>,
+    ) -> Result<()> {
+        let (mut clock, servers) = (Clock::default(), Servers::of_their_own(group));
+        let step = self.step;
+        let worked = self.work(&servers, 0, learning_rate, read, &mut clock);
+        (self.step, self.first_micro_batch) = (step, None);
+        worked
+    }
+
+    /// Works until the first server has no share left. `before`: steps before the first share.
     pub(super) fn work(
         &mut self,
+        to: &Servers,
         before: u64,
         learning_rate: &dyn Fn(u64) -> f64,
         read: &mut dyn FnMut(Share) -> Result<Vec<Batch<I, T>>, BoxError>,
         clock: &mut Clock,
     ) -> Result<()> {
-        let (group, device) = (self.store.groups.data.clone(), self.store.device.clone());
-        let (workers, servers) = (self.store.workers(), self.store.servers);
+        let (group, device) = (to.group.clone(), self.store.device.clone());
+        let (workers, servers) = (self.store.workers() as u64, self.store.servers);
         let mut sent = Vec::new();
         loop {
-            sent.push(group.send(Request::Share.with([], &device), workers));
-            let Some(share) = self.pull(&mut sent, clock)? else { break };
+            sent.push(group.send(Request::Share.with([], &device), to.first));
+            let Some(share) = self.pull(to, &mut sent, clock)? else { break };
             sent.drain(..).try_for_each(|sent| clock.waiting("server", || sent.wait()))?;
-            let (step, number) = (before + 1 + share / workers as u64, (share % workers as u64) as usize);
-            let batches = read(Share { step, number, seed: self.seed }).map_err(Error::Load)?;
+            let (step, number) = (before + 1 + share.number / workers, (share.number % workers) as usize);
+            let share = Share { step, number, ahead: share.ahead, seed: self.seed };
+            let batches = read(share).map_err(Error::Load)?;
             self.step = step;
             let (found, gradients) = self.gradients_of(&batches, number, clock)?;
             let clip = clip_factor(found.grad_norm, self.settings.gradient_clipping);
@@ -55,31 +95,41 @@ where
             };
             for server in 0..servers {
                 let parts = self.shards_of(&gradients, server).filter(|_| !found.skipped);
-                sent.push(group.send(request.with(parts, &device), workers + server));
+                // In one world, all ranks hear at the end of the round.
+                let tells = to.are_separate && server == 0;
+                let told = tells.then(|| found_part(&found, &device));
+                sent.push(
+                    group.send(request.with(told.into_iter().chain(parts), &device), to.first + server),
+                );
             }
             self.inner_steps.add(found);
         }
         for server in 0..servers {
-            sent.push(group.send(Request::Leave.with([], &device), workers + server));
+            sent.push(group.send(Request::Leave.with([], &device), to.first + server));
         }
         sent.into_iter().try_for_each(|sent| clock.waiting("server", || sent.wait()))
     }
 
     /// Waits for the share that this worker asked for, and takes the parameters of all servers; none if there is no share left.
-    fn pull(&mut self, sent: &mut Vec<crate::dist::Pending<()>>, clock: &mut Clock) -> Result<Option<u64>> {
-        let (group, device) = (self.store.groups.data.clone(), self.store.device.clone());
-        let (workers, servers) = (self.store.workers(), self.store.servers);
+    fn pull(
+        &mut self,
+        from: &Servers,
+        sent: &mut Vec<Pending<()>>,
+        clock: &mut Clock,
+    ) -> Result<Option<GivenShare>> {
+        let (group, device) = (from.group.clone(), self.store.device.clone());
+        let (first_server, servers) = (from.first, self.store.servers);
         let receive = |server: usize, clock: &mut Clock| {
-            let pending = group.receive(workers + server, &device);
+            let pending = group.receive(first_server + server, &device);
             let message = clock.waiting("server", || pending.wait())?;
-            read_answer(message, workers + server)
+            read_answer(message, first_server + server)
         };
         let (share, first) = receive(0, clock)?;
         if share.is_none() {
             return Ok(None);
         }
         for server in 1..servers {
-            sent.push(group.send(Request::Parameters.with([], &device), workers + server));
+            sent.push(group.send(Request::Parameters.with([], &device), first_server + server));
         }
         let mut shards: Vec<Vec<Tensor<1>>> = vec![Vec::new(); self.store.units.len()];
         let mut message = Some(first);
@@ -90,7 +140,7 @@ where
             };
             let served = self.store.units.iter().map(|stored| self.store.served(&stored.unit));
             let wanted: Vec<_> = served.map(|shards| shards.get(server).cloned()).collect();
-            for (unit, part) in checked(parts, &wanted, workers + server)? {
+            for (unit, part) in checked(parts, &wanted, first_server + server)? {
                 shards[unit].push(part);
             }
         }

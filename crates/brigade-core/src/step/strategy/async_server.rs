@@ -8,6 +8,7 @@ use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock};
 use crate::model::activation::Part;
+use crate::sharding::SeparateWorlds;
 use crate::sharding::store::cast;
 use crate::step::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::held;
@@ -25,6 +26,8 @@ pub struct AsyncServer {
     pub servers: usize,
     /// What is pushed, and when, if not all shares of a step together.
     pub rounds: Option<Rounds>,
+    /// Whether workers are worlds of their own, which asks for rounds: see [`Engine::serve_round`](crate::Engine::serve_round).
+    pub separate: Option<SeparateWorlds>,
 }
 
 impl Strategy for AsyncServer {
@@ -42,6 +45,10 @@ impl Strategy for AsyncServer {
 
     fn rounds(&self) -> Option<Rounds> {
         self.rounds
+    }
+
+    fn separate_worlds(&self) -> Option<SeparateWorlds> {
+        self.separate
     }
 
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
@@ -81,7 +88,7 @@ impl Reduction for Pushed {
 
     fn finish(&mut self, clock: &mut Clock) -> Result<Vec<Option<Tensor<1>>>> {
         let whole: Vec<_> = self.sums.iter_mut().map(|sum| sum.finish(|a, b| a + b)).collect();
-        let workers = self.data.replicate.size() - self.servers;
+        let workers = self.data.replicate.size().saturating_sub(self.servers);
         let found = match self.data.replicate.rank() {
             _ if !self.is_summed => whole,
             worker if worker < workers => {

@@ -21,6 +21,7 @@ use crate::dist::{Collectives, PendingTensor};
 use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock};
 use crate::optim::{FlatState, OptimizerFactory, SavedState};
+use crate::sharding::SeparateWorlds;
 use crate::sharding::layout::{FlatLayout, FlatParam};
 use crate::sharding::zero::Zero;
 
@@ -54,6 +55,11 @@ pub trait Strategy: Debug + Send + Sync {
 
     /// How workers push gradients to servers that apply each of them at once; none where a step is one update of all ranks.
     fn rounds(&self) -> Option<Rounds> {
+        None
+    }
+
+    /// Whether servers and workers are worlds of their own, so that workers may come and go; by default they are ranks of one world.
+    fn separate_worlds(&self) -> Option<SeparateWorlds> {
         None
     }
 

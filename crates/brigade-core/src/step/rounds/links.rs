@@ -1,0 +1,250 @@
+//! The connections of a server to workers that are worlds of their own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+
+use crate::dist::{Collectives, Message, Pending};
+use crate::error::{Error, Result};
+use crate::step::rounds::message::Request;
+
+/// The rank of a worker in the group that it has with all servers.
+pub(super) const WORKER: usize = 0;
+
+/// A worker that has connected to this server.
+pub struct WorkerLink {
+    /// Its number among the workers.
+    pub worker: usize,
+    /// Distinguishes its connections from each other: the same number on all servers.
+    pub connection: u64,
+    /// The worker, and then all servers.
+    pub group: Arc<dyn Collectives>,
+    /// Waits until all have left the group. If it is dropped without having been called, the group fails for all of them.
+    pub leave: Box<dyn FnOnce() + Send>,
+}
+
+/// A server's connections to workers, which come and go.
+pub struct WorkerLinks {
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    links: BTreeMap<usize, Link>,
+    /// How long there may be no worker, and since when there is none.
+    patience: Duration,
+    alone_since: Instant,
+    /// What has happened since it was asked.
+    notes: Vec<String>,
+    /// Workers that were lost since it was asked.
+    lost: u64,
+}
+
+/// Gives a server the workers that connect.
+#[derive(Clone)]
+pub struct WorkerLinkSender(Sender<Event>);
+
+impl WorkerLinkSender {
+    /// Adds a worker. One with its number that is there already is replaced.
+    pub fn add(&self, link: WorkerLink) {
+        // Where nobody serves any more, the link is dropped.
+        drop(self.0.send(Event::Connected(link)));
+    }
+}
+
+/// What a server hears of.
+pub(super) enum Event {
+    Connected(WorkerLink),
+    /// A worker, its connection, and what it asked for or why nothing more can be heard of it.
+    Asked(usize, u64, Result<(Request, Message)>),
+    /// What the first server says of the round: the pushes of each connection, once it is over.
+    Round(Result<Option<Vec<(u64, u64)>>>),
+}
+
+struct Link {
+    connection: u64,
+    group: Arc<dyn Collectives>,
+    /// Takes the answer to each question, for which the thread waits that listens.
+    answers: Sender<Pending<()>>,
+    thread: JoinHandle<()>,
+    /// Whether it waits for a share.
+    asks: bool,
+    pushes: u64,
+}
+
+impl WorkerLinks {
+    /// None yet. There may be no worker for as long as `patience` says.
+    pub fn new(patience: Duration) -> Self {
+        let (sender, events) = channel();
+        let (links, notes) = (BTreeMap::new(), Vec::new());
+        Self { sender, events, links, patience, alone_since: Instant::now(), notes, lost: 0 }
+    }
+
+    /// What new workers are given to.
+    pub fn sender(&self) -> WorkerLinkSender {
+        WorkerLinkSender(self.sender.clone())
+    }
+
+    /// What has happened since this was asked before: who came and went.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// How many workers were lost since this was asked before.
+    pub(super) fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// How many workers are there.
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn events(&self) -> Sender<Event> {
+        self.sender.clone()
+    }
+
+    /// The next event, if there is one in time.
+    ///
+    /// # Errors
+    /// If there has been no worker for too long.
+    pub(super) fn next(&mut self, wait: Duration) -> Result<Option<Event>> {
+        if !self.links.is_empty() {
+            self.alone_since = Instant::now();
+        }
+        match self.events.recv_timeout(wait) {
+            Ok(event) => Ok(Some(event)),
+            Err(RecvTimeoutError::Timeout) if self.alone_since.elapsed() < self.patience => Ok(None),
+            Err(_) => Err(Error::Model(format!(
+                "no worker has been connected for {} s (comm.init_timeout_seconds)",
+                self.patience.as_secs_f64()
+            ))),
+        }
+    }
+
+    /// Begins to listen to a worker.
+    pub(super) fn insert(&mut self, link: WorkerLink, device: &Device) -> Result<()> {
+        let WorkerLink { worker, connection, group, leave } = link;
+        let (answers, answered) = channel();
+        let listener = Listener {
+            worker,
+            connection,
+            group: group.clone(),
+            device: device.clone(),
+            events: self.sender.clone(),
+            answered,
+        };
+        let started = thread::Builder::new().name(format!("worker {worker}")).spawn(|| listener.run(leave));
+        let thread = started.map_err(|error| Error::Model(format!("no thread can be started: {error}")))?;
+        self.notes.push(format!("worker {worker} is here"));
+        self.links.insert(worker, Link { connection, group, answers, thread, asks: false, pushes: 0 });
+        Ok(())
+    }
+
+    /// Whether this is a worker's connection now.
+    pub(super) fn is_current(&self, worker: usize, connection: u64) -> bool {
+        self.links.get(&worker).is_some_and(|link| link.connection == connection)
+    }
+
+    /// Forgets a worker that was lost, if it is there.
+    pub(super) fn lose(&mut self, worker: usize, share: Option<u64>, why: &str) {
+        if self.links.remove(&worker).is_some() {
+            self.lost += 1;
+            let share = if share.is_some() { "; its share goes to another" } else { "" };
+            let why = why.lines().next().unwrap_or_default();
+            self.notes.push(format!("worker {worker} is gone{share}: {why}"));
+        }
+    }
+
+    /// A worker has nothing more to do; waits until all have left its group.
+    pub(super) fn leave(&mut self, worker: usize) {
+        if let Some(link) = self.links.remove(&worker) {
+            drop(link.answers);
+            // Its waits have deadlines.
+            drop(link.thread.join());
+        }
+    }
+
+    /// Notes that a worker waits for a share.
+    pub(super) fn asks(&mut self, worker: usize) {
+        if let Some(link) = self.links.get_mut(&worker) {
+            link.asks = true;
+        }
+    }
+
+    /// The workers that wait for a share.
+    pub(super) fn asking(&self) -> Vec<usize> {
+        self.links.iter().filter(|(_, link)| link.asks).map(|(worker, _)| *worker).collect()
+    }
+
+    /// Answers a worker.
+    pub(super) fn answer(&mut self, worker: usize, message: Message) {
+        if let Some(link) = self.links.get_mut(&worker) {
+            link.asks = false;
+            // Where it was lost meanwhile, its thread says so.
+            drop(link.answers.send(link.group.send(message, WORKER)));
+        }
+    }
+
+    /// Counts a push of a worker.
+    pub(super) fn count_push(&mut self, worker: usize) {
+        if let Some(link) = self.links.get_mut(&worker) {
+            link.pushes += 1;
+        }
+    }
+
+    /// The number of pushes of each connection.
+    pub(super) fn pushes(&self) -> Vec<(u64, u64)> {
+        self.links.values().map(|link| (link.connection, link.pushes)).collect()
+    }
+
+    /// Whether all connections that are still there have pushed as often as on another server.
+    pub(super) fn have_pushed(&self, pushes: &[(u64, u64)]) -> bool {
+        let lacks = |link: &Link| {
+            pushes.iter().any(|(connection, count)| *connection == link.connection && *count > link.pushes)
+        };
+        !self.links.values().any(lacks)
+    }
+}
+
+/// What the thread has that listens to a worker.
+struct Listener {
+    worker: usize,
+    connection: u64,
+    group: Arc<dyn Collectives>,
+    device: Device,
+    events: Sender<Event>,
+    answered: Receiver<Pending<()>>,
+}
+
+impl Listener {
+    /// Passes on what the worker asks for, until it leaves or is lost.
+    fn run(self, leave: Box<dyn FnOnce() + Send>) {
+        loop {
+            let message = self.group.receive(WORKER, &self.device).wait();
+            let asked = message.and_then(|message| Request::read(message, WORKER));
+            let request = asked.as_ref().ok().map(|(request, _)| *request);
+            if !self.tell(asked) {
+                return;
+            }
+            match request {
+                None => return,
+                Some(Request::Leave) => return leave(),
+                Some(Request::Update { .. }) => {}
+                Some(Request::Share | Request::Parameters) => {
+                    let Ok(answer) = self.answered.recv() else { return };
+                    if let Err(error) = answer.wait() {
+                        self.tell(Err(error));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether somebody still serves.
+    fn tell(&self, asked: Result<(Request, Message)>) -> bool {
+        self.events.send(Event::Asked(self.worker, self.connection, asked)).is_ok()
+    }
+}

@@ -1,0 +1,253 @@
+//! Servers whose workers are worlds of their own, in a round.
+
+use std::time::{Duration, Instant};
+
+use crate::dist::{Message, Pending};
+use crate::error::{BoxError, Error, Result};
+use crate::model::activation::Activation;
+use crate::step::engine::{Engine, difference};
+use crate::step::report::StepReport;
+use crate::step::rounds::links::{Event, WORKER, WorkerLinks};
+use crate::step::rounds::message::{Given, Request, answer, read_found, read_round_state, round_state};
+use crate::step::rounds::server::Serving;
+use crate::step::rounds::shares::{Answer, Shares};
+
+/// Between two looks whether anything else is to be done.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Between two messages of the first server to the others.
+const TICK: Duration = Duration::from_secs(1);
+
+/// A round of a server.
+struct Served<'a, 'c> {
+    serving: Serving<'c>,
+    links: &'a mut WorkerLinks,
+    /// Shares before the round, and by how much the position in the data is ahead of the step.
+    before: u64,
+    ahead: u64,
+    updates: u64,
+    /// On servers but the first one: the pushes of each connection, once the round is over.
+    ends_after: Option<Vec<(u64, u64)>>,
+}
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Runs a [round](Self::round) with workers that are worlds of their own: those that are there. A worker that is lost leaves its share to
+    /// another, and one that comes is given the newest parameters with its first share. All servers call it together. `ahead`: by how much the
+    /// position in the data is ahead of the step. `watch` is told again and again how many updates there were, and who came and went.
+    ///
+    /// # Errors
+    /// If there is no worker for too long, or a server was lost, and those of `watch`. What servers have is then somewhere within the round, and
+    /// training continues from a checkpoint alone.
+    pub fn serve_round(
+        &mut self,
+        links: &mut WorkerLinks,
+        ahead: u64,
+        watch: &mut dyn FnMut(u64, &[String]) -> Result<(), BoxError>,
+    ) -> Result<StepReport> {
+        let (strategy, workers) = (&self.settings.strategy, self.store.workers());
+        let Some(rounds) =
+            strategy.rounds().filter(|_| self.is_server() && strategy.separate_worlds().is_some())
+        else {
+            return Err(Error::Model("this rank is no server whose workers are worlds of their own".into()));
+        };
+        let before = self.step;
+        let (mut clock, traffic) = self.begin_step();
+        let shares = Shares::new(workers, rounds.steps, rounds.staleness).that_may_return();
+        let mut served = Served {
+            serving: Serving::new(rounds, shares, workers, &mut clock),
+            links,
+            before: before * workers as u64,
+            ahead,
+            updates: 0,
+            ends_after: None,
+        };
+        let ended = self.serve_separate(&mut served, watch);
+        let (staleness, present) = (served.serving.shares.found, served.links.len());
+        self.step = before;
+        ended?;
+        let lost = links.take_lost();
+        self.step = before + rounds.steps;
+        let report = self.end_round(before, staleness, (present, lost), &mut clock)?;
+        let traffic = difference(self.store.groups.traffic(), &traffic);
+        Ok(StepReport { clock, traffic, memory: self.memory(), ..report })
+    }
+
+    /// Tells workers that there is nothing more to do, until all have left, or `wait` is over.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn dismiss_workers(&mut self, links: &mut WorkerLinks, wait: Duration) -> Result<()> {
+        let (deadline, device) = (Instant::now() + wait, self.store.device.clone());
+        for worker in links.asking() {
+            links.answer(worker, answer(None, [], &device));
+        }
+        while links.len() > 0 && Instant::now() < deadline {
+            match links.next(LOOK)? {
+                Some(Event::Connected(link)) => links.insert(link, &device)?,
+                Some(Event::Asked(worker, connection, asked)) if links.is_current(worker, connection) => {
+                    match asked {
+                        Ok((Request::Share, _)) => links.answer(worker, answer(None, [], &device)),
+                        Ok((Request::Leave, _)) => links.leave(worker),
+                        Ok(_) => {}
+                        Err(error) => links.lose(worker, None, &error.to_string()),
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn serve_separate(
+        &mut self,
+        served: &mut Served<'_, '_>,
+        watch: &mut dyn FnMut(u64, &[String]) -> Result<(), BoxError>,
+    ) -> Result<()> {
+        let (is_first, servers) = (self.store.server() == Some(0), self.store.servers);
+        let (mut told, mut last_tick): (Vec<Pending<()>>, _) = (Vec::new(), Instant::now());
+        if is_first {
+            for worker in served.links.asking() {
+                self.give_share(worker, served)?;
+            }
+        } else {
+            self.hear_first_server(served.links)?;
+        }
+        loop {
+            let is_over = match &served.ends_after {
+                _ if is_first => served.serving.shares.is_done(),
+                Some(pushes) => served.links.have_pushed(pushes),
+                None => false,
+            };
+            if is_first && servers > 1 && (is_over || last_tick.elapsed() > TICK) {
+                let pushes = is_over.then(|| served.links.pushes());
+                let state = || round_state(pushes.as_deref(), &self.store.device);
+                told.extend((1..servers).map(|server| self.store.groups.data.send(state(), server)));
+                last_tick = Instant::now();
+            }
+            if is_over {
+                let clock = &mut *served.serving.clock;
+                return told.into_iter().try_for_each(|told| clock.waiting("server", || told.wait()));
+            }
+            let (clock, links) = (&mut *served.serving.clock, &mut *served.links);
+            let event = clock.waiting("server", || links.next(LOOK))?;
+            watch(served.updates, &served.links.take_notes()).map_err(Error::Load)?;
+            match event {
+                None => {}
+                Some(Event::Connected(link)) => {
+                    self.lose_worker(link.worker, "it has connected again", served)?;
+                    served.links.insert(link, &self.store.device)?;
+                }
+                Some(Event::Asked(worker, connection, asked))
+                    if served.links.is_current(worker, connection) =>
+                {
+                    match asked {
+                        Ok((request, parts)) => self.serve_request(worker, request, parts, served)?,
+                        Err(error) => self.lose_worker(worker, &error.to_string(), served)?,
+                    }
+                }
+                Some(Event::Asked(..)) => {}
+                Some(Event::Round(state)) => served.ends_after = state?,
+            }
+        }
+    }
+
+    /// Hears from the first server when the round is over, on a thread.
+    fn hear_first_server(&self, links: &WorkerLinks) -> Result<()> {
+        let (group, device, events) =
+            (self.store.groups.data.clone(), self.store.device.clone(), links.events());
+        let hear = move || loop {
+            let state = group.receive(0, &device).wait().and_then(|message| read_round_state(message, 0));
+            let goes_on = matches!(state, Ok(None));
+            if events.send(Event::Round(state)).is_err() || !goes_on {
+                return;
+            }
+        };
+        let started = std::thread::Builder::new().name("first server".into()).spawn(hear);
+        started.map(drop).map_err(|error| Error::Model(format!("no thread can be started: {error}")))
+    }
+
+    fn serve_request(
+        &mut self,
+        worker: usize,
+        request: Request,
+        mut parts: Message,
+        served: &mut Served<'_, '_>,
+    ) -> Result<()> {
+        let is_first = self.store.server() == Some(0);
+        match request {
+            Request::Share if is_first => {
+                served.links.asks(worker);
+                self.give_share(worker, served)
+            }
+            Request::Parameters if !is_first => {
+                let message = self.answer_with(None, true, worker, &mut served.serving)?;
+                served.links.answer(worker, message);
+                Ok(())
+            }
+            Request::Update { learning_rate, scale, is_skipped } => {
+                if is_first {
+                    let share = served.serving.shares.of(worker);
+                    if parts.is_empty() || !served.serving.shares.push(worker) {
+                        return self.lose_worker(worker, "it pushed something out of turn", served);
+                    }
+                    let step = 1 + (served.before + share.unwrap_or(0)) / self.store.workers() as u64;
+                    let names = self.metric_names.clone();
+                    let found = read_found(parts.remove(0), (step, is_skipped), &names, WORKER)?;
+                    self.inner_steps.add(found);
+                }
+                if !is_skipped {
+                    let learning_rate = learning_rate / self.store.workers() as f64;
+                    self.apply(worker, parts, learning_rate, scale, &mut served.serving)?;
+                }
+                served.links.count_push(worker);
+                served.updates += 1;
+                self.answer_ready(served)
+            }
+            // A worker leaves when it is told that there is nothing more to do, or is stopped by the user.
+            Request::Leave => {
+                served.links.leave(worker);
+                served.serving.shares.lose(worker);
+                self.answer_ready(served)
+            }
+            Request::Share | Request::Parameters => {
+                self.lose_worker(worker, "it asked a server for something out of turn", served)
+            }
+        }
+    }
+
+    /// Gives a worker a share, unless it has to wait.
+    fn give_share(&self, worker: usize, served: &mut Served<'_, '_>) -> Result<()> {
+        match served.serving.shares.ask(worker) {
+            Answer::Share(share) => self.answer_share(worker, share, served),
+            Answer::Later | Answer::Over => Ok(()),
+        }
+    }
+
+    fn answer_share(&self, worker: usize, share: u64, served: &mut Served<'_, '_>) -> Result<()> {
+        let given = Given { number: served.before + share, ahead: served.ahead };
+        let message = self.answer_with(Some(given), true, worker, &mut served.serving)?;
+        served.links.answer(worker, message);
+        Ok(())
+    }
+
+    /// Answers workers that have waited.
+    fn answer_ready(&self, served: &mut Served<'_, '_>) -> Result<()> {
+        for (worker, told) in served.serving.shares.ready() {
+            if let Answer::Share(share) = told {
+                self.answer_share(worker, share, served)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lose_worker(&self, worker: usize, why: &str, served: &mut Served<'_, '_>) -> Result<()> {
+        let share = served.serving.shares.lose(worker);
+        served.links.lose(worker, share, why);
+        self.answer_ready(served)
+    }
+}

@@ -1,0 +1,181 @@
+//! The servers' side: a listener, and a thread for each worker that calls.
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use brigade_comm::{AuthToken, Channel, Join};
+use brigade_core::{DP, Mesh, WorkerLink, WorkerLinkSender, WorkerLinks};
+use brigade_launch::first_difference;
+
+use super::{Call, FORMING, Reply, VERSION, receive, send, shared_configuration};
+use crate::device::MakesHostGroups;
+use crate::run::Session;
+use crate::settings::CommSettings;
+use crate::world::{all_gather_text, outer_join};
+
+/// Between two looks for callers.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Calls at the same time; further ones are closed, and come again.
+const MOST_CALLS: usize = 256;
+
+/// How long the port of servers that were killed a moment ago may be taken.
+const TAKEN: Duration = Duration::from_secs(20);
+
+/// The workers of this server, until it is dropped.
+pub(in crate::train) struct ServedWorkers {
+    pub links: WorkerLinks,
+    closing: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ServedWorkers {
+    /// Begins to listen, if the settings say that this world is that of servers. The `facts` must be the same on all workers, as the
+    /// configuration. All ranks call it.
+    pub(in crate::train) fn start(
+        session: &Session,
+        facts: &BTreeMap<String, String>,
+    ) -> anyhow::Result<Option<Self>> {
+        let (strategy, comm) = (&session.settings.strategy, &session.settings.comm);
+        let Some(separate) = strategy.separate_worlds().filter(|separate| separate.is_server) else {
+            return Ok(None);
+        };
+        let listener = listener(session)?;
+        let own = listener.local_addr()?.port().to_string();
+        let ports = all_gather_text(session.group(), &own)?;
+        let ports = ports.iter().map(|port| port.parse()).collect::<Result<Vec<u16>, _>>()?;
+        let links = WorkerLinks::new(Duration::from_secs_f64(comm.init_timeout_seconds));
+        let acceptor = Arc::new(Acceptor {
+            token: session.token.clone(),
+            configuration: shared_configuration(session, facts)?,
+            workers: separate.workers,
+            server: session.rank(),
+            ports,
+            comm: comm.clone(),
+            makes_groups: session.makes_host_groups(),
+            sender: links.sender(),
+            calls: AtomicUsize::new(0),
+        });
+        let closing = Arc::new(AtomicBool::new(false));
+        let is_closing = Arc::clone(&closing);
+        let thread = thread::Builder::new()
+            .name("server".into())
+            .spawn(move || acceptor.listen(&listener, &is_closing))
+            .context("cannot start a thread")?;
+        Ok(Some(Self { links, closing, thread: Some(thread) }))
+    }
+}
+
+impl Drop for ServedWorkers {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// The listener of this server: the first one's where the settings say, the others' at any port of the same address.
+fn listener(session: &Session) -> anyhow::Result<TcpListener> {
+    let given = &session.settings.strategy.listen;
+    let address = match (session.rank(), given.rsplit_once(':')) {
+        (1.., Some((host, _))) => format!("{host}:0"),
+        _ => given.clone(),
+    };
+    let begin = Instant::now();
+    let listener = loop {
+        session.heartbeat.send("listening for workers");
+        match TcpListener::bind(&address) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && begin.elapsed() < TAKEN => {
+                session.check_interrupt()?;
+                thread::sleep(Duration::from_millis(200));
+            }
+            bound => {
+                break bound
+                    .with_context(|| format!("cannot listen on {address} (strategy.listen, --listen)"))?;
+            }
+        }
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Takes calls of workers.
+struct Acceptor {
+    token: AuthToken,
+    configuration: String,
+    /// The most workers that there may be.
+    workers: usize,
+    /// This server's number, and the ports of all of them.
+    server: usize,
+    ports: Vec<u16>,
+    comm: CommSettings,
+    makes_groups: MakesHostGroups,
+    sender: WorkerLinkSender,
+    calls: AtomicUsize,
+}
+
+impl Acceptor {
+    fn listen(self: Arc<Self>, listener: &TcpListener, closing: &AtomicBool) {
+        while !closing.load(Ordering::SeqCst) {
+            let Ok((stream, _)) = listener.accept() else {
+                thread::sleep(POLL);
+                continue;
+            };
+            if self.calls.fetch_add(1, Ordering::SeqCst) >= MOST_CALLS {
+                self.calls.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
+            let acceptor = Arc::clone(&self);
+            let started = thread::Builder::new().name("server-call".into()).spawn(move || {
+                if let Some(link) = acceptor.attend(stream) {
+                    acceptor.sender.add(link);
+                }
+                acceptor.calls.fetch_sub(1, Ordering::SeqCst);
+            });
+            if started.is_err() {
+                self.calls.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// One call. Whatever breaks it, the worker finds out and calls again.
+    fn attend(&self, stream: TcpStream) -> Option<WorkerLink> {
+        let mut channel = Channel::accept(stream, &self.token).ok()?;
+        let call: Call = receive(&mut channel).ok()?;
+        if let Some(reason) = self.mismatch(&call) {
+            drop(send(&mut channel, &Reply::Refused { reason }));
+            return None;
+        }
+        send(&mut channel, &Reply::Welcome { ports: self.ports.clone() }).ok()?;
+        let Call { worker, connection, endpoint, .. } = call;
+        let ranks = 1 + self.ports.len();
+        let join = outer_join(&self.comm, self.token.clone(), FORMING);
+        let join = Join { rank: 1 + self.server, world_size: ranks, endpoint, ..join };
+        let world = brigade_comm::join(join).ok()?;
+        let mesh = Mesh::new(ranks, [(DP, ranks)]).ok()?;
+        let group = (self.makes_groups)(world.group(), mesh).ok()?.over(&[DP]);
+        let leave = Box::new(move || drop(world.shutdown()));
+        Some(WorkerLink { worker, connection, group, leave })
+    }
+
+    /// Why a worker does not fit.
+    fn mismatch(&self, call: &Call) -> Option<String> {
+        if call.version != VERSION {
+            return Some(format!("its protocol has version {VERSION}, and this worker's {}", call.version));
+        }
+        if call.worker >= self.workers {
+            return Some(format!(
+                "--worker {} is not valid: it must be below --workers {}",
+                call.worker, self.workers
+            ));
+        }
+        let (there, here) = first_difference(&self.configuration, &call.configuration)?;
+        Some(format!("this worker's configuration is not that of the servers: {here} here, {there} there"))
+    }
+}

@@ -1,0 +1,154 @@
+//! A worker's side: it calls the servers, and calls again when they are lost.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use brigade_comm::{AuthToken, Channel, ChannelError, Join, World};
+use brigade_core::{Collectives, DP, Mesh};
+
+use super::{Call, FORMING, Reply, VERSION, receive, send, shared_configuration};
+use crate::run::Session;
+use crate::train::workers::incarnation;
+use crate::world::outer_join;
+
+/// How long one call may take, and between two calls.
+const CALL: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(200);
+
+/// The servers that this worker works for.
+pub(in crate::train) struct RemoteServers {
+    /// `host:port` of the first.
+    endpoint: String,
+    servers: usize,
+    worker: usize,
+    token: AuthToken,
+    configuration: String,
+    /// How long they may be unreachable.
+    wait: Duration,
+}
+
+/// A world of this worker and the servers.
+pub(in crate::train) struct ServerLink {
+    /// This worker, and then all servers.
+    pub group: Arc<dyn Collectives>,
+    world: World,
+}
+
+impl ServerLink {
+    /// Leaves it together with the servers, as far as they are still there.
+    pub(in crate::train) fn leave(self) {
+        drop(self.group);
+        drop(self.world.shutdown());
+    }
+}
+
+/// Why there is no connection.
+enum Failed {
+    /// There may be one later.
+    Now(String),
+    /// There never will be one.
+    Forever(String),
+}
+
+impl From<ChannelError> for Failed {
+    fn from(error: ChannelError) -> Self {
+        match error {
+            ChannelError::WrongToken => Self::Forever("they have a different token (BRIGADE_TOKEN)".into()),
+            ChannelError::UnexpectedPeer(reason) => Self::Forever(reason),
+            ChannelError::Broken(reason) => Self::Now(reason),
+        }
+    }
+}
+
+impl RemoteServers {
+    /// The servers, if the settings name some. The `facts` must be the same on all workers and servers, as the configuration.
+    pub(in crate::train) fn of(
+        session: &Session,
+        facts: &BTreeMap<String, String>,
+    ) -> anyhow::Result<Option<Self>> {
+        let (strategy, comm) = (&session.settings.strategy, &session.settings.comm);
+        if strategy.separate_worlds().is_none_or(|separate| separate.is_server) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            endpoint: strategy.coordinator.clone(),
+            servers: strategy.resolved_servers(),
+            worker: strategy.worker,
+            token: session.token.clone(),
+            configuration: shared_configuration(session, facts)?,
+            wait: Duration::from_secs_f64(comm.init_timeout_seconds),
+        }))
+    }
+
+    /// Connects to the servers, and waits for them if they are not there.
+    ///
+    /// # Errors
+    /// If they refuse this worker, cannot be reached for too long, or the run was interrupted.
+    pub(in crate::train) fn connect(&self, session: &Session) -> anyhow::Result<ServerLink> {
+        let (begin, endpoint) = (Instant::now(), &self.endpoint);
+        loop {
+            session.heartbeat.send("connecting to the servers");
+            session.check_interrupt()?;
+            let why = match self.call_all(session) {
+                Ok(link) => return Ok(link),
+                Err(Failed::Now(why)) => why,
+                Err(Failed::Forever(why)) => bail!("the servers at {endpoint} refuse this worker: {why}"),
+            };
+            if begin.elapsed() > self.wait {
+                bail!(
+                    "the servers at {endpoint} (strategy.coordinator, --coordinator) have not been reached for {} s \
+                     (comm.init_timeout_seconds): {why}",
+                    self.wait.as_secs_f64()
+                );
+            }
+            thread::sleep(RETRY);
+        }
+    }
+
+    fn call_all(&self, session: &Session) -> Result<ServerLink, Failed> {
+        let now = |error: &dyn std::fmt::Display| Failed::Now(error.to_string());
+        let mut first = Channel::connect(&self.endpoint, &self.token, CALL)?;
+        let address = first.local_ip().ok_or_else(|| now(&"the connection has no address"))?;
+        let listener = TcpListener::bind((address, 0)).map_err(|error| now(&error))?;
+        let endpoint = listener.local_addr().map_err(|error| now(&error))?.to_string();
+        let call = Call {
+            version: VERSION,
+            worker: self.worker,
+            configuration: self.configuration.clone(),
+            connection: incarnation(),
+            endpoint: endpoint.clone(),
+        };
+        let ports = ask(&mut first, &call)?;
+        if ports.len() != self.servers {
+            return Err(Failed::Forever(format!(
+                "there are {} of them, and strategy.servers (--servers) is {} here",
+                ports.len(),
+                self.servers
+            )));
+        }
+        let host = self.endpoint.rsplit_once(':').map_or(&*self.endpoint, |(host, _)| host);
+        for port in &ports[1..] {
+            ask(&mut Channel::connect(&format!("{host}:{port}"), &self.token, CALL)?, &call)?;
+        }
+        let ranks = 1 + self.servers;
+        let join = outer_join(&session.settings.comm, self.token.clone(), FORMING);
+        let join = Join { rank: 0, world_size: ranks, endpoint, listener: Some(listener), ..join };
+        let world = brigade_comm::join(join).map_err(|error| now(&error))?;
+        let mesh = Mesh::new(ranks, [(DP, ranks)]).map_err(|error| now(&error))?;
+        let groups = session.host_groups(world.group(), mesh).map_err(|error| now(&error))?;
+        Ok(ServerLink { group: groups.over(&[DP]), world })
+    }
+}
+
+/// Says who this worker is; gives the ports of all servers.
+fn ask(channel: &mut Channel, call: &Call) -> Result<Vec<u16>, Failed> {
+    send(channel, call)?;
+    match receive(channel)? {
+        Reply::Welcome { ports } => Ok(ports),
+        Reply::Refused { reason } => Err(Failed::Forever(reason)),
+    }
+}
