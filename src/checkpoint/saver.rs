@@ -389,7 +389,7 @@ pub(crate) fn refuse_checkpoints(storage: &dyn Storage) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "{} holds checkpoints of an earlier run; give another location, --resume to continue that run, or --overwrite to \
+        "{} holds checkpoints of an earlier run; give another location, --resume auto to continue that run, or --overwrite to \
          replace them",
         storage.location()
     )

@@ -129,7 +129,7 @@ pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
         None => return Ok(()),
     };
     bail!(
-        "--out {} holds {what}; give another folder, --resume to continue it, or --overwrite to replace it",
+        "--out {} holds {what}; give another folder, --resume auto to continue it, or --overwrite to replace it",
         dir.display()
     )
 }

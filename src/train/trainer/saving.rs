@@ -136,7 +136,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             let why = "the run was preempted and could not save a checkpoint";
             return Err(AgreedError(why.into()).into());
         }
-        self.note(&format!("preempted after step {step}, which is saved; --resume continues from there"));
+        self.note(&format!(
+            "preempted after step {step}, which is saved; --resume auto continues from there"
+        ));
         self.reporter.iter_mut().try_for_each(|reporter| reporter.event(RunEvent::Preempted))?;
         self.finish_reports(&[])
     }

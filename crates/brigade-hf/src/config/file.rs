@@ -141,6 +141,11 @@ impl ConfigFile {
 }
 
 impl GenerationConfig {
+    /// Of a model that begins here, with these special tokens.
+    pub fn of_tokens(tokens: SpecialTokens) -> Self {
+        Self { tokens, ..Self::default() }
+    }
+
     /// Reads a file, if it is there.
     fn read(path: &Path) -> Result<Option<Self>, HfError> {
         let Some(object) = read_object(path)? else { return Ok(None) };

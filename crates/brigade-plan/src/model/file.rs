@@ -44,6 +44,38 @@ struct Data {
     tokenizer: String,
 }
 
+/// The fields of `[model]`: those of training, and those that only a plan knows.
+const FIELDS: [&str; 16] = [
+    "path",
+    "pretrained",
+    "resize_embeddings",
+    "config",
+    "name",
+    "vocabulary",
+    "sequence_length",
+    "width",
+    "layers",
+    "heads",
+    "tied_head",
+    "activation",
+    "dropout",
+    "kv_heads",
+    "intermediate",
+    "gated",
+];
+
+/// A field of `[model]` that there is not, with the nearest that there is.
+fn unknown_field(table: &toml::Table) -> Option<String> {
+    let unknown = table.get("model")?.as_table()?.keys().find(|key| !FIELDS.contains(&key.as_str()))?;
+    let near = |field: &&&str| strsim::damerau_levenshtein(field, unknown);
+    let nearest = FIELDS.iter().min_by_key(near).filter(|field| near(field) <= 3);
+    let hint = match nearest {
+        Some(field) => format!("did you mean `model.{field}`?"),
+        None => format!("`model` has {}", FIELDS.join(", ")),
+    };
+    Some(format!("there is no setting `model.{unknown}`; {hint}"))
+}
+
 impl ModelShape {
     /// Reads a folder with a `config.json`, such a file itself, or a TOML with a `[model]`.
     ///
@@ -88,10 +120,13 @@ impl ModelShape {
 
     fn from_toml(path: &Path, text: &str) -> Result<Self, ModelError> {
         let file = path.display().to_string();
-        let described: Described = toml::from_str(text).map_err(|error| ModelError::File {
-            file: file.clone(),
-            problem: error.to_string().trim().to_owned(),
-        })?;
+        let problem = |problem: String| ModelError::File { file: file.clone(), problem };
+        let syntax = |error: toml::de::Error| problem(error.to_string().trim().to_owned());
+        let table: toml::Table = text.parse().map_err(syntax)?;
+        if let Some(unknown) = unknown_field(&table) {
+            return Err(problem(unknown));
+        }
+        let described: Described = toml::from_str(text).map_err(syntax)?;
         let Section {
             path: folder,
             config,

@@ -16,17 +16,17 @@ impl ModelShape {
             Config::Decoder(decoder) => decoder_shape(name, decoder),
             Config::Encoder(encoder) => encoder_shape(name, encoder),
         };
-        let [mut before, mut first, mut after] = [0; 3];
+        let [mut before, mut first, mut after] = [0u64; 3];
         let mut in_layers = false;
         for (tensor, sizes) in config.tensors(task) {
             let elements = sizes.iter().fold(1u64, |product, size| product.saturating_mul(*size as u64));
             match layer_of(&tensor) {
                 Some(layer) => {
                     in_layers = true;
-                    first += if layer == 0 { elements } else { 0 };
+                    first = if layer == 0 { first.saturating_add(elements) } else { first };
                 }
-                None if in_layers => after += elements,
-                None => before += elements,
+                None if in_layers => after = after.saturating_add(elements),
+                None => before = before.saturating_add(elements),
             }
         }
         Self { embedding_parameters: before, layer_parameters: first, head_parameters: after, ..shape }

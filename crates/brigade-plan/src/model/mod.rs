@@ -69,6 +69,9 @@ pub enum ModelError {
 /// The most that a size may be.
 const MOST: usize = 1 << 31;
 
+/// The most parameters that a model may have: a thousand times those of the largest, and few enough to count bytes with.
+const MOST_PARAMETERS: u128 = 1 << 50;
+
 impl ModelShape {
     /// A decoder of Llama's form, whose matrices have no biases.
     ///
@@ -215,6 +218,12 @@ impl ModelShape {
             if !(1..MOST).contains(&value) {
                 return Err(wrong(file, field, value, &format!("a whole number from 1 to {}", MOST - 1)));
             }
+        }
+        let [before, layer, after] =
+            [self.embedding_parameters, self.layer_parameters, self.head_parameters].map(u128::from);
+        let parameters = before + layer * self.layers() as u128 + after;
+        if parameters > MOST_PARAMETERS {
+            return Err(wrong(file, "parameters", parameters, &format!("at most {MOST_PARAMETERS}")));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(wrong(

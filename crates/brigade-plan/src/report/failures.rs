@@ -48,7 +48,9 @@ pub fn failures(
     // Training waits only while the state is copied to the host's memory.
     let save = checkpoint_bytes / cluster.devices() as f64 / cluster.host_bandwidth;
     let usual = Failures { mtbf, save, restart: RESTART };
-    let best = interval.unwrap_or_else(|| usual.daly().max(write));
+    // Whole steps, as `--checkpoint-every` counts them.
+    let in_steps = |seconds: f64| (seconds / evaluation.seconds).round().max(1.0);
+    let best = interval.unwrap_or_else(|| in_steps(usual.daly().max(write)) * evaluation.seconds);
     // A checkpoint waits until the one before it is written.
     let failures = Failures { save: save + (write - best).max(0.0), ..usual };
     Some(FailureReport {
@@ -56,7 +58,7 @@ pub fn failures(
         checkpoint_bytes,
         write,
         interval: best,
-        steps: (best / evaluation.seconds).round().max(1.0) as u64,
+        steps: in_steps(best) as u64,
         young: usual.young(),
         work: (best + failures.save) / 2.0,
         lost: failures.lost(best),

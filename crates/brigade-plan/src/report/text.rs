@@ -4,6 +4,23 @@ use super::{billions, command, count, failures, seconds};
 use crate::columns::{aligned, bytes, counted};
 use crate::search::{Evaluation, Plan, Workload};
 
+/// The most ranks of a run.
+const MOST_RANKS: usize = 1024;
+
+/// Why training would refuse what was planned.
+fn notes(workload: &Workload) -> Vec<String> {
+    let (ranks, most) = (workload.cluster.devices(), workload.model.most_positions);
+    let ranks = (ranks > MOST_RANKS)
+        .then(|| format!("a run has at most {MOST_RANKS} ranks today; this is what {ranks} would do"));
+    let positions = (most > 0 && workload.sequence_length > most).then(|| {
+        format!(
+            "the model has {most} positions, so training refuses sequences of {} tokens",
+            workload.sequence_length
+        )
+    });
+    ranks.into_iter().chain(positions).collect()
+}
+
 /// A plan for people. `model` is what the command of the best configuration names.
 pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
     let mut text = heading(workload, plan);
@@ -28,6 +45,7 @@ pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
         if let Some(report) = failures(workload, best, None) {
             text.push_str(&format!("  {}\n", report.text()));
         }
+        notes(workload).iter().for_each(|note| text.push_str(&format!("  note    {note}\n")));
     }
     if let Some(tensor) = plan.tensor_parallel.first() {
         let brings = match plan.best.first() {
@@ -102,7 +120,7 @@ fn memory(parts: &crate::memory::MemoryParts) -> String {
 }
 
 /// Memory and time by part.
-pub(super) fn details(workload: &Workload, evaluation: &Evaluation) -> String {
+pub fn details(workload: &Workload, evaluation: &Evaluation) -> String {
     let parts = evaluation.parts.parts();
     let share = |part: f64| 100.0 * part / evaluation.seconds;
     let time: Vec<String> = parts

@@ -40,7 +40,7 @@ pub struct Alone {
     pub change: Option<String>,
 }
 
-/// Looks for more nodes, shorter sequences or tensor parallelism with which something fits.
+/// Looks for a smaller batch, more nodes, shorter sequences or tensor parallelism with which something fits.
 pub(super) fn advise(
     workload: &Workload,
     axes: &Axes,
@@ -53,6 +53,14 @@ pub(super) fn advise(
     let fits = |other: &Workload| -> Option<Candidate> {
         Found::collect(&Evaluator::new(other), other, &axes).ok()?.fitting.first().copied()
     };
+    let smaller = std::iter::successors(Some(workload.global_batch / 2), |batch| Some(batch / 2));
+    for batch in smaller.take_while(|batch| *batch >= 1) {
+        let other = Workload { global_batch: batch, ..workload.clone() };
+        if let Some(candidate) = fits(&other) {
+            changes.push(format!("a global batch of {}: {}", counted(batch, "sequence"), candidate.label()));
+            break;
+        }
+    }
     for times in [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128] {
         let mut other = workload.clone();
         other.cluster.nodes *= times;

@@ -1,7 +1,8 @@
 //! Which values of each axis are searched.
 
 use super::candidate::Candidate;
-use super::workload::Workload;
+use super::workload::{PlanError, Workload};
+use crate::columns::counted;
 use crate::schedule::PipelineScheduleKind;
 use crate::unshard::ReshardPolicy;
 
@@ -55,6 +56,19 @@ impl Default for Axes {
             recompute: Vec::new(),
             offload: true,
         }
+    }
+}
+
+impl Axes {
+    /// Why no mesh of these ranks has an axis as asked for: none of its sizes divides them.
+    pub(super) fn not_a_divisor(&self, ranks: usize) -> Option<PlanError> {
+        let axes = [("--pp", &self.pp), ("--tp", &self.tp), ("--replicate", &self.replicate)];
+        let (option, sizes) = axes.into_iter().find(|(_, sizes)| {
+            !sizes.is_empty() && sizes.iter().all(|size| *size == 0 || !ranks.is_multiple_of(*size))
+        })?;
+        let possible: Vec<String> = divisors(ranks).iter().map(usize::to_string).collect();
+        let allowed = format!("it must divide the {}: {}", counted(ranks, "rank"), possible.join(", "));
+        Some(PlanError::new(option, sizes[0], allowed))
     }
 }
 

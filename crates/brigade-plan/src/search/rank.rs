@@ -202,6 +202,9 @@ fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
         );
         return PlanError::Nothing(format!("{} cannot be combined with {text}", axes.asked()));
     }
+    if let Some(impossible) = axes.not_a_divisor(ranks) {
+        return impossible;
+    }
     let most = workload.model.blocks();
     // The smallest number of data-parallel ranks that a mesh of these ranks can have.
     let least = super::axes::divisors(ranks)

@@ -154,9 +154,16 @@ impl<'a> Network<'a> {
                 let between = (nodes - 1.0) * inter.latency + (nodes - 1.0) / nodes * (bytes / k) / outside;
                 passes * (within + between)
             }
-            Algorithm::Flat => passes * (self.latency(ranks) + (n - 1.0) / n * bytes / ring),
+            Algorithm::Flat => {
+                // What goes to ranks of other nodes goes there once for each, over the link of the one that sends.
+                let (near, far) = ((k - 1.0) / n * bytes / inside, (n - k) / n * bytes / outside);
+                passes * (self.latency(ranks) + near.max(far))
+            }
             Algorithm::Halving => {
-                passes * (n.log2().ceil() * self.latency(ranks) + (n - 1.0) / n * bytes / ring)
+                // Neighbours come first, so that only what a node's ranks have summed leaves it.
+                let within = (k - 1.0) / k * bytes / inside;
+                let between = (nodes - 1.0) / nodes * (bytes / k) / outside;
+                passes * (n.log2().ceil() * self.latency(ranks) + within + between)
             }
             _ => passes * ((n - 1.0) * self.latency(ranks) + (n - 1.0) / n * bytes / ring),
         }

@@ -3,19 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use brigade::core::{Float, Zero};
-use brigade::plan::ReshardPolicy;
-use brigade::plan::cluster::{Cluster, Dtype};
-use brigade::plan::memory::Accounting;
+use brigade::CONFIG_FILE;
+use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
-use brigade::plan::search::{Calibrated, Candidate, MeasuredStep, Workload, calibrate};
+use brigade::plan::search::{Calibrated, MeasuredStep, calibrate};
 use brigade::report::{RunEvent, counted};
-use brigade::{CONFIG_FILE, ZeroSettings};
 use brigade_runs::Run;
 use brigade_runs::scaling::Profile;
 
 use super::calibrate::{cluster_file, keep, machine_memory, this_machine};
-use super::parse;
+use super::configured::{candidate, workload};
 use crate::config::Config;
 use crate::output::print;
 
@@ -43,8 +40,13 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     ensure!(config.is_file(), "{} is missing; it says what the run computed", config.display());
     let config = Config::read(&[config.as_path()], &[])?;
     let cluster = cluster(&run, profile.ranks, given)?;
-    let workload = workload(dir, &config, cluster)?;
-    let candidate = candidate(&run, &config)?;
+    // A run's own config.json is there when it has ended; its configuration may name a folder that is elsewhere by now.
+    let described = dir.join("config.json");
+    let file = if described.is_file() { described } else { dir.join(CONFIG_FILE) };
+    let workload = workload(&config, ModelShape::read(&file)?, cluster)?;
+    let mesh = run.mesh();
+    let axis = |name: &str| mesh.iter().find(|(axis, _)| axis == name).map_or(1, |(_, size)| *size);
+    let candidate = candidate(&config.settings, axis)?;
     let found = calibrate(&workload, &candidate, &measured(&profile))
         .with_context(|| format!("--calibrate-from {}", dir.display()))?;
     let text = format!(
@@ -135,50 +137,4 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
     );
     cluster.measured = None;
     Ok(cluster)
-}
-
-fn workload(dir: &Path, config: &Config, cluster: Cluster) -> anyhow::Result<Workload> {
-    // A run's own config.json is there when it has ended; its configuration may name a folder that is elsewhere by now.
-    let described = dir.join("config.json");
-    let file = if described.is_file() { described } else { dir.join(CONFIG_FILE) };
-    let shape = ModelShape::read(&file)?;
-    let (train, compute) = (&config.settings.train, &config.settings.compute);
-    let length = config.model.shape.sequence_length;
-    let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
-    workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
-    workload.accounting = Accounting::brigade(workload.dtype, 8);
-    workload.reduce_bytes = if compute.reduce_dtype == Float::F32 { 4.0 } else { 2.0 };
-    workload.check()?;
-    Ok(workload)
-}
-
-/// The configuration of the run.
-fn candidate(run: &Run, config: &Config) -> anyhow::Result<Candidate> {
-    let mesh = run.mesh();
-    let axis = |name: &str| mesh.iter().find(|(axis, _)| axis == name).map_or(1, |(_, size)| *size);
-    let (pp, replicate) = (axis("pp"), axis("replicate"));
-    let (settings, dp) = (&config.settings, axis("dp") * replicate);
-    let ZeroSettings { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, .. } =
-        settings.zero.clone();
-    let zero = Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every };
-    let micro_batch = settings.train.micro_batch_size;
-    let micro_batches = settings.train.global_batch_size / (dp * micro_batch).max(1);
-    let recompute_every = parse::recompute(&settings.compute.recompute).map_err(|allowed| {
-        anyhow::anyhow!("compute.recompute = {}: {allowed}", settings.compute.recompute)
-    })?;
-    Ok(Candidate {
-        tp: axis("tp"),
-        pp,
-        dp,
-        replicate,
-        zero: if dp / replicate > 1 { stage } else { 0 },
-        schedule: settings.pipeline.schedule,
-        chunks: settings.pipeline.chunks,
-        micro_batch,
-        micro_batches: micro_batches.max(1),
-        recompute_every,
-        reshard: if stage == 3 { zero.reshard_policy(pp) } else { ReshardPolicy::AfterUseUnlessNext },
-        reduce_each_micro_batch: stage < 2 || zero.reduces_each_micro_batch(),
-        offload: settings.zero.offload_optimizer,
-    })
 }

@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod calibrate_from;
+pub mod configured;
 mod parse;
 mod schedule;
 mod strategies;

@@ -22,6 +22,9 @@ use crate::output::print;
 /// Tokens per sequence unless the flag or the model says fewer.
 const SEQUENCE_LENGTH: usize = 4096;
 
+/// More optimizer state per parameter than any optimizer has.
+const MOST_OPTIMIZER_BYTES: u64 = 1024;
+
 #[derive(Debug, Args)]
 pub struct StrategyArgs {
     /// Model: a folder or a config.json as Hugging Face's libraries write it, organization/name on the hub, or a TOML file with a section [model].
@@ -186,6 +189,11 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
     let sequences = args.global_batch_size.unwrap_or(tokens.div_ceil(sequence_length.max(1)));
     let mut workload = Workload::new(model, cluster, sequence_length, sequences);
     workload.dtype = args.dtype.unwrap_or(workload.dtype);
+    if args.optimizer_bytes > MOST_OPTIMIZER_BYTES {
+        let allowed = format!("it must be at most {MOST_OPTIMIZER_BYTES}");
+        let (option, given) = ("--optimizer-bytes", args.optimizer_bytes.to_string());
+        return Err(PlanError::Setting { option, given, allowed }.into());
+    }
     let accounting = Accounting::named(&args.accounting, workload.dtype, args.optimizer_bytes);
     workload.accounting = accounting.ok_or_else(|| PlanError::Setting {
         option: "--accounting",

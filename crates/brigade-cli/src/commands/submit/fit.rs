@@ -1,50 +1,105 @@
-//! Whether a model fits into the GPUs of a job, and how long it trains there.
+//! Whether a command fits into the GPUs of a job, and how long it trains there.
 
 use anyhow::Context;
 use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
-use brigade::plan::report::render;
-use brigade::plan::search::{Axes, Workload, plan};
+use brigade::plan::report::{details, render};
+use brigade::plan::search::{Axes, Evaluator, Workload, plan};
 use brigade::report::counted;
+use brigade::{ComputeType, RunPlan, StrategyName};
 use brigade_submit::{GpuKind, Job};
 
+use crate::commands::plan::configured::{candidate, workload};
 use crate::commands::train::TrainArgs;
 use crate::config::Config;
 
 /// How many configurations are shown.
 const SHOWN: usize = 3;
 
-/// What the planner says about the command on these GPUs, and whether any configuration fits, as far as is known here. `price` is that of a GPU for
-/// an hour.
-pub fn fit(args: &TrainArgs, job: &Job, kind: &GpuKind, price: Option<f64>) -> (String, bool) {
-    planned(args, job, kind, price).unwrap_or_else(|error| (format!("no plan: {error:#}\n"), true))
+/// What is known about a command before it is submitted.
+#[derive(Default)]
+pub struct Fit {
+    /// What the planner says.
+    pub text: String,
+    /// Why the command would end before it trains.
+    pub missing: Vec<String>,
 }
 
+/// What the planner says about the command on these GPUs, and why training would refuse it or run out of memory, as far as is known here. `price` is
+/// that of a GPU for an hour.
+pub fn fit(args: &TrainArgs, job: &Job, kind: &GpuKind, price: Option<f64>) -> Fit {
+    let unknown = |error: anyhow::Error| Fit { text: format!("no plan: {error:#}\n"), ..Fit::default() };
+    let refused = |error: anyhow::Error| vec![format!("a command that training takes: {error:#}")];
+    // A file that only the nodes have cannot be looked at.
+    if let Some(file) = args.standard.config.as_ref().filter(|file| !file.exists()) {
+        return unknown(anyhow::anyhow!("--config {} is not on this machine", file.display()));
+    }
+    let config = match args.configured() {
+        Ok(config) => config,
+        Err(error) => return Fit { missing: refused(error), ..Fit::default() },
+    };
+    let (settings, ranks) = (&config.settings, job.nodes * job.gpus);
+    let run = (!args.is_planned()).then(|| settings.plan(ranks, config.model.shape.sequence_length));
+    let (run, missing) = match run.transpose() {
+        Ok(run) => (run, Vec::new()),
+        Err(error) => (None, refused(error.into())),
+    };
+    let mut fit = planned(&config, run.as_ref(), job, kind, price).unwrap_or_else(unknown);
+    fit.missing.splice(0..0, missing);
+    fit
+}
+
+/// `run`: the command's own mesh, if it has one.
 fn planned(
-    args: &TrainArgs,
+    config: &Config,
+    run: Option<&RunPlan>,
     job: &Job,
     kind: &GpuKind,
     price: Option<f64>,
-) -> anyhow::Result<(String, bool)> {
-    let config = args.configured()?;
-    let (model, name) = model(&config)?;
+) -> anyhow::Result<Fit> {
+    let (model, name) = model(config)?;
     let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
-    let train = &config.settings.train;
+    let (settings, train) = (&config.settings, &config.settings.train);
     let length = config.model.shape.sequence_length;
-    let workload = Workload::new(model, cluster, length, train.global_batch_size);
+    let workload = match settings.compute.dtype {
+        ComputeType::Auto => Workload::new(model, cluster, length, train.global_batch_size),
+        _ => workload(config, model, cluster)?,
+    };
     let plan = plan(&workload, &Axes::default(), SHOWN)?;
-    let mut text = render(&workload, &plan, &name);
-    if let Some(best) = plan.best.first().filter(|_| train.steps > 0) {
-        let hours = best.seconds * train.steps as f64 / 3600.0;
-        let gpu_hours = hours * (job.nodes * job.gpus) as f64;
-        text.push_str(&format!(
-            "{}: {hours:.1} hours with the first plan, {gpu_hours:.0} GPU hours\n",
-            counted(train.steps as usize, "step")
-        ));
-        text.push_str(&cost(gpu_hours, price));
+    let mut fit = Fit { text: render(&workload, &plan, &name), ..Fit::default() };
+    // Other strategies need other memory, which the planner does not know.
+    let own = match run.filter(|_| settings.strategy.name == StrategyName::Sync) {
+        Some(run) => {
+            Some(Evaluator::new(&workload).evaluate(&candidate(settings, |axis| run.mesh.size(axis))?)?)
+        }
+        None => None,
+    };
+    let chosen = own.as_ref().or(plan.best.first());
+    if let Some(own) = &own {
+        fit.text.push_str(&format!("\nThe command as it is, {}:\n", own.candidate.label()));
+        fit.text.push_str(&details(&workload, own));
+        let lacking = own.memory.total().saturating_sub(workload.cluster.usable_memory());
+        if lacking > 0 {
+            let lacking = lacking as f64 / f64::from(1 << 30);
+            fit.missing.push(format!(
+                "{lacking:.1} GiB of memory on each rank of its fullest stage, for the command as it is; the plans above fit"
+            ));
+        }
     }
-    let fits = !plan.best.is_empty();
-    Ok((text, fits))
+    if plan.best.is_empty() && fit.missing.is_empty() {
+        fit.missing.push("a configuration that fits".into());
+    }
+    if let Some(chosen) = chosen.filter(|_| train.steps > 0) {
+        let hours = chosen.seconds * train.steps as f64 / 3600.0;
+        let gpu_hours = hours * (job.nodes * job.gpus) as f64;
+        fit.text.push_str(&format!(
+            "{}: {hours:.1} hours {}, {gpu_hours:.0} GPU hours\n",
+            counted(train.steps as usize, "step"),
+            if own.is_some() { "as it is" } else { "with the first plan" }
+        ));
+        fit.text.push_str(&cost(gpu_hours, price));
+    }
+    Ok(fit)
 }
 
 /// Of the time of training alone: waiting, saving and restarts are paid for, too.

@@ -22,6 +22,7 @@ use clap::{Args, FromArgMatches};
 
 use super::train::TrainArgs;
 use crate::output::print;
+use fit::Fit;
 use target::{Place, SystemName, TargetArgs};
 
 pub const EXAMPLES: &str = "\
@@ -205,12 +206,14 @@ fn dry_run(args: &SubmitArgs, job: &Job, place: &Place, buckets: &Buckets) -> an
     }
     text.push_str(&place.how(job));
     let train = train_args(job).map_err(UsageError)?;
-    let (plan, fits) = match (&train, args.gpu_kind) {
+    let fit = match (&train, args.gpu_kind) {
         (Some(train), Some(kind)) => fit::fit(train, job, kind, args.price_per_gpu_hour),
-        _ => ("no plan: it is for brigade train, and for a --gpu-kind\n".into(), true),
+        _ => {
+            Fit { text: "no plan: it is for brigade train, and for a --gpu-kind\n".into(), ..Fit::default() }
+        }
     };
-    text.push_str(&format!("\n{plan}"));
-    let mut missing: Vec<String> = buckets.missing.clone();
+    text.push_str(&format!("\n{}", fit.text));
+    let mut missing: Vec<String> = [&fit.missing[..], &buckets.missing].concat();
     match missing_program(place.program()) {
         Some(program) => missing.push(program.to_string()),
         None => match asked(job, place)? {
@@ -226,7 +229,7 @@ fn dry_run(args: &SubmitArgs, job: &Job, place: &Place, buckets: &Buckets) -> an
         .for_each(|line| text.push_str(&format!("not checked: {line}\n")));
     buckets.unknown.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     print(&text)?;
-    Ok(ExitCode::from(if fits && missing.is_empty() { exit::DONE } else { exit::FAILED }))
+    Ok(ExitCode::from(if missing.is_empty() { exit::DONE } else { exit::FAILED }))
 }
 
 /// Whether the system has checked the job, or why it refuses it.

@@ -11,8 +11,8 @@ use brigade::data::Tokenizer;
 use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Chosen, Dataset, Mixed, Program, Role, StandardFlags,
-    TextTask, Training, UsageError, parse_whole_number,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Chosen, Dataset, MicroBatchSize, Mixed, Program, Role,
+    StandardFlags, TextTask, Training, UsageError, parse_whole_number,
 };
 use brigade_hf::config::{GenerationConfig, SpecialTokens};
 use brigade_hf::{ConfigFile, Task};
@@ -70,6 +70,11 @@ impl TrainArgs {
     fn name(&self) -> String {
         let file = self.standard.config.as_deref().and_then(|path| path.file_stem());
         file.map_or("gpt-tiny".into(), |stem| stem.to_string_lossy().into_owned())
+    }
+
+    /// Whether the mesh or the size of micro-batches is only chosen when the run begins.
+    pub fn is_planned(&self) -> bool {
+        self.mesh.is_some() || self.standard.micro_batch_size == Some(MicroBatchSize::Auto)
     }
 
     /// The settings from files and flags, before anything that they name is opened.
@@ -226,8 +231,7 @@ fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> ConfigFil
     if let brigade_hf::Config::Decoder(config) = &mut file.config {
         let end = tokenizer.end_of_text();
         config.tokens = SpecialTokens { bos: Some(end), eos: vec![end], pad: None };
-        file.generation =
-            Some(GenerationConfig { tokens: config.tokens.clone(), ..GenerationConfig::default() });
+        file.generation = Some(GenerationConfig::of_tokens(config.tokens.clone()));
     }
     file
 }

@@ -49,7 +49,7 @@ fn a_rank_that_gets_a_signal_in_its_first_moment_leaves_in_order() {
         assert!(send(rank, Signal::TERM));
         let done = running.wait();
         assert_eq!(done.code, Some(75), "rank {victim}: {}", done.err);
-        assert!(done.err.contains("which is saved; --resume continues from there"), "{}", done.err);
+        assert!(done.err.contains("which is saved; --resume auto continues from there"), "{}", done.err);
         none_left_in(&place.path(""));
     }
 }

@@ -97,7 +97,7 @@ fn dry_run(place: &Place, line: &str) -> Done {
 fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     let place = Place::new();
     let job = "--to jobset --nodes 2 --gpus 8 --gpu-kind h100-80gb --image ghcr.io/me/brigade:1 --volume data:/data";
-    let large = "--set model.sequence_length=2048 --set model.width=4096 --set model.layers=32 --set model.heads=32 --global-batch-size 64";
+    let large = "--set model.sequence_length=2048 --set model.width=4096 --set model.layers=32 --set model.heads=32 --global-batch-size 64 --zero 3";
     program(&place, "kubectl", "echo created by the server \"$@\"");
     let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
     assert_eq!(done.code, Some(0), "{}", done.err);
@@ -105,7 +105,8 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
         "# jobset.json",
         "\"JobSet\"",
         "2x8xH100-80GB: 2 nodes of 8 H100-80GB",
-        "hours with the first plan",
+        "The command as it is, pp 1 dp 16 zero 3",
+        "hours as it is",
         "cost: give the price that you pay with --price-per-gpu-hour",
         "submit:  kubectl create -f jobset.json",
         "kubectl would take the job",
@@ -126,7 +127,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
         let rest = done.out.split_once(after).unwrap_or_else(|| panic!("{after}: {}", done.out)).1;
         rest.split_whitespace().next().unwrap().parse::<f64>().unwrap()
     };
-    let (hours, cost) = (number("with the first plan, "), number("\ncost: "));
+    let (hours, cost) = (number("hours as it is, "), number("\ncost: "));
     assert!(hours > 10.0 && (cost - 2.5 * hours).abs() <= 2.5 * 0.51, "{hours} GPU hours, {cost}");
     for price in ["-1", "much", "inf"] {
         let done = dry_run(&place, &format!("--price-per-gpu-hour {price} {large_job}"));
@@ -137,6 +138,19 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
             "{price}: {}",
             done.err
         );
+    }
+    // What training would refuse, or what would not fit into a GPU, is missing.
+    for (flags, said) in [
+        (
+            "--zero 0",
+            "of memory on each rank of its fullest stage, for the command as it is; the plans above fit",
+        ),
+        ("--pp 3", "missing: a command that training takes: mesh.pp (--pp) = 3"),
+        ("--micro-batch-size 3", "missing: a command that training takes: train.global_batch_size"),
+        ("--set train.stepz=5", "missing: a command that training takes: --set train.stepz=5"),
+    ] {
+        let done = dry_run(&place, &format!("{large_job} {flags}"));
+        assert!(done.code == Some(1) && done.out.contains(said), "{flags}: {}", done.out);
     }
     let small = job.replace("--nodes 2 --gpus 8 --gpu-kind h100-80gb", "--nodes 1 --gpus 1 --gpu-kind l4");
     let done = dry_run(
