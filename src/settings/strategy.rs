@@ -5,7 +5,7 @@ use std::sync::Arc;
 use brigade_core::compress::Method;
 use brigade_core::plan::OuterSteps;
 use brigade_core::{
-    Compressed, DP, Float, LocalUpdates, Mesh, OuterOptimizer, PP, Strategy, Synchronous, WORKERS,
+    Compressed, DP, LocalUpdates, Mesh, OuterDtype, OuterOptimizer, PP, Strategy, Synchronous, WORKERS,
 };
 use brigade_kernels::SgdConfig;
 use brigade_report::counted;
@@ -57,8 +57,9 @@ pub struct StrategySettings {
     pub outer_momentum: f64,
     /// DiLoCo: whether the momentum is Nesterov's.
     pub outer_nesterov: bool,
-    /// DiLoCo: `f32` or `bf16`: the number type in which outer gradients are summed over the workers.
-    pub outer_dtype: Float,
+    /// DiLoCo: `f32`, `bf16` or `int8` (in blocks of 256 with a scale each): the number type in which outer gradients travel between
+    /// workers.
+    pub outer_dtype: OuterDtype,
     /// `async-server`: how many ranks are servers, the last ones; the others are workers. 0: 1, or the number of `ps` tasks in
     /// `TF_CONFIG`.
     pub servers: usize,
@@ -82,7 +83,7 @@ impl Default for StrategySettings {
             outer_learning_rate: 0.7,
             outer_momentum: 0.9,
             outer_nesterov: true,
-            outer_dtype: Float::F32,
+            outer_dtype: OuterDtype::F32,
             servers: 0,
             staleness: 0,
             delay_compensation: 0.0,
@@ -151,7 +152,11 @@ impl StrategySettings {
                 self.outer_learning_rate,
                 if self.outer_nesterov { "Nesterov " } else { "" },
                 self.outer_momentum,
-                if self.outer_dtype == Float::Bf16 { "bf16" } else { "fp32" }
+                match self.outer_dtype {
+                    OuterDtype::F32 => "fp32",
+                    OuterDtype::Bf16 => "bf16",
+                    OuterDtype::Int8 => "fp32, sent as int8",
+                }
             ),
         };
         let each = match self.inner_steps {

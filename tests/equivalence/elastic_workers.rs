@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use brigade::checkpoints::{UnitMetadata, WriteItem};
 use brigade::core::{
-    BoxError, Collectives, Float, Groups, NamedTensor, SingleRankGroup, StateReader, StepReport, WORKERS,
-    Zero,
+    BoxError, Collectives, Groups, NamedTensor, OuterDtype, SingleRankGroup, StateReader, StepReport,
+    WORKERS, Zero,
 };
 
 use crate::local_updates::{averaging, diloco, rows, run};
@@ -19,7 +19,7 @@ fn step(
     (row, groups): (&Row, &Groups),
     engine: &mut Gpt,
     step: u64,
-    workers: &dyn Collectives,
+    workers: &Arc<dyn Collectives>,
 ) -> Option<StepReport> {
     engine.inner_step(row.batches(step, groups), RATE).unwrap();
     (step + 1).is_multiple_of(INNER_STEPS).then(|| {
@@ -38,7 +38,7 @@ fn weights(engine: &Gpt, groups: &Groups) -> Vec<NamedTensor> {
 #[test]
 fn workers_in_worlds_of_their_own_take_the_steps_of_workers_in_one() {
     let base = Row {
-        strategy: diloco(INNER_STEPS, Float::F32),
+        strategy: diloco(INNER_STEPS, OuterDtype::F32),
         steps: 4,
         dropout: 0.1,
         masked: true,
@@ -46,7 +46,7 @@ fn workers_in_worlds_of_their_own_take_the_steps_of_workers_in_one() {
         ..Row::default()
     };
     let averaged = Row { strategy: averaging(INNER_STEPS), tied: true, ..base.clone() };
-    let mixed = Row { strategy: diloco(INNER_STEPS, Float::Bf16), precision: MIXED, ..averaged.clone() };
+    let mixed = Row { strategy: diloco(INNER_STEPS, OuterDtype::Bf16), precision: MIXED, ..averaged.clone() };
     for row in [rows(&base), rows(&averaged), rows(&mixed)].concat() {
         let together = run(&row);
         let apart = on_mesh(&row.mesh(), |groups| {
@@ -54,7 +54,7 @@ fn workers_in_worlds_of_their_own_take_the_steps_of_workers_in_one() {
             let own = Row { worker: Some(workers.rank()), ..row.clone() };
             let mut engine = own.engine(inside.clone()).unwrap();
             let reports: Vec<StepReport> =
-                (0..row.steps).filter_map(|s| step((&row, &groups), &mut engine, s, &*workers)).collect();
+                (0..row.steps).filter_map(|s| step((&row, &groups), &mut engine, s, &workers)).collect();
             (reports, weights(&engine, &inside))
         });
         for (rank, (together, apart)) in together.iter().zip(&apart).enumerate() {
@@ -89,8 +89,12 @@ impl StateReader for Held {
 
 #[test]
 fn one_that_takes_over_anothers_state_continues_with_its_bits() {
-    let base =
-        Row { strategy: diloco(INNER_STEPS, Float::F32), micro_batches: 2, tied: true, ..Row::default() };
+    let base = Row {
+        strategy: diloco(INNER_STEPS, OuterDtype::F32),
+        micro_batches: 2,
+        tied: true,
+        ..Row::default()
+    };
     let meshes = [(1, 1, 0), (1, 2, 0), (1, 2, 1), (2, 1, 0), (2, 2, 3), (1, 4, 2), (2, 2, 1)];
     let alone: Arc<dyn Collectives> = Arc::new(SingleRankGroup);
     for (pp, dp, stage) in meshes {
@@ -98,12 +102,12 @@ fn one_that_takes_over_anothers_state_continues_with_its_bits() {
             let zero = Zero { stage, ..Zero::default() };
             let row = Row { pp, dp, zero, precision, offload, worker: Some(0), ..base.clone() };
             let go_on = |engine: &mut Gpt, groups: &Groups| {
-                (4..8).for_each(|s| drop(step((&row, groups), engine, s, &*alone)));
+                (4..8).for_each(|s| drop(step((&row, groups), engine, s, &alone)));
                 weights(engine, groups)
             };
             let ahead = on_mesh(&row.mesh(), |groups| {
                 let mut engine = row.engine(groups.clone()).unwrap();
-                (0..4).for_each(|s| drop(step((&row, &groups), &mut engine, s, &*alone)));
+                (0..4).for_each(|s| drop(step((&row, &groups), &mut engine, s, &alone)));
                 let held = engine.replica().unwrap();
                 (held, go_on(&mut engine, &groups))
             });

@@ -7,8 +7,8 @@ use brigade::core::plan::{
     Configuration, Footprint, OuterSteps, PipelineScheduleKind, StageFootprint, balanced,
 };
 use brigade::core::{
-    Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, HeapMeter, Memory, PP, Precision, Recompute,
-    ReduceEvery, ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
+    Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, HeapMeter, Memory, OuterDtype, PP, Precision,
+    Recompute, ReduceEvery, ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
 };
 use burn::nn::LinearConfig;
 use burn::tensor::Tensor;
@@ -175,7 +175,7 @@ fn with_several_steps_up_to_an_update() {
 #[test]
 fn with_workers_that_meet_in_outer_steps() {
     let steps = OuterSteps { workers: 2, inner_steps: 2, bytes: 4, state_bytes: 0 };
-    let dtypes = [(Float::F32, 4), (Float::Bf16, 2)];
+    let dtypes = [(OuterDtype::F32, 4), (OuterDtype::Bf16, 2), (OuterDtype::Int8, 1)];
     let outer = dtypes.map(|(dtype, bytes)| {
         (local_updates::diloco(2, dtype), OuterSteps { bytes, state_bytes: 8, ..steps })
     });

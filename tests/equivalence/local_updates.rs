@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use brigade::core::compress::{Codec, Quantizer, Rounding};
 use brigade::core::{
-    Error, Float, Groups, LocalUpdates, NamedTensor, NonFinite, OuterOptimizer, StepReport, Strategy,
+    Error, Groups, LocalUpdates, NamedTensor, NonFinite, OuterDtype, OuterOptimizer, StepReport, Strategy,
     Synchronous, Zero,
 };
 use brigade::kernels::SgdConfig;
@@ -24,7 +25,7 @@ pub fn averaging(inner_steps: u64) -> Arc<dyn Strategy> {
     Arc::new(LocalUpdates { inner_steps, outer: None })
 }
 
-pub fn diloco(inner_steps: u64, dtype: Float) -> Arc<dyn Strategy> {
+pub fn diloco(inner_steps: u64, dtype: OuterDtype) -> Arc<dyn Strategy> {
     let sgd = SgdConfig { momentum: Some(MOMENTUM), dampening: 0.0, nesterov: true, weight_decay: None };
     let learning_rate = f64::from(OUTER_RATE);
     let outer = OuterOptimizer { optimizer: sgd.build().into(), learning_rate, dtype };
@@ -54,8 +55,24 @@ fn zip(a: &Values, b: &Values, with: impl Fn(f32, f32) -> f32) -> Values {
     a.iter().map(of).collect()
 }
 
+/// What numbers become as 8-bit integers with a scale for each block.
+fn coded(values: &Values) -> Values {
+    let block = |block: &[f32]| {
+        let most = block.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+        let codec = Quantizer::int8(Rounding::Nearest, block.len().next_multiple_of(2));
+        let (mut code, mut back) = (vec![0; codec.bytes(block.len())], vec![0.0; block.len()]);
+        codec.encode(block, 0, &mut code);
+        codec.decode(&code, 0, &mut back);
+        let step = most / 127.0;
+        assert!(block.iter().zip(&back).all(|(value, back)| (value - back).abs() <= 0.501 * step));
+        back
+    };
+    values.iter().map(|(unit, values)| (unit.clone(), values.chunks(256).flat_map(block).collect())).collect()
+}
+
 /// The outer steps, in plain numbers.
 struct Outer {
+    is_coded: bool,
     values: Values,
     velocity: Option<Values>,
     averages: bool,
@@ -69,7 +86,13 @@ impl Outer {
         }
         let changes: Vec<Values> =
             workers.iter().map(|values| zip(&self.values, values, |before, after| before - after)).collect();
-        let gradient = zip(&changes[0], &changes[1], |a, b| (a + b) / 2.0);
+        let gradient = match self.is_coded {
+            false => zip(&changes[0], &changes[1], |a, b| (a + b) / 2.0),
+            true => {
+                let sum = coded(&zip(&coded(&changes[0]), &coded(&changes[1]), |a, b| a + b));
+                zip(&sum, &sum, |sum, _| sum / 2.0)
+            }
+        };
         let velocity = match &self.velocity {
             None => gradient.clone(),
             Some(old) => zip(&gradient, old, |gradient, old| gradient + old * MOMENTUM),
@@ -81,8 +104,17 @@ impl Outer {
     }
 }
 
+/// What workers do when they meet.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Averages,
+    Steps,
+    /// Outer gradients travel as 8-bit integers.
+    Coded,
+}
+
 /// The weights after `row`'s steps in one process, in which one engine after the other is a worker.
-fn one_after_another(row: &Row, inner_steps: u64, averages: bool) -> Vec<NamedTensor> {
+fn one_after_another(row: &Row, inner_steps: u64, kind: Kind) -> Vec<NamedTensor> {
     let one = Row {
         workers: 1,
         micro_batches: MICRO_BATCHES,
@@ -91,7 +123,9 @@ fn one_after_another(row: &Row, inner_steps: u64, averages: bool) -> Vec<NamedTe
     };
     let mut engines: Vec<Gpt> = (0..WORKERS).map(|_| one.engine(Groups::alone()).unwrap()).collect();
     let state = |engine: &Gpt| Saved::of(vec![snapshot(engine)]);
-    let mut outer = Outer { values: state(&engines[0]).parameters(), velocity: None, averages };
+    let (averages, is_coded) = (kind == Kind::Averages, kind == Kind::Coded);
+    let values = state(&engines[0]).parameters();
+    let mut outer = Outer { is_coded, values, velocity: None, averages };
     for step in 0..row.steps {
         for (worker, engine) in engines.iter_mut().enumerate() {
             let own = worker * MICRO_BATCHES..(worker + 1) * MICRO_BATCHES;
@@ -150,25 +184,35 @@ fn averaging_equals_one_process_that_runs_one_worker_after_another() {
     for (inner_steps, optimizer) in [(1, "sgd"), (3, "adamw")] {
         let base =
             Row { strategy: averaging(inner_steps), steps: 6, optimizer, masked: true, ..Row::default() };
-        let reference = one_after_another(&base, inner_steps, true);
+        let reference = one_after_another(&base, inner_steps, Kind::Averages);
         equal(&rows(&base), Some(&reference));
     }
 }
 
 #[test]
 fn an_outer_optimizer_equals_one_process_that_runs_one_worker_after_another() {
-    let base = Row { strategy: diloco(2, Float::F32), steps: 6, clipping: Some(0.3), ..Row::default() };
-    let reference = one_after_another(&base, 2, false);
+    let base = Row { strategy: diloco(2, OuterDtype::F32), steps: 6, clipping: Some(0.3), ..Row::default() };
+    let reference = one_after_another(&base, 2, Kind::Steps);
     equal(&rows(&base), Some(&reference));
     let tied = Row { tied: true, ..base };
-    let reference = one_after_another(&tied, 2, false);
+    let reference = one_after_another(&tied, 2, Kind::Steps);
+    equal(&rows(&tied), Some(&reference));
+}
+
+#[test]
+fn outer_gradients_in_int8_equal_one_process_that_codes_them_itself() {
+    let base = Row { strategy: diloco(2, OuterDtype::Int8), steps: 6, masked: true, ..Row::default() };
+    let reference = one_after_another(&base, 2, Kind::Coded);
+    equal(&rows(&base), Some(&reference));
+    let tied = Row { tied: true, offload: true, ..base };
+    let reference = one_after_another(&tied, 2, Kind::Coded);
     equal(&rows(&tied), Some(&reference));
 }
 
 #[test]
 fn no_mesh_inside_of_workers_changes_a_bit() {
     let base =
-        Row { strategy: diloco(2, Float::Bf16), steps: 4, dropout: 0.1, masked: true, ..Row::default() };
+        Row { strategy: diloco(2, OuterDtype::Bf16), steps: 4, dropout: 0.1, masked: true, ..Row::default() };
     equal(&rows(&base), None);
     let mixed = Row { precision: MIXED, offload: true, tied: true, ..base };
     equal(&rows(&mixed), None);
@@ -202,9 +246,12 @@ fn averaging_after_each_step_of_sgd_is_synchronous_training_up_to_rounding() {
 
 #[test]
 fn every_mesh_inside_of_workers_goes_on_from_every_other() {
-    for (strategy, tied) in
-        [(averaging(2), true), (diloco(1, Float::F32), false), (diloco(2, Float::Bf16), true)]
-    {
+    for (strategy, tied) in [
+        (averaging(2), true),
+        (diloco(1, OuterDtype::F32), false),
+        (diloco(2, OuterDtype::Bf16), true),
+        (diloco(2, OuterDtype::Int8), false),
+    ] {
         let rows = rows(&Row { strategy, tied, masked: true, ..Row::default() });
         every_row_goes_on_from_every_row(&[&rows[..1], &rows[2..5]].concat());
     }
@@ -224,7 +271,7 @@ fn saved_by(workers: usize, strategy: &Arc<dyn Strategy>) -> Saved {
 fn another_number_of_workers_goes_on_from_the_states_of_those_that_there_were() {
     let plain: Arc<dyn Strategy> = Arc::new(Synchronous::default());
     for (from, to, strategy) in
-        [(4, 2, averaging(2)), (2, 4, diloco(2, Float::F32)), (1, 2, diloco(2, Float::F32))]
+        [(4, 2, averaging(2)), (2, 4, diloco(2, OuterDtype::F32)), (1, 2, diloco(2, OuterDtype::F32))]
     {
         let saved = saved_by(from, if from == 1 { &plain } else { &strategy });
         let row = Row { workers: to, micro_batches: 1, strategy, ..Row::default() };

@@ -6,7 +6,7 @@ mod object_server;
 mod small_disk;
 mod store_server;
 
-pub use mpirun::{MpiRun, mpirun};
+pub use mpirun::{MpiRun, mpiexec, mpirun};
 pub use object_server::{Fault, ObjectServer, Request};
 #[cfg(target_os = "linux")]
 pub use small_disk::on_small_disk;

@@ -1,5 +1,6 @@
 //! Programs as the ranks of an MPI.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::process::{Command, ExitStatus, Stdio};
@@ -31,7 +32,23 @@ pub struct MpiRun {
 /// # Panics
 /// If there is no `mpirun`, or the deadline passes.
 pub fn mpirun(ranks: usize, program: &Command, deadline: Duration) -> MpiRun {
-    let mpirun = std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into());
+    start(launcher(), ranks, program, deadline)
+}
+
+/// The same by `mpiexec`, the name in MPI's standard: the one that is installed with that `mpirun`.
+///
+/// # Panics
+/// If there is no `mpiexec`, or the deadline passes.
+pub fn mpiexec(ranks: usize, program: &Command, deadline: Duration) -> MpiRun {
+    let name = launcher().into_string().expect("MPIRUN is text").replace("mpirun", "mpiexec");
+    start(name.into(), ranks, program, deadline)
+}
+
+fn launcher() -> OsString {
+    std::env::var_os("MPIRUN").unwrap_or_else(|| "mpirun".into())
+}
+
+fn start(mpirun: OsString, ranks: usize, program: &Command, deadline: Duration) -> MpiRun {
     let mut command = Command::new(&mpirun);
     command.arg("-n").arg(ranks.to_string()).arg(program.get_program()).args(program.get_args());
     command.envs(SETTINGS);

@@ -13,6 +13,7 @@ mod read;
 mod round;
 mod saving;
 mod separate;
+mod shares;
 mod step;
 
 use std::cell::Cell;

@@ -51,7 +51,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
                 continue;
             }
             let world = worker.meet(session, &meeting, &mut listeners);
-            let sums = world.and_then(|world| Ok(self.engine.outer_sums(&*world.workers())?));
+            let sums = world.and_then(|world| Ok(self.engine.outer_sums(&world.workers())?));
             if !all_agree(session, sums.is_ok())? {
                 worker.leave();
                 self.note_lost(&format!("step {step}: adding up over the workers"), sums.err());

@@ -1,14 +1,14 @@
 //! Rounds of servers whose workers are launches of their own, and the work of such a worker.
 
-use std::cell::{Cell, RefCell};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
-use brigade_core::{Activation, Batch, BoxError, Error, Share, StepReport};
+use brigade_core::{Activation, Collectives, Error, StepReport};
 use brigade_report::counted;
 
 use super::Trainer;
-use super::round::Failure;
+use super::shares::{Failure, ShareReader};
 use crate::train::servers::{RemoteServers, ServedWorkers};
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
@@ -49,11 +49,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Works for servers elsewhere to the end of the run. If they are lost, it waits for them to come back.
     pub(super) fn work_for_servers(&mut self) -> anyhow::Result<()> {
         let servers = self.works_for.take().context("this worker has no servers")?;
-        let (shares, mut lost) = (Cell::new(0), 0);
+        let (mut shares, mut lost) = (0, 0);
         loop {
             let link = servers.connect(self.session)?;
             self.note("connected to the servers");
-            let Err(error) = self.work_over(&link.group, &shares)? else {
+            let (computed, ended) = self.work_over(&link.group)?;
+            shares += computed;
+            let Err(error) = ended else {
                 link.leave();
                 break;
             };
@@ -64,50 +66,23 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         }
         self.works_for = Some(servers);
         self.progress.step = self.total_steps;
-        let shares = counted(shares.get(), "share");
-        self.note(&format!("the run is over: computed {shares} here; lost the servers {lost} times"));
+        let (shares, times) = (counted(shares, "share"), counted(lost, "time"));
+        self.note(&format!("the run is over: computed {shares} here; lost the servers {times}"));
         Ok(())
     }
 
-    /// Works over one connection; the inner error is of a connection that broke.
-    fn work_over(
-        &mut self,
-        group: &std::sync::Arc<dyn brigade_core::Collectives>,
-        shares: &Cell<usize>,
-    ) -> anyhow::Result<Result<(), Error>> {
+    /// Works over one connection; gives the number of shares, and the error of a connection that broke.
+    fn work_over(&mut self, group: &Arc<dyn Collectives>) -> anyhow::Result<(usize, Result<(), Error>)> {
         let session = self.session;
-        let (training, schedule, peak) = (&self.training, &self.schedule, session.plan.learning_rate);
-        let learning_rate = |step: u64| {
-            let own = training.update.learning_rate_factor(step - 1);
-            peak * own.unwrap_or_else(|| schedule.factor(step - 1))
-        };
-        let (sampler, data) = self
-            .sampler
-            .as_ref()
-            .zip(training.train.as_ref())
-            .context("this run has no data of its own (`Training::without_data`)")?;
-        let (count, device) = (session.plan.gradient_accumulation_steps, session.device());
-        let waited = RefCell::new(Duration::ZERO);
-        let read = |share: Share| -> anyhow::Result<Vec<Batch<I, T>>> {
-            session.go_on(share.step)?;
-            let (began, position) = (Instant::now(), share.step - 1 + share.ahead);
-            let micro_batch = |k: usize| {
-                let samples = sampler.global_micro_batch(position, share.number * count + k)?;
-                data.read(samples, &device, share.batch_seed(k, count))
-            };
-            let batches = (0..count).map(micro_batch).collect();
-            *waited.borrow_mut() += began.elapsed();
-            shares.set(shares.get() + 1);
-            batches
-        };
-        let failure = Failure::default();
-        let worked = self.engine.work_for(group, &learning_rate, &mut |share| {
-            read(share).map_err(|error| -> BoxError { failure.keep(error) })
+        let reader = ShareReader::new(session, &self.training, &self.schedule, self.sampler.as_ref())?;
+        let worked = self.engine.work_for(group, &|step| reader.learning_rate(step), &mut |share| {
+            reader.read(share, share.step - 1 + share.ahead)
         });
-        self.data_wait += waited.into_inner();
+        self.data_wait += reader.waited.get();
+        let shares = reader.count.get();
         match worked {
-            Err(error @ Error::Collective(_)) => Ok(Err(error)),
-            other => failure.or(other).map(Ok),
+            Err(error @ Error::Collective(_)) => Ok((shares, Err(error))),
+            other => reader.failure.or(other).map(|()| (shares, Ok(()))),
         }
     }
 }

@@ -45,27 +45,18 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             return Ok(None);
         }
         let learning_rate = self.learning_rate();
-        let mut report = match steps {
-            Some(_) if self.works_for.is_some() => {
-                self.work_for_servers()?;
-                self.update_began = None;
-                self.end_profiled_step(None)?;
-                return Ok(None);
-            }
-            Some(steps) if self.served.is_some() => self.serve_round(steps)?,
+        let report = match steps {
             Some(steps) => self.round(batches, steps)?,
             None if self.elastic.is_some() => {
                 self.engine.inner_step(batches, learning_rate)?;
-                match self.meet_workers()? {
-                    Some(report) => report,
-                    None => {
-                        self.update_began = None;
-                        self.end_profiled_step(None)?;
-                        return Ok(None);
-                    }
-                }
+                self.meet_workers()?
             }
-            None => self.engine.step(batches, learning_rate)?,
+            None => Some(self.engine.step(batches, learning_rate)?),
+        };
+        let Some(mut report) = report else {
+            self.update_began = None;
+            self.end_profiled_step(None)?;
+            return Ok(None);
         };
         self.training.derived.add_to(&mut report.metrics);
         self.update_began = None;

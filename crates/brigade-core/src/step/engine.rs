@@ -295,7 +295,7 @@ where
         if self.settings.strategy.inner_steps().is_some() {
             self.inner_steps.add(found);
             let workers = self.store.groups.workers.clone();
-            let sums = self.sums_over_workers(&*workers, &mut clock)?;
+            let sums = self.sums_over_workers(&workers, &mut clock)?;
             found = self.step_along(sums, &mut clock)?;
         }
         let traffic = difference(self.store.groups.traffic(), &before);

@@ -28,7 +28,7 @@ pub use report::{Evaluation, OuterReport, RoundReport, StepReport};
 pub use rounds::{Share, WorkerLink, WorkerLinkSender, WorkerLinks};
 pub use settings::{CheckBlocks, EngineSettings, NonFinite};
 pub use strategy::{
-    AsyncServer, Compressed, DataParallel, LocalUpdates, OuterOptimizer, ReducedUnit, Reduction,
+    AsyncServer, Compressed, DataParallel, LocalUpdates, OuterDtype, OuterOptimizer, ReducedUnit, Reduction,
     ReductionState, Rounds, Strategy, Synchronous, Update,
 };
 pub use workers::OuterSums;

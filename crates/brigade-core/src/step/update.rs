@@ -1,5 +1,6 @@
 //! The third part of a step: new values of what this rank owns, by the optimizer and in outer steps.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Tensor;
@@ -56,7 +57,7 @@ where
     /// nothing, so it can be begun again with others.
     pub(crate) fn add_over_workers(
         &mut self,
-        workers: &dyn Collectives,
+        workers: &Arc<dyn Collectives>,
         clock: &mut Clock,
     ) -> Result<Vec<(usize, Tensor<1>)>> {
         let mut pending = Vec::new();

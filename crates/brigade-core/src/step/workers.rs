@@ -1,6 +1,7 @@
 //! Updates of a worker alone, and how the workers meet.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Tensor;
@@ -60,7 +61,7 @@ where
     ///
     /// # Errors
     /// If a collective fails, or no inner step has been made.
-    pub fn outer_sums(&mut self, workers: &dyn Collectives) -> Result<OuterSums> {
+    pub fn outer_sums(&mut self, workers: &Arc<dyn Collectives>) -> Result<OuterSums> {
         let mut clock = std::mem::take(&mut self.window.clock);
         let sums = self.sums_over_workers(workers, &mut clock);
         self.window.clock = clock;
@@ -81,7 +82,7 @@ where
 
     pub(crate) fn sums_over_workers(
         &mut self,
-        workers: &dyn Collectives,
+        workers: &Arc<dyn Collectives>,
         clock: &mut Clock,
     ) -> Result<OuterSums> {
         let began = Instant::now();

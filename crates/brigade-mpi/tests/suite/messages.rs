@@ -2,7 +2,7 @@
 
 use brigade_comm::{DType, OpType, ReduceOp};
 
-use crate::ranks::run;
+use crate::ranks::{run, run_by_mpiexec};
 
 #[test]
 fn messages_keep_their_order_and_wait_for_no_collective() {
@@ -33,6 +33,14 @@ fn messages_keep_their_order_and_wait_for_no_collective() {
         let sent: usize = (0..8).map(|number| length(this, number)).sum();
         assert_eq!((counts.of(OpType::Send).calls, counts.of(OpType::Send).bytes), (8, sent as u64));
         assert_eq!((counts.of(OpType::RecvMessage).calls, counts.of(OpType::Recv).calls), (4, 4));
+    });
+}
+
+#[test]
+fn mpiexec_starts_ranks_as_well() {
+    run_by_mpiexec("messages::mpiexec_starts_ranks_as_well", 3, |rank| {
+        let sum = rank.tree.all_reduce(vec![rank.tree.rank() as f32 + 1.0; 5], DType::F32, ReduceOp::Sum);
+        assert_eq!(sum.wait().unwrap(), vec![6.0f32; 5]);
     });
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use brigade_comm::{AuthToken, Join, Timeouts, World, join};
 use brigade_mpi::{Mpi, MpiGroup, Order};
-use brigade_testing::{MpiRun, mpirun};
+use brigade_testing::{MpiRun, mpiexec, mpirun};
 
 /// Set for ranks, to the endpoint of their world.
 const ENDPOINT: &str = "BRIGADE_TEST_MPI_ENDPOINT";
@@ -57,10 +57,24 @@ pub fn run(name: &str, sizes: &[usize], body: impl FnOnce(&Rank)) {
         return rank.end();
     }
     for size in sizes {
-        let ended = start(name, *size);
-        let done = (0..*size).filter(|rank| ended.output.contains(&format!("rank {rank} of {size} is done")));
-        assert!(ended.status.success() && done.count() == *size, "{size} ranks: {}", ended.output);
+        all_end_well(&start(name, *size), *size);
     }
+}
+
+/// The same by `mpiexec`.
+pub fn run_by_mpiexec(name: &str, size: usize, body: impl FnOnce(&Rank)) {
+    match rank(TIMEOUTS.step) {
+        Some(rank) => {
+            body(&rank);
+            rank.end();
+        }
+        None => all_end_well(&mpiexec(size, &program(name), DEADLINE), size),
+    }
+}
+
+fn all_end_well(ended: &MpiRun, size: usize) {
+    let done = (0..size).filter(|rank| ended.output.contains(&format!("rank {rank} of {size} is done")));
+    assert!(ended.status.success() && done.count() == size, "{size} ranks: {}", ended.output);
 }
 
 /// This process as a rank, if it is one, with a deadline for each operation.
@@ -70,8 +84,13 @@ pub fn rank(step: Duration) -> Option<Rank> {
 
 /// Runs the test of this name on ranks.
 pub fn start(name: &str, ranks: usize) -> MpiRun {
+    mpirun(ranks, &program(name), DEADLINE)
+}
+
+/// This program with the test of this name alone, as one of the ranks of a world.
+fn program(name: &str) -> Command {
     let endpoint = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args([name, "--exact", "--nocapture", "--test-threads", "1"]).env(ENDPOINT, endpoint.to_string());
-    mpirun(ranks, &program, DEADLINE)
+    program
 }

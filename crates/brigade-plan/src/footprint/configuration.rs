@@ -28,7 +28,8 @@ pub struct OuterSteps {
     pub workers: usize,
     /// Updates of each from one outer step to the next; what is sent is that of all of them, and of the outer step.
     pub inner_steps: usize,
-    /// Bytes of an element while it is summed over the workers: 4 or 2.
+    /// Bytes of an element while it is summed over the workers: 4, 2, or 1 for 8-bit integers with a scale of 4 bytes for each
+    /// [chunk](CHUNK).
     pub bytes: usize,
     /// Bytes per element that a rank keeps for outer steps: the values after the last one, and the outer optimizer's state.
     pub state_bytes: usize,

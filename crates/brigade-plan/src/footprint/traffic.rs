@@ -2,7 +2,7 @@
 
 use brigade_compress::{Cost, Sends};
 
-use super::configuration::{Configuration, FP32, OuterSteps};
+use super::configuration::{CHUNK, Configuration, FP32, OuterSteps};
 use super::sizes::{BoundaryTensor, UnitSize};
 use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::{Action, Pass, Task};
@@ -142,8 +142,16 @@ fn with_outer_step(stage_units: &StageUnits<'_>, outer: OuterSteps, update: Step
     };
     for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
         if outer.workers > 1 {
-            let sent = outer.bytes as u64 * all_reduced(unit.own as u64, outer.workers as u64);
-            traffic.all_reduce.add(1, sent);
+            let (own, workers) = (unit.own as u64, outer.workers as u64);
+            match outer.bytes {
+                1 => {
+                    let chunks = own.div_ceil(workers).div_ceil(CHUNK as u64);
+                    let code =
+                        Cost { sends: Sends::Codes(chunks * (FP32 + CHUNK as u64)), kept: 0, in_flight: 0 };
+                    traffic.add_codes(code, 1, workers, true);
+                }
+                bytes => traffic.all_reduce.add(1, bytes as u64 * all_reduced(own, workers)),
+            }
         }
         traffic.send.add(unit.other_readers as u64, new_values(unit));
     }

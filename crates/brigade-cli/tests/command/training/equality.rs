@@ -126,6 +126,7 @@ fn workers_that_meet_in_outer_steps() {
     let synchronous = outcome(&place, "alone", "--nproc-per-node 1");
     for (strategy, other) in [
         ("--strategy diloco --set strategy.outer_dtype=bf16", "--nproc-per-node 4 --pp 2 --transport tcp"),
+        ("--strategy diloco --set strategy.outer_dtype=int8", "--nproc-per-node 4 --pp 2"),
         ("--strategy local-sgd", "--nproc-per-node 8 --pp 2 --dp 2 --zero 3"),
     ] {
         let line = format!("{strategy} --workers 2 --inner-steps 2");

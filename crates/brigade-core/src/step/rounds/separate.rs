@@ -18,6 +18,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Between two messages of the first server to the others.
 const TICK: Duration = Duration::from_secs(1);
 
+/// What is told of a round while it goes on: how many updates there were, and who came and went.
+type Watch<'a> = dyn FnMut(u64, &[String]) -> Result<(), BoxError> + 'a;
+
 /// A round of a server.
 struct Served<'a, 'c> {
     serving: Serving<'c>,
@@ -47,7 +50,7 @@ where
         &mut self,
         links: &mut WorkerLinks,
         ahead: u64,
-        watch: &mut dyn FnMut(u64, &[String]) -> Result<(), BoxError>,
+        watch: &mut Watch<'_>,
     ) -> Result<StepReport> {
         let (strategy, workers) = (&self.settings.strategy, self.store.workers());
         let Some(rounds) =
@@ -103,11 +106,7 @@ where
         Ok(())
     }
 
-    fn serve_separate(
-        &mut self,
-        served: &mut Served<'_, '_>,
-        watch: &mut dyn FnMut(u64, &[String]) -> Result<(), BoxError>,
-    ) -> Result<()> {
+    fn serve_separate(&mut self, served: &mut Served<'_, '_>, watch: &mut Watch<'_>) -> Result<()> {
         let (is_first, servers) = (self.store.server() == Some(0), self.store.servers);
         let (mut told, mut last_tick): (Vec<Pending<()>>, _) = (Vec::new(), Instant::now());
         if is_first {

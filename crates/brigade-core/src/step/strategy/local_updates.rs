@@ -1,6 +1,7 @@
 //! Workers that make updates of their own, and meet from time to time.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 
@@ -91,14 +92,16 @@ impl Update for LocalUpdate {
         &mut self,
         unit: usize,
         values: Tensor<1>,
-        workers: &dyn Collectives,
+        workers: &Arc<dyn Collectives>,
     ) -> Option<PendingTensor> {
         self.units[unit].as_ref()?;
-        let told = match &mut self.outer {
-            Some(outer) => outer.gradient(unit, values),
-            None => values,
-        };
-        Some(workers.all_reduce(told.to_device(&self.device)))
+        Some(match &mut self.outer {
+            Some(outer) => {
+                let gradient = outer.gradient(unit, values).to_device(&self.device);
+                outer.dtype().sum(gradient, workers)
+            }
+            None => workers.all_reduce(values.to_device(&self.device)),
+        })
     }
 
     fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>, workers: usize) -> Tensor<1> {

@@ -7,6 +7,7 @@ mod compressed;
 mod local_updates;
 mod optimizers;
 mod outer_optimizer;
+mod outer_sum;
 mod rank_sums;
 mod synchronous;
 mod unit_codes;
@@ -29,6 +30,7 @@ pub use async_server::AsyncServer;
 pub use compressed::Compressed;
 pub use local_updates::LocalUpdates;
 pub use outer_optimizer::OuterOptimizer;
+pub use outer_sum::OuterDtype;
 pub use synchronous::Synchronous;
 
 /// How ranks that run different micro-batches train one model together: it provides the second and third part of their steps.
@@ -223,7 +225,7 @@ pub trait Update: Send {
         &mut self,
         unit: usize,
         values: Tensor<1>,
-        workers: &dyn Collectives,
+        workers: &Arc<dyn Collectives>,
     ) -> Option<PendingTensor> {
         let _ = (unit, values, workers);
         None

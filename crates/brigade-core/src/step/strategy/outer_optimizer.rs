@@ -5,10 +5,10 @@ use std::ops::Range;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::error::Result;
-use crate::model::Float;
 use crate::optim::{FlatOptimizer, FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::cast;
+use crate::step::strategy::outer_sum::OuterDtype;
 
 /// The optimizer of outer steps: in DiLoCo SGD with Nesterov's momentum. Every worker makes the same step.
 #[derive(Debug, Clone)]
@@ -17,8 +17,8 @@ pub struct OuterOptimizer {
     pub optimizer: OptimizerFactory,
     /// Its learning rate, the same in every step.
     pub learning_rate: f64,
-    /// The number type in which outer gradients are summed over the workers.
-    pub dtype: Float,
+    /// The number type in which outer gradients travel between workers.
+    pub dtype: OuterDtype,
 }
 
 /// The outer optimizer's part of each unit.
@@ -60,11 +60,16 @@ impl OuterUnits {
         }
     }
 
+    /// The number type in which outer gradients travel.
+    pub(super) fn dtype(&self) -> OuterDtype {
+        self.of.dtype
+    }
+
     /// The outer gradient, from the values after the last inner step.
     pub(super) fn gradient(&mut self, unit: usize, values: Tensor<1>) -> Tensor<1> {
         let Some(unit) = &mut self.units[unit] else { return values };
         let before = unit.values.get_or_insert_with(|| values.clone()).clone();
-        cast(before - values, self.of.dtype.dtype())
+        before - values
     }
 
     /// The values after an outer step along the mean of the workers' outer gradients, of which this is the sum.
