@@ -19,8 +19,10 @@ const EVERYTHING: [&str; 3] = [
 /// those that clippy has checked.
 const DOCUMENTED: [&str; 5] = ["--no-deps", "--lib", "--examples", "--bin", "xtask"];
 
-/// What is tested where wgpu can be: [`cargo::WORKSPACE`] and wgpu, in one command, so that Burn is built once.
-const WITH_WGPU: [&str; 3] = ["--workspace", "--features", "brigade-cli/object-store,brigade/wgpu"];
+/// Tests of brigade-wgpu, of kernels, and of training. One command, so that Burn is built once for them.
+const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu --lib \
+                          --test collectives --test devices --test processes --test backends --test device_memory \
+                          --test gradients --test injected --test optimizers";
 
 /// What the checks depend on.
 pub struct Machine<'a> {
@@ -49,13 +51,15 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
             .env("RUSTDOCFLAGS", "-D warnings"),
         // What a program builds that asks for nothing: elsewhere the command turns on what it needs.
         Check::new("default features", &[&["clippy", "-p", "brigade", "--lib", "--", "-D", "warnings"]]),
-        machine.with_adapter(machine.tests("tests", &[machine.tested()])),
+        machine.tests("tests", &[&cargo::WORKSPACE]),
     ];
     if machine.runner == Runner::Nextest {
-        let args: [&[&str]; 3] = [&["test", "--doc"], machine.tested(), &["--no-fail-fast"]];
+        let args: [&[&str]; 3] = [&["test", "--doc"], &cargo::WORKSPACE, &["--no-fail-fast"]];
         checks.push(Check::new("tests in documentation", &args));
     }
-    if !machine.software_adapter {
+    if machine.software_adapter {
+        checks.push(machine.wgpu());
+    } else {
         checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
     }
     checks.extend(machine.mpis.iter().map(|mpi| machine.mpi(mpi)));
@@ -63,14 +67,13 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     checks.push(match &machine.stores {
         Some(python) => {
             // With the packages and features of the other tests, so that nothing is built again.
-            let args = stores::tests(machine.runner, machine.tested());
+            let args = stores::tests(machine.runner, &cargo::WORKSPACE);
             let profile: &[&str] = match machine.runner {
                 Runner::Nextest => &["--profile", "ci"],
                 Runner::Cargo => &[],
             };
-            let tests = Check::new("tests of object stores", &[&args, profile])
-                .env(stores::PYTHON, &python.to_string_lossy());
-            machine.with_adapter(tests)
+            Check::new("tests of object stores", &[&args, profile])
+                .env(stores::PYTHON, &python.to_string_lossy())
         }
         None => Check::skipped("object stores", "no Python 3.10 with venv, or no package index; see above"),
     });
@@ -81,17 +84,9 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
 }
 
 impl Machine<'_> {
-    /// Which packages with which features are tested.
-    fn tested(&self) -> &'static [&'static str] {
-        if self.software_adapter { &WITH_WGPU } else { &cargo::WORKSPACE }
-    }
-
-    /// Tests that fail if they find no software adapter where there should be one.
-    fn with_adapter(&self, tests: Check) -> Check {
-        if !self.software_adapter {
-            return tests;
-        }
-        let tests = tests.env("BRIGADE_REQUIRE_WGPU", "1");
+    fn wgpu(&self) -> Check {
+        let args: Vec<&str> = WGPU_TESTS.split_whitespace().collect();
+        let tests = self.tests("tests of wgpu", &[&args]).env("BRIGADE_REQUIRE_WGPU", "1");
         match self.runtime_dir {
             Some(folder) => tests.env("XDG_RUNTIME_DIR", &folder.to_string_lossy()),
             None => tests,
@@ -227,20 +222,24 @@ mod tests {
             stores: None,
             runtime_dir: Some(folder),
         };
-        let each = "--workspace --features brigade-cli/object-store,brigade/wgpu";
-        let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a";
         let lines = shown(&machine);
-        let line = |name: &str| lines.iter().find(|(own, _)| *own == name).map(|(_, line)| line.as_str());
-        let tests = format!("{required} cargo nextest run {each} --profile ci");
-        assert_eq!(line("tests"), Some(tests.as_str()));
-        let documentation = format!("cargo test --doc {each} --no-fail-fast");
-        assert_eq!((line("tests in documentation"), line("wgpu")), (Some(documentation.as_str()), None));
+        let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a cargo nextest run";
+        let expected = (
+            "tests of wgpu",
+            format!(
+                "{required} -p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu \
+                 --lib --test collectives --test devices --test processes --test backends --test device_memory \
+                 --test gradients --test injected --test optimizers --profile ci"
+            ),
+        );
+        assert_eq!(lines[lines.len() - 4], expected);
         let own = Machine { runtime_dir: None, stores: Some("/tmp/python".into()), ..machine };
         let (name, line) = &shown(&own)[lines.len() - 2];
         assert_eq!(*name, "tests of object stores");
-        let start =
-            format!("BRIGADE_REQUIRE_WGPU=1 BRIGADE_STORES_PYTHON=/tmp/python cargo nextest run {each} ");
-        assert!(line.starts_with(&start), "{line}");
+        assert!(
+            line.starts_with(&format!("BRIGADE_STORES_PYTHON=/tmp/python cargo nextest run {EACH} ")),
+            "{line}"
+        );
         assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
     }
 }

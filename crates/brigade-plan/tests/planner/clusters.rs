@@ -90,11 +90,16 @@ fn collectives_cost_what_their_algorithms_send() {
     assert!(small(Algorithm::Tree) < small(Algorithm::Ring));
     assert!(small(Algorithm::Auto) <= small(Algorithm::Tree));
     assert!(small(Algorithm::Hierarchical) < small(Algorithm::Ring));
-    // Everybody at once has one latency, halving one for each time that ranks pair up; both send as much as a ring.
-    let flat = network(Algorithm::Flat).collective(Collective::AllReduce, 1e9, all);
-    assert!((flat - (2.0 * 12e-6 + 2.0 * 31.0 / 32.0 * 1e9 / 400e9)).abs() < 1e-12);
-    let halving = network(Algorithm::Halving).collective(Collective::AllReduce, 1e9, all);
-    assert!((halving - flat - 2.0 * 4.0 * 12e-6).abs() < 1e-12);
+    // Everybody at once has one latency, and each rank sends its part of the sum to each of the other nodes' ranks over its own link. Halving has a latency for
+    // each time that ranks pair up, neighbours first, and sends as little between nodes as a hierarchy.
+    let cost = |algorithm| network(algorithm).collective(Collective::AllReduce, 1e9, all);
+    let inter = cluster.inter_node.bandwidth * cluster.device.efficiency.links;
+    let intra = cluster.intra_node.bandwidth * cluster.device.efficiency.links;
+    let flat = 2.0 * 12e-6 + 2.0 * 24.0 / 32.0 * 1e9 / inter;
+    assert!((cost(Algorithm::Flat) - flat).abs() < 1e-12, "{} {flat}", cost(Algorithm::Flat));
+    let bytes = 2.0 * (7.0 / 8.0 * 1e9 / intra + 3.0 / 4.0 * (1e9 / 8.0) / inter);
+    let halving = 2.0 * 5.0 * 12e-6 + bytes;
+    assert!((cost(Algorithm::Halving) - halving).abs() < 1e-12, "{} {halving}", cost(Algorithm::Halving));
     // Processors have Brigade's own: flat on one node, in levels over several.
     let cores: Cluster = "2x4xCPU".parse().unwrap();
     let own = |algorithm, size| {

@@ -134,7 +134,7 @@ fn wrong_numbers_are_refused() {
         assert!(error.contains(said), "{said}: {error}");
     }
     let error = refused(&good, &Axes { pp: vec![3], ..none.clone() });
-    assert!(error.contains("no configuration is left") || error.contains("--global-batch-size"), "{error}");
+    assert_eq!(error, "--pp = 3 is not possible: it must divide the 16 ranks: 1, 2, 4, 8, 16");
 }
 
 #[test]

@@ -100,8 +100,7 @@ fn a_slow_disk_under_the_data() {
     // A thread that reads all the time takes a step for a step, of which 1.02 s are left without the wait.
     let words = ["ranks wait for data", "too slow for 1 thread, ", "`train.readers = 2`"];
     check(&all, Cause::InputStarvation, None, 39.0, &words);
-    let settings = "[train]\nreaders = 0\n";
-    let none = Simulated { data_wait: Box::new(|_, _| 0.4), settings, ..Simulated::default() };
+    let none = Simulated { data_wait: Box::new(|_, _| 0.4), train: "readers = 0\n", ..Simulated::default() };
     check(&none, Cause::InputStarvation, None, 39.0, &["nothing is read ahead; `train.readers = 1`"]);
 }
 

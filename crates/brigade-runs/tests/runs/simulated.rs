@@ -29,6 +29,8 @@ pub struct Simulated {
     /// How long a checkpoint interrupts, and how many steps are between two.
     pub checkpoints: Option<(f64, u64)>,
     pub settings: &'static str,
+    /// Lines of its section `[train]`.
+    pub train: &'static str,
 }
 
 /// Four data-parallel ranks that are well.
@@ -47,6 +49,7 @@ impl Default for Simulated {
             between: Box::new(|_| 0.01),
             checkpoints: Some((0.05, 20)),
             settings: "",
+            train: "",
         }
     }
 }
@@ -80,8 +83,8 @@ impl Simulated {
         };
         let batch = self.micro_batches * self.dp;
         let config = format!(
-            "[train]\nmicro_batch_size = 1\nglobal_batch_size = {batch}\n[model]\nwidth = 8\n{}",
-            self.settings
+            "[train]\nmicro_batch_size = 1\nglobal_batch_size = {batch}\n{}[model]\nwidth = 8\n{}",
+            self.train, self.settings
         );
         Run {
             dir: format!("runs/{ranks}").into(),
