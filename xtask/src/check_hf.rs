@@ -1,5 +1,6 @@
 //! `cargo xtask check-hf` and `cargo xtask check-minilm`.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -62,18 +63,24 @@ fn user_cache() -> Option<PathBuf> {
 impl Args {
     /// Runs a script with the command and further paths.
     fn script(&self, script: &str, further: &[(&str, &Path)]) -> Result<()> {
-        let brigade = Backend::Cpu.build("release")?;
-        let mut command = Command::new(&self.python);
-        command.arg(cargo::root().join(script)).arg("--brigade").arg(&brigade);
-        for (flag, path) in further {
-            command.arg(flag).arg(path);
-        }
-        let status = command.status();
-        let status =
-            status.with_context(|| format!("--python {}: cannot start it", self.python.display()))?;
-        match status.success() {
-            true => Ok(()),
-            false => bail!("{script} ended with {status}"),
-        }
+        let further = further.iter().flat_map(|(flag, path)| [flag.as_ref(), path.as_os_str()]);
+        run_script(&self.python, script, further)
+    }
+}
+
+/// Runs a script of the repository with the command, which is built for it, and further arguments.
+pub fn run_script<'a>(
+    python: &Path,
+    script: &str,
+    further: impl IntoIterator<Item = &'a OsStr>,
+) -> Result<()> {
+    let brigade = Backend::Cpu.build("release")?;
+    let mut command = Command::new(python);
+    command.arg(cargo::root().join(script)).arg("--brigade").arg(&brigade).args(further);
+    let status =
+        command.status().with_context(|| format!("--python {}: cannot start it", python.display()))?;
+    match status.success() {
+        true => Ok(()),
+        false => bail!("{script} ended with {status}"),
     }
 }

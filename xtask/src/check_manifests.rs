@@ -1,12 +1,10 @@
 //! `cargo xtask check-manifests`
 
 use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
-use crate::backend::Backend;
-use crate::cargo;
+use crate::check_hf::run_script;
 
 /// Flags of `cargo xtask check-manifests`.
 #[derive(Debug, clap::Args)]
@@ -29,13 +27,6 @@ const SCRIPT: &str = "crates/brigade-submit/tests/check_manifests.py";
 
 /// Builds the command, and compares what `brigade submit --render` writes with the schemas that clusters have.
 pub fn run(args: &Args) -> Result<()> {
-    let brigade = Backend::Cpu.build("release")?;
-    let mut command = Command::new(&args.python);
-    command.arg(cargo::root().join(SCRIPT)).arg("--brigade").arg(&brigade).args(&args.definitions);
-    let status = command.status();
-    let status = status.with_context(|| format!("--python {}: cannot start it", args.python.display()))?;
-    match status.success() {
-        true => Ok(()),
-        false => bail!("{SCRIPT} ended with {status}"),
-    }
+    let definitions = args.definitions.iter().map(|file| file.as_os_str());
+    run_script(&args.python, SCRIPT, definitions)
 }

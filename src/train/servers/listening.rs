@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade_comm::{AuthToken, Channel, Join};
+use brigade_comm::{AuthToken, Calls, Channel, Join};
 use brigade_core::{DP, Mesh, WorkerLink, WorkerLinkSender, WorkerLinks};
 use brigade_launch::first_difference;
 
@@ -18,9 +16,6 @@ use crate::run::Session;
 use crate::settings::CommSettings;
 use crate::world::{all_gather_text, outer_join};
 
-/// Between two looks for callers.
-const POLL: Duration = Duration::from_millis(20);
-
 /// Calls at the same time; further ones are closed, and come again.
 const MOST_CALLS: usize = 256;
 
@@ -29,9 +24,8 @@ const TAKEN: Duration = Duration::from_secs(20);
 
 /// The workers of this server, until it is dropped.
 pub(in crate::train) struct ServedWorkers {
+    _calls: Calls,
     pub links: WorkerLinks,
-    closing: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl ServedWorkers {
@@ -50,7 +44,7 @@ impl ServedWorkers {
         let ports = all_gather_text(session.group(), &own)?;
         let ports = ports.iter().map(|port| port.parse()).collect::<Result<Vec<u16>, _>>()?;
         let links = WorkerLinks::new(Duration::from_secs_f64(comm.init_timeout_seconds));
-        let acceptor = Arc::new(Acceptor {
+        let acceptor = Acceptor {
             token: session.token.clone(),
             configuration: shared_configuration(session, facts)?,
             workers: separate.workers,
@@ -59,24 +53,13 @@ impl ServedWorkers {
             comm: comm.clone(),
             makes_groups: session.makes_host_groups(),
             sender: links.sender(),
-            calls: AtomicUsize::new(0),
+        };
+        let calls = Calls::take(listener, "server", MOST_CALLS, move |stream, _| {
+            if let Some(link) = acceptor.attend(stream) {
+                acceptor.sender.add(link);
+            }
         });
-        let closing = Arc::new(AtomicBool::new(false));
-        let is_closing = Arc::clone(&closing);
-        let thread = thread::Builder::new()
-            .name("server".into())
-            .spawn(move || acceptor.listen(&listener, &is_closing))
-            .context("cannot start a thread")?;
-        Ok(Some(Self { links, closing, thread: Some(thread) }))
-    }
-}
-
-impl Drop for ServedWorkers {
-    fn drop(&mut self) {
-        self.closing.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
+        Ok(Some(Self { _calls: calls.context("cannot listen for workers")?, links }))
     }
 }
 
@@ -101,7 +84,6 @@ fn listener(session: &Session) -> anyhow::Result<TcpListener> {
             }
         }
     };
-    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
@@ -117,33 +99,9 @@ struct Acceptor {
     comm: CommSettings,
     makes_groups: MakesHostGroups,
     sender: WorkerLinkSender,
-    calls: AtomicUsize,
 }
 
 impl Acceptor {
-    fn listen(self: Arc<Self>, listener: &TcpListener, closing: &AtomicBool) {
-        while !closing.load(Ordering::SeqCst) {
-            let Ok((stream, _)) = listener.accept() else {
-                thread::sleep(POLL);
-                continue;
-            };
-            if self.calls.fetch_add(1, Ordering::SeqCst) >= MOST_CALLS {
-                self.calls.fetch_sub(1, Ordering::SeqCst);
-                continue;
-            }
-            let acceptor = Arc::clone(&self);
-            let started = thread::Builder::new().name("server-call".into()).spawn(move || {
-                if let Some(link) = acceptor.attend(stream) {
-                    acceptor.sender.add(link);
-                }
-                acceptor.calls.fetch_sub(1, Ordering::SeqCst);
-            });
-            if started.is_err() {
-                self.calls.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-    }
-
     /// One call. Whatever breaks it, the worker finds out and calls again.
     fn attend(&self, stream: TcpStream) -> Option<WorkerLink> {
         let mut channel = Channel::accept(stream, &self.token).ok()?;

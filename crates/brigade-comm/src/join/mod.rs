@@ -1,5 +1,6 @@
 //! Worlds of processes: how their ranks find each other, the control plane, and the connections behind their links.
 
+mod calls;
 mod channel;
 mod control;
 pub(crate) mod fuzz;
@@ -12,6 +13,7 @@ mod start;
 mod wire;
 mod world;
 
+pub use calls::Calls;
 pub use channel::{Channel, ChannelError};
 pub use host_identity::host_identity;
 pub use options::Join;

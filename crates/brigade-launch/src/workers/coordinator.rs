@@ -1,12 +1,11 @@
 //! The coordinator of workers: its listener, and a thread for each worker.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{AuthToken, Channel};
+use brigade_comm::{AuthToken, Calls, Channel};
 
 use super::meetings::Meetings;
 use super::message::{Answer, Introduction, Report, VERSION};
@@ -19,14 +18,11 @@ const INTRODUCTION: Duration = Duration::from_secs(10);
 /// Connections at the same time; further ones are closed, and come again.
 const MOST_CALLS: usize = 4096;
 
-/// Between two looks for callers.
-const POLL: Duration = Duration::from_millis(10);
-
 /// Takes the workers' calls, and decides who meets, until it is dropped.
 pub struct Coordinator {
     shared: Arc<Shared>,
     address: SocketAddr,
-    thread: Option<JoinHandle<()>>,
+    _calls: Calls,
 }
 
 struct Shared {
@@ -36,8 +32,6 @@ struct Shared {
     meetings: Mutex<Meetings>,
     /// The first worker's, which all others must match.
     first: Mutex<Option<Introduction>>,
-    calls: AtomicUsize,
-    closing: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -57,22 +51,20 @@ impl Coordinator {
         wait: Duration,
         host_timeout: Duration,
     ) -> Result<Self> {
-        let failed = |operation| move |source| Error::System { operation, source };
-        listener.set_nonblocking(true).map_err(failed("listen for workers"))?;
-        let address = listener.local_addr().map_err(failed("listen for workers"))?;
+        let failed = |source| Error::System { operation: "listen for workers", source };
+        let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {
             token,
             workers,
             host_timeout,
             meetings: Mutex::new(Meetings::new(workers, wait)),
             first: Mutex::new(None),
-            calls: AtomicUsize::new(0),
-            closing: AtomicBool::new(false),
         });
-        let listening = Arc::clone(&shared);
-        let thread =
-            thread::Builder::new().name("coordinator".into()).spawn(move || listening.listen(&listener));
-        Ok(Self { shared, address, thread: Some(thread.map_err(failed("start a thread"))?) })
+        let attending = Arc::clone(&shared);
+        let calls = Calls::take(listener, "coordinator", MOST_CALLS, move |stream, closing| {
+            attending.attend(stream, closing);
+        });
+        Ok(Self { shared, address, _calls: calls.map_err(failed)? })
     }
 
     /// Where it listens.
@@ -91,39 +83,9 @@ impl Coordinator {
     }
 }
 
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        self.shared.closing.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
-    }
-}
-
 impl Shared {
-    fn listen(self: &Arc<Self>, listener: &TcpListener) {
-        while !self.closing.load(Ordering::SeqCst) {
-            let Ok((stream, _)) = listener.accept() else {
-                thread::sleep(POLL);
-                continue;
-            };
-            if self.calls.fetch_add(1, Ordering::SeqCst) >= MOST_CALLS {
-                self.calls.fetch_sub(1, Ordering::SeqCst);
-                continue;
-            }
-            let shared = Arc::clone(self);
-            let started = thread::Builder::new().name("coordinator-call".into()).spawn(move || {
-                shared.attend(stream);
-                shared.calls.fetch_sub(1, Ordering::SeqCst);
-            });
-            if started.is_err() {
-                self.calls.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-    }
-
     /// One connection from its begin to its end. Whatever breaks it, the worker finds out and calls again.
-    fn attend(&self, stream: TcpStream) {
+    fn attend(&self, stream: TcpStream, closing: &AtomicBool) {
         let Ok(mut channel) = Channel::accept(stream, &self.token) else { return };
         let Some(Report::Introduction(who, base, status)) = receive(&mut channel, INTRODUCTION) else {
             return;
@@ -138,7 +100,7 @@ impl Shared {
             return send(&mut channel, &refused, INTRODUCTION).unwrap_or(());
         }
         let mut said = (base, status);
-        while !self.closing.load(Ordering::SeqCst) {
+        while !closing.load(Ordering::SeqCst) {
             let (base, status) = said;
             let answer = lock(&self.meetings).hear(identity, base, status, Instant::now());
             if send(&mut channel, &answer, self.host_timeout).is_none() {

@@ -4,8 +4,8 @@ use super::{billions, command, count, failures, seconds};
 use crate::columns::{aligned, bytes, counted};
 use crate::search::{Evaluation, Plan, Workload};
 
-/// The most ranks of a run.
-const MOST_RANKS: usize = 1024;
+/// The most ranks of a run: `MAX_WORLD_SIZE` of `brigade-comm`.
+pub const MOST_RANKS: usize = 1024;
 
 /// Why training would refuse what was planned.
 fn notes(workload: &Workload) -> Vec<String> {

@@ -51,3 +51,5 @@ pub fn candidate(settings: &Settings, axis: impl Fn(&str) -> usize) -> anyhow::R
         offload: settings.zero.offload_optimizer,
     })
 }
+
+const _: () = assert!(brigade::plan::report::MOST_RANKS == brigade::comm::MAX_WORLD_SIZE);

@@ -7,11 +7,11 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
-use brigade_comm::{AuthToken, Channel};
+use brigade_comm::{AuthToken, Calls, Channel};
 
 use super::{
     admission::mismatch,
@@ -28,7 +28,7 @@ const INTRODUCTION: Duration = Duration::from_secs(10);
 /// Calls at the same time; further ones are closed, and come again.
 const MOST_CALLS: usize = 256;
 
-/// Between two looks for callers.
+/// Between two looks whether they have heard it.
 const POLL: Duration = Duration::from_millis(20);
 
 /// How long those who wait may take to hear how the run ended.
@@ -37,7 +37,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// The listener of node 0, until it is dropped: those who wait then hear that the run is over.
 pub struct Host {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    calls: Calls,
 }
 
 /// A node that waits.
@@ -55,10 +55,8 @@ struct Shared {
     waiting: Mutex<Vec<Seat>>,
     /// The nodes that take part now.
     members: Mutex<Vec<(usize, String)>>,
-    calls: AtomicUsize,
     /// The seats that were given so far.
     seats: AtomicUsize,
-    closing: AtomicBool,
     /// Whether the run is done, for those who wait when this is dropped.
     is_done: AtomicBool,
 }
@@ -81,17 +79,14 @@ impl Host {
         token: AuthToken,
         host_timeout: Duration,
     ) -> Result<Self> {
-        let failed = |operation| move |source| Error::System { operation, source };
-        listener.set_nonblocking(true).map_err(failed("listen for other nodes"))?;
-        let members = Mutex::new(vec![]);
-        let (waiting, calls, seats) = (Mutex::new(vec![]), AtomicUsize::new(0), AtomicUsize::new(0));
-        let (closing, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
-        let shared = Shared { own, token, host_timeout, waiting, members, calls, seats, closing, is_done };
-        let shared = Arc::new(shared);
-        let listening = Arc::clone(&shared);
-        let thread =
-            thread::Builder::new().name("rendezvous".into()).spawn(move || listening.listen(&listener));
-        Ok(Self { shared, thread: Some(thread.map_err(failed("start a thread"))?) })
+        let (waiting, members, seats) = (Mutex::new(vec![]), Mutex::new(vec![]), AtomicUsize::new(0));
+        let is_done = AtomicBool::new(false);
+        let shared = Arc::new(Shared { own, token, host_timeout, waiting, members, seats, is_done });
+        let attending = Arc::clone(&shared);
+        let calls =
+            Calls::take(listener, "rendezvous", MOST_CALLS, move |stream, _| attending.attend(stream));
+        let calls = calls.map_err(|source| Error::System { operation: "listen for other nodes", source })?;
+        Ok(Self { shared, calls })
     }
 
     /// The nodes that wait, by their number.
@@ -147,41 +142,17 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.shared.closing.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
+        self.calls.close();
         let is_done = self.shared.is_done.load(Ordering::SeqCst);
         self.decide(|_| true, &Answer::Over { is_done });
         let deadline = Instant::now() + FAREWELL;
-        while self.shared.calls.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+        while self.calls.running() > 0 && Instant::now() < deadline {
             thread::sleep(POLL);
         }
     }
 }
 
 impl Shared {
-    fn listen(self: &Arc<Self>, listener: &TcpListener) {
-        while !self.closing.load(Ordering::SeqCst) {
-            let Ok((stream, _)) = listener.accept() else {
-                thread::sleep(POLL);
-                continue;
-            };
-            if self.calls.fetch_add(1, Ordering::SeqCst) >= MOST_CALLS {
-                self.calls.fetch_sub(1, Ordering::SeqCst);
-                continue;
-            }
-            let shared = Arc::clone(self);
-            let started = thread::Builder::new().name("rendezvous-call".into()).spawn(move || {
-                shared.attend(stream);
-                shared.calls.fetch_sub(1, Ordering::SeqCst);
-            });
-            if started.is_err() {
-                self.calls.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-    }
-
     /// One call from its begin to its end. Whatever breaks it, the caller finds out and calls again.
     fn attend(&self, stream: TcpStream) {
         let Ok(mut channel) = Channel::accept(stream, &self.token) else { return };
@@ -266,7 +237,11 @@ mod tests {
         (Host::start(listener, candidate(0), token(), HOST).unwrap(), endpoint)
     }
 
-    fn caller(endpoint: &str, candidate: Candidate, token: AuthToken) -> JoinHandle<Result<Start, CallEnd>> {
+    fn caller(
+        endpoint: &str,
+        candidate: Candidate,
+        token: AuthToken,
+    ) -> thread::JoinHandle<Result<Start, CallEnd>> {
         let endpoint = endpoint.to_owned();
         thread::spawn(move || call(&endpoint, &token, &candidate, WAIT, HOST))
     }

@@ -158,7 +158,7 @@ pub fn cases() -> Vec<Case> {
             "checkpoints",
             "a checkpoint after each step, written before the next",
             ("checkpoints", None),
-            "--checkpoint-every 1 --set checkpoint.asynchronous=false",
+            "--set checkpoint.every=1 --set checkpoint.asynchronous=false",
             "",
         ),
         by_flags(
@@ -186,10 +186,10 @@ impl Case {
 impl Line {
     /// The command, which writes to the folder of `run`.
     fn shown(&self, run: &str) -> String {
-        // Flags that are given twice count as given last.
+        // A setting that is given twice counts as given last.
         let train = |ranks: &str, flags: &str| {
             format!(
-                "brigade train {ranks} --steps 40 --set train.validate_every=0 --checkpoint-every 0 {flags} --quiet --out {FOLDER}/{run}"
+                "brigade train {ranks} --steps 40 --set train.validate_every=0 --set checkpoint.every=0 {flags} --quiet --out {FOLDER}/{run}"
             )
         };
         match self {

@@ -1,6 +1,6 @@
 //! Ranks that are stopped for moments, as if something else ran on their cores.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -67,6 +67,6 @@ impl Drop for Stopped {
 }
 
 /// How many steps a run has recorded.
-fn steps(metrics: &PathBuf) -> usize {
+fn steps(metrics: &Path) -> usize {
     std::fs::read(metrics).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
 }
