@@ -14,8 +14,8 @@ pub(crate) struct ExactSum {
 
 const LIMBS: usize = 6;
 
-/// The exponents of finite numbers.
-const EXPONENTS: usize = 255;
+/// The exponents of numbers. With the last one they are not finite.
+pub(crate) const EXPONENTS: usize = 256;
 
 /// The numbers that represent a sum between ranks: 32 bits each, then whether it is spoiled.
 pub(crate) const WORDS: usize = 2 * LIMBS + 1;
@@ -33,15 +33,24 @@ impl ExactSum {
                 }
                 let bits = term.to_bits() & 0x7fff_ffff;
                 let (exponent, fraction) = (bits >> 23, u64::from(bits & 0x7f_ffff));
-                // A normal number is (2^23 + fraction) · 2^(exponent - 1) units, a subnormal one `fraction` units.
                 of_exponents[exponent as usize] += fraction | u64::from(exponent > 0) << 23;
             }
-            for (exponent, sum) in of_exponents.into_iter().enumerate().filter(|(_, sum)| *sum > 0) {
-                let shift = exponent.saturating_sub(1);
-                let wide = u128::from(sum) << (shift % 64);
-                self.add_at(shift / 64, wide as u64);
-                self.add_at(shift / 64 + 1, (wide >> 64) as u64);
+            self.add_of_exponents(of_exponents);
+        }
+    }
+
+    /// Adds, for each exponent, the sum of its terms as whole numbers: a normal number is (2^23 + fraction) · 2^(exponent - 1) units, a subnormal one
+    /// `fraction` units.
+    pub(crate) fn add_of_exponents(&mut self, sums: impl IntoIterator<Item = u64>) {
+        for (exponent, sum) in sums.into_iter().enumerate().filter(|(_, sum)| *sum > 0) {
+            if exponent >= EXPONENTS - 1 {
+                self.spoiled = true;
+                continue;
             }
+            let shift = exponent.saturating_sub(1);
+            let wide = u128::from(sum) << (shift % 64);
+            self.add_at(shift / 64, wide as u64);
+            self.add_at(shift / 64 + 1, (wide >> 64) as u64);
         }
     }
 

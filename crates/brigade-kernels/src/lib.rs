@@ -49,7 +49,7 @@ pub use injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{
-    AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, chunk_squares,
+    AdamW, AdamWConfig, Lion, LionConfig, Run, ScaledStep, Sgd, SgdConfig, SgdState, square_sums,
 };
 pub use rotary::rotary;
 pub use switch::set_fused;

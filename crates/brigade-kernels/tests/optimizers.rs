@@ -5,7 +5,7 @@
 #[path = "common/devices.rs"]
 mod devices;
 
-use brigade_kernels::{AdamWConfig, LionConfig, ScaledStep, SgdConfig, chunk_squares, set_fused};
+use brigade_kernels::{AdamW, AdamWConfig, LionConfig, Run, ScaledStep, SgdConfig, set_fused, square_sums};
 use burn::optim::{
     self, Optimizer, RecordState, StateSink, decay::WeightDecayConfig, momentum::MomentumConfig,
 };
@@ -155,26 +155,108 @@ fn adamw_on_a_device_is_near_burns() {
 }
 
 #[test]
-fn sums_of_squares_on_a_device_are_those_of_chunks() {
+fn sums_of_squares_on_a_device_are_those_of_chunks_without_rounding() {
     for (name, device, ..) in devices() {
-        for elements in [1usize, 7, 8, 9, 64, 1003] {
-            let values: Vec<f32> = (0..elements).map(|i| (i * 7919 % 1009) as f32 * 1e-3 - 0.5).collect();
-            let Some(sums) = chunk_squares(&Tensor::from_floats(values.as_slice(), device), 8) else {
+        for (elements, scale) in
+            [(1usize, 1.0f32), (7, 1e-3), (8, 1.0), (9, 1e9), (64, 1e-18), (100_003, 1.0)]
+        {
+            let of = |salt: usize| -> Vec<f32> {
+                (0..elements).map(|i| ((i * 7919 + salt) % 1009) as f32 * 1e-3 * scale).collect()
+            };
+            let (first, second) = (of(0), of(5));
+            let tensor = |values: &[f32]| Tensor::<1>::from_floats(values, device);
+            let Some(sums) = square_sums(&[tensor(&first), tensor(&second)], 8) else {
                 assert_eq!(*name, "cpu");
                 continue;
             };
-            let sums: Vec<f32> = sums
-                .into_iter()
-                .flat_map(|sums| sums.into_data().iter::<f32>().collect::<Vec<_>>())
-                .collect();
-            assert_eq!(sums.len(), elements.div_ceil(8));
-            for (sum, chunk) in sums.iter().zip(values.chunks(8)) {
-                let exact: f64 = chunk.iter().map(|value| f64::from(*value).powi(2)).sum();
-                assert!(
-                    (f64::from(*sum) - exact).abs() <= 1e-6 * exact.max(1e-3),
-                    "{sum} for {exact} on {name}"
-                );
+            let [sets, exponents, parts] = sums.dims();
+            assert_eq!([sets, exponents, parts], [1, 256, 2]);
+            let sums: Vec<u32> = sums.into_data().iter::<u32>().collect();
+            let value = |exponent: usize, sum: f64| sum * 2f64.powi(exponent.max(1) as i32 - 150);
+            let found: f64 = sums
+                .chunks(2)
+                .enumerate()
+                .map(|(exponent, pair)| value(exponent, 4096.0 * f64::from(pair[1]) + f64::from(pair[0])))
+                .sum();
+            let exact: f64 = first.iter().chain(&second).map(|value| f64::from(*value).powi(2)).sum();
+            // Eight squares of a chunk are rounded, subnormal ones perhaps to 0.
+            let most = 4e-7 * exact + elements as f64 * 2f64.powi(-126);
+            assert!((found - exact).abs() <= most, "{found} for {exact} of {elements} on {name}");
+            // One by one, and in parts, they are the same whole numbers.
+            let cut = (elements / 16) * 8;
+            let parts = [&first[..cut], &first[cut..], &second].map(tensor);
+            let parts = square_sums(&parts, 8).unwrap().into_data().iter::<u32>().collect::<Vec<_>>();
+            assert!(parts == sums, "{elements} on {name}");
+        }
+        for spoiled in [f32::NAN, f32::INFINITY, 1e30] {
+            let mut values = vec![0.5f32; 30];
+            values[17] = spoiled;
+            let Some(sums) = square_sums(&[Tensor::from_floats(values.as_slice(), device)], 8) else {
+                continue;
+            };
+            let sums: Vec<u32> = sums.into_data().iter::<u32>().collect();
+            assert!(sums[510..].iter().any(|sum| *sum > 0), "{spoiled} on {name}");
+        }
+    }
+}
+
+#[test]
+fn runs_in_one_pass_have_the_bits_of_each_alone() {
+    let config = |weight_decay| AdamWConfig {
+        beta_1: 0.9,
+        beta_2: 0.95,
+        epsilon: 1e-8,
+        weight_decay,
+        cautious_weight_decay: false,
+        amsgrad: false,
+    };
+    let (decayed, plain) = (config(0.1).build(), config(0.0).build());
+    for (name, device, ..) in devices() {
+        if !AdamW::is_one_pass(&[&decayed, &plain], device) {
+            assert_eq!(*name, "cpu");
+            continue;
+        }
+        let other = AdamWConfig { beta_1: 0.8, ..config(0.0) }.build();
+        assert!(!AdamW::is_one_pass(&[&decayed, &other], device), "they have other moments");
+        for ends in [vec![64, 320, 1024], vec![7, 8, 100, 1003], vec![5]] {
+            let elements = *ends.last().unwrap();
+            let values = |salt: usize| -> Tensor<1> {
+                let values: Vec<f32> =
+                    (0..elements).map(|i| ((i + salt) * 7919 % 1009) as f32 * 1e-3 - 0.5).collect();
+                Tensor::from_floats(values.as_slice(), device)
+            };
+            let starts = std::iter::once(0).chain(ends.iter().copied());
+            let settings = |index: usize| {
+                (if index.is_multiple_of(2) { &decayed } else { &plain }, 1e-2 / (1 + index) as f64)
+            };
+            let ranges: Vec<_> = starts.zip(ends.iter().copied()).map(|(start, end)| start..end).collect();
+            let (mut together, mut state) = (values(1), None);
+            let (mut apart, mut states) = (values(1), vec![None; ranges.len()]);
+            for step in 0..3 {
+                let gradient = values(100 + step);
+                let runs = ranges.iter().enumerate().map(|(index, range)| {
+                    let (optimizer, learning_rate) = settings(index);
+                    Run { start: range.start, optimizer, learning_rate }
+                });
+                let runs: Vec<_> = runs.collect();
+                let of = [&together, &gradient];
+                let found = AdamW::step_runs(&runs, of, Some(0.7), state.take()).unwrap();
+                (together, state) = (found.0, Some(found.1));
+                let mut stepped = Tensor::empty([elements], device);
+                for (index, (range, state)) in ranges.iter().zip(&mut states).enumerate() {
+                    let (optimizer, rate) = settings(index);
+                    let of = [&apart, &gradient];
+                    (stepped, *state) =
+                        optimizer.step_part(rate, of, range.clone(), stepped, Some(0.7), state.take());
+                }
+                apart = stepped;
             }
+            let bits =
+                |tensor: &Tensor<1>| tensor.to_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!(bits(&together), bits(&apart), "{ends:?} on {name}");
+            let moments: Vec<u32> =
+                states.into_iter().flat_map(|state| bits(&state.unwrap().momentum.moment_2)).collect();
+            assert_eq!(bits(&state.unwrap().momentum.moment_2), moments, "{ends:?} on {name}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod learning_rate;
 mod norm;
+mod one_pass;
 mod optimizer;
 mod optimizer_state;
 mod tile;
@@ -11,5 +12,5 @@ pub use norm::clip_factor;
 pub use optimizer::{Elementwise, FlatOptimizer, OptimizerFactory};
 pub use optimizer_state::{FlatState, SavedState};
 
-pub(crate) use norm::{exact_sum, squares};
+pub(crate) use norm::sum_of_squares;
 pub(crate) use tile::tile;

@@ -1,19 +1,38 @@
 //! The global gradient norm, which has the same bits on any mesh, and clipping by it.
 
-use brigade_kernels::chunk_squares;
+use brigade_kernels::square_sums;
 use brigade_plan::CHUNK;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorReadError};
 
 use crate::error::{Error, Result};
-use crate::exact_sum::ExactSum;
+use crate::exact_sum::{EXPONENTS, ExactSum};
 
-/// Sums of squares of a flat gradient: one per chunk of [`CHUNK`] elements, in fp32, the last chunk padded with zeros. It processes
-/// `at_once` elements (whole chunks) at a time. A shard consists of whole chunks, so it gives the same numbers for its chunks
-/// as the whole buffer does.
-pub(crate) fn squares(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
-    if let Some(sums) = chunk_squares(gradient, CHUNK) {
-        return sums;
+/// The sum of the squares of flat gradients, without rounding what each chunk of [`CHUNK`] elements has in fp32, so that those of all shards add up to that of the whole buffer: a shard
+/// consists of whole chunks, and the last chunk is padded with zeros. It processes `at_once` elements (whole chunks) at a time, and waits for the device once.
+///
+/// # Errors
+/// If the sums cannot be read from it.
+pub(crate) fn sum_of_squares(gradients: &[Tensor<1>], at_once: usize) -> Result<ExactSum> {
+    let failed = |error: TensorReadError| Error::Device(error.to_string());
+    let mut sum = ExactSum::default();
+    if let Some(sums) = square_sums(gradients, CHUNK) {
+        let sums = sums.try_into_vec_as::<u32>().map_err(failed)?;
+        sums.chunks_exact(2 * EXPONENTS).for_each(|set| {
+            sum.add_of_exponents(
+                set.chunks_exact(2).map(|pair| (u64::from(pair[1]) << 12) + u64::from(pair[0])),
+            );
+        });
+        return Ok(sum);
     }
+    let chunks: Vec<_> = gradients.iter().flat_map(|gradient| chunks(gradient, at_once)).collect();
+    if !chunks.is_empty() {
+        sum.add_all(&Tensor::cat(chunks, 0).try_into_vec_as::<f32>().map_err(failed)?);
+    }
+    Ok(sum)
+}
+
+/// The sum of squares of each chunk.
+fn chunks(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
     let [len] = gradient.dims();
     let starts = (0..len).step_by(at_once);
     let sums = starts.map(|start| {
@@ -28,20 +47,6 @@ pub(crate) fn squares(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
         squares.sum_dim(1).reshape([padded / CHUNK])
     });
     sums.collect()
-}
-
-/// The sum of all chunks, without rounding, so that the sums of all shards add up to that of the whole buffer. It waits for the
-/// device once.
-///
-/// # Errors
-/// If the sums cannot be read from it.
-pub(crate) fn exact_sum(chunks: Vec<Tensor<1>>) -> Result<ExactSum> {
-    let mut sum = ExactSum::default();
-    if !chunks.is_empty() {
-        let read = Tensor::cat(chunks, 0).try_into_vec_as::<f32>();
-        sum.add_all(&read.map_err(|e| Error::Device(e.to_string()))?);
-    }
-    Ok(sum)
 }
 
 /// The factor that brings a gradient of norm `norm` down to `limit`: `limit / (norm + 1e-6)` where
@@ -64,7 +69,7 @@ mod tests {
             let values: Vec<f32> = (0..len).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.01).collect();
             let exact: f64 = values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
             let sum =
-                |values: &[f32]| exact_sum(squares(&Tensor::from_floats(values, &device), AT_ONCE)).unwrap();
+                |values: &[f32]| sum_of_squares(&[Tensor::from_floats(values, &device)], AT_ONCE).unwrap();
             let whole = sum(&values);
             assert!((whole.value() - exact).abs() <= 1e-5 * exact.max(1e-9), "{len}: {whole:?} {exact}");
             let mut padded = values.clone();

@@ -5,14 +5,16 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use brigade_kernels::Run;
 use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
 use burn::tensor::{Device, Tensor};
 
 use crate::error::{Error, Result};
+use crate::optim::one_pass::OnePass;
 use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, flattened};
 use crate::optim::tile::tile;
 use crate::sharding::groups::ParameterGroup;
-use crate::sharding::layout::FlatLayout;
+use crate::sharding::layout::{FlatLayout, Segment};
 
 /// An optimizer that treats every element in the same way, independently of the others, so that a flat buffer or any part of it
 /// gives the same numbers as the parameters one by one.
@@ -54,6 +56,22 @@ pub trait Elementwise: Optimizer {
         let (values, state) = self.step_scaled(learning_rate, values, gradient, scale, state);
         (stepped.slice_assign([part], values), state)
     }
+
+    /// Whether [`step_runs`](Self::step_runs) takes runs of elements with these optimizers, in fp32 on this device.
+    fn is_one_pass(_runs: &[&Self], _device: &Device) -> bool {
+        false
+    }
+
+    /// One pass over flat values and their gradient whose runs of elements have optimizers and learning rates of their own; the state is of all elements. None if it
+    /// [is not](Self::is_one_pass).
+    fn step_runs(
+        _runs: &[Run<'_, Self>],
+        _of: [&Tensor<1>; 2],
+        _scale: Option<f64>,
+        _state: Option<Self::State<1>>,
+    ) -> Option<(Tensor<1>, Self::State<1>)> {
+        None
+    }
 }
 
 macro_rules! scales_in_its_pass {
@@ -80,6 +98,19 @@ macro_rules! scales_in_its_pass {
                 state: Option<Self::State<1>>,
             ) -> (Tensor<1>, Option<Self::State<1>>) {
                 brigade_kernels::ScaledStep::step_part(self, learning_rate, of, part, stepped, scale, state)
+            }
+
+            fn is_one_pass(runs: &[&Self], device: &Device) -> bool {
+                <Self as brigade_kernels::ScaledStep>::is_one_pass(runs, device)
+            }
+
+            fn step_runs(
+                runs: &[Run<'_, Self>],
+                of: [&Tensor<1>; 2],
+                scale: Option<f64>,
+                state: Option<Self::State<1>>,
+            ) -> Option<(Tensor<1>, Self::State<1>)> {
+                <Self as brigade_kernels::ScaledStep>::step_runs(runs, of, scale, state)
             }
         }
     )+};
@@ -191,7 +222,7 @@ impl OptimizerFactory {
         optimizer: impl Fn(bool, Option<f32>) -> O + Send + Sync + 'static,
     ) -> Self {
         let build = move |layout: &FlatLayout, part: Range<usize>, device: &Device, groups: &[Treatment]| {
-            let pieces = layout.segments(part.clone(), tile(device)).into_iter().map(|segment| {
+            let of_segment = |segment: Segment| {
                 let group = segment.group.map(|group| groups[group]);
                 Piece {
                     optimizer: optimizer(segment.decay, group.and_then(|group| group.weight_decay)),
@@ -200,8 +231,14 @@ impl OptimizerFactory {
                     range: segment.range,
                     state: None,
                 }
-            });
-            let pieces = pieces.collect();
+            };
+            let pieces =
+                |longest| layout.segments(part.clone(), longest).into_iter().map(of_segment).collect();
+            let runs: Vec<_> = pieces(layout.len().max(1));
+            if OnePass::takes(&runs, device) {
+                return Box::new(OnePass::new(part, runs)) as Box<dyn FlatOptimizer>;
+            }
+            let pieces = pieces(tile(device));
             Box::new(Segmented { part, pieces, size: OnceCell::new() }) as Box<dyn FlatOptimizer>
         };
         Self { build: Arc::new(build), takes_decay, groups: Vec::new() }
@@ -253,11 +290,11 @@ struct Segmented<O: Optimizer> {
 }
 
 /// Elements that are stepped at once.
-struct Piece<O: Optimizer> {
-    range: Range<usize>,
-    optimizer: O,
-    learning_rate_factor: f64,
-    state: Option<O::State<1>>,
+pub(super) struct Piece<O: Optimizer> {
+    pub range: Range<usize>,
+    pub optimizer: O,
+    pub learning_rate_factor: f64,
+    pub state: Option<O::State<1>>,
 }
 
 impl<O: Optimizer> Segmented<O> {

@@ -117,6 +117,11 @@ impl ParameterStore {
         self.offload.as_ref().unwrap_or(&self.device)
     }
 
+    /// Has the device begin what it was given, where that is collected first; it does not wait for it.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.device.flush().map_err(|error| Error::Device(error.to_string()))
+    }
+
     /// The elements of a unit that it is [added](Self::add) with: where parameters are whole only while they are used, those that this rank keeps, padding
     /// among them, and else all.
     pub(crate) fn kept(&self, unit: &Unit) -> Range<usize> {

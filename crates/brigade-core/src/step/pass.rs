@@ -13,8 +13,7 @@ use crate::exact_sum::{ExactSum, WORDS};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
 use crate::model::batch::{Batch, TargetSum};
-use crate::optim::tile;
-use crate::optim::{exact_sum, squares};
+use crate::optim::{sum_of_squares, tile};
 use crate::step::accumulation::PairwiseSum;
 use crate::step::engine::{Engine, Sums};
 use crate::step::forward_backward::interpreter::{Interpreter, PassMode, State, TargetWeight};
@@ -207,8 +206,8 @@ where
         let at_once = tile(&self.store.device);
         let found =
             gradients.iter().enumerate().filter_map(|(unit, gradient)| Some((unit, gradient.as_ref()?)));
-        let chunks = found.flat_map(|(unit, gradient)| squares(&self.counted_once(unit, gradient), at_once));
-        let norm = exact_sum(chunks.collect())?;
+        let counted: Vec<_> = found.map(|(unit, gradient)| self.counted_once(unit, gradient)).collect();
+        let norm = sum_of_squares(&counted, at_once)?;
         clock.optimizer += started.elapsed();
 
         let count = self.agreed_count(window.count, clock)?;

@@ -27,7 +27,7 @@ where
     ) -> Result<()> {
         let started = Instant::now();
         let waited = clock.comm_wait();
-        let mut sent = Vec::new();
+        let (mut sent, mut begun) = (Vec::new(), false);
         for (unit, gradient) in gradients.into_iter().enumerate() {
             let Some(gradient) = gradient else {
                 // Servers tell the others of what they update.
@@ -43,7 +43,12 @@ where
             let values = clock.waiting("all_reduce", || values.wait())?;
             sent.extend(self.store.send_tied_weights(unit, &values));
             self.store.set_own_values(unit, values);
+            // The device has waited for the gradient norm, so it gets its work as soon as there is any.
+            if !std::mem::replace(&mut begun, true) {
+                self.store.flush()?;
+            }
         }
+        self.store.flush()?;
         self.give_new_values(sent, clock)?;
         if self.memory.optimizer.live == 0 {
             self.memory.optimizer.set(self.update.state_bytes());

@@ -64,14 +64,18 @@ impl Window {
     }
 }
 
-/// The loss of each of `count` micro-batches; 0 where this rank does not know it.
+/// The loss of each of `count` micro-batches; 0 where this rank does not know it. It waits for the device once.
 pub(crate) fn losses(known: &BTreeMap<usize, Tensor<1>>, count: usize) -> Result<Vec<f64>> {
-    let loss = |k: usize| match known.get(&k) {
-        Some(loss) => {
-            let values = loss.clone().try_into_vec_as::<f32>().map_err(|e| Error::Device(e.to_string()))?;
-            Ok(f64::from(values[0]))
-        }
-        None => Ok(0.0),
-    };
-    (0..count).map(loss).collect()
+    let mut losses = vec![0.0; count];
+    let of_count: Vec<_> = known.range(..count).collect();
+    if of_count.is_empty() {
+        return Ok(losses);
+    }
+    let all: Vec<_> = of_count.iter().map(|(_, loss)| (*loss).clone()).collect();
+    let values = if let [one] = all.as_slice() { one.clone() } else { Tensor::cat(all, 0) };
+    let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
+    for ((k, _), value) in of_count.into_iter().zip(values) {
+        losses[*k] = f64::from(value);
+    }
+    Ok(losses)
 }

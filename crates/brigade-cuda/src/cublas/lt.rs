@@ -44,8 +44,6 @@ pub(crate) enum Finish {
     Bias { residual: bool },
     /// A bias is added, and GELU applied to the sum, which is kept.
     Gelu,
-    /// It is multiplied by the derivative of GELU, and its columns are added up.
-    GeluGradient,
     /// The columns of the right factor are added up.
     RightSums,
     /// The rows of the left factor are added up.
@@ -59,7 +57,6 @@ impl Finish {
             Self::Residual => 1,
             Self::Bias { .. } => 4,
             Self::Gelu => 32 | 128 | 4,
-            Self::GeluGradient => 64 | 128 | 16,
             Self::RightSums => 256,
             Self::LeftSums => 512,
         }
@@ -70,7 +67,7 @@ impl Finish {
     }
 
     fn has_auxiliary(self) -> bool {
-        matches!(self, Self::Gelu | Self::GeluGradient)
+        matches!(self, Self::Gelu)
     }
 }
 

@@ -63,9 +63,6 @@ impl Epilogues {
                 (Finish::Bias { residual: residual.is_some() }, [residual.as_ref(), bias.as_ref(), None])
             }
             Epilogue::Gelu { bias, hidden } => (Finish::Gelu, [None, Some(bias), Some(hidden)]),
-            Epilogue::GeluGradient { hidden, sums } => {
-                (Finish::GeluGradient, [None, Some(sums), Some(hidden)])
-            }
             Epilogue::RightSums(sums) => (Finish::RightSums, [None, Some(sums), None]),
             Epilogue::LeftSums(sums) => (Finish::LeftSums, [None, Some(sums), None]),
         };

@@ -1,10 +1,12 @@
 //! Activations, with the bias before them.
 
+use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
+use super::columns::{AHEAD, ROWS, column_sums, column_units, sum_of_lanes};
 use super::launch::{element, empty, rows, unit_count, unit_for_each, vector_size};
 use crate::activation::Activation;
 
@@ -67,6 +69,40 @@ pub(super) fn slope(hidden: CubeTensor, gradient: CubeTensor, activation: Activa
     slope
 }
 
+/// The gradient of an activation's input, from that of its output, and the sums of its columns.
+pub(super) fn slope_and_sums(
+    hidden: CubeTensor,
+    gradient: CubeTensor,
+    activation: Activation,
+) -> [CubeTensor; 2] {
+    let ((hidden, [count, width]), (gradient, _)) = (rows(hidden), rows(gradient));
+    let slope = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);
+    let parts = count.div_ceil(ROWS).max(1);
+    let sums = empty(&hidden, [parts, width], DType::F32);
+    let vector = vector_size(&[&hidden], width);
+    let (cubes, units) = column_units(width / vector, parts);
+    // SAFETY: each cube reads and writes its rows of `width` elements, which the tensors have, and writes one row of sums.
+    unsafe {
+        slope_and_sums_kernel::launch_unchecked(
+            &hidden.client,
+            cubes,
+            units,
+            hidden.required_address_type(),
+            vector,
+            hidden.clone().into_buffer_arg(),
+            gradient.into_buffer_arg(),
+            slope.clone().into_buffer_arg(),
+            sums.clone().into_buffer_arg(),
+            count,
+            parts,
+            width / vector,
+            activation,
+            element(&hidden),
+        );
+    }
+    [slope, column_sums(sums, hidden.dtype)]
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn activation_kernel<T: Float, N: Size>(
     hidden: &mut [Vector<T, N>],
@@ -106,6 +142,58 @@ fn slope_kernel<T: Float, N: Size>(
         let factor = derivative::<N>(Vector::cast_from(hidden[index]), activation);
         slope[index] = Vector::cast_from(factor * Vector::cast_from(gradient[index]));
         index += unit_count();
+    }
+}
+
+/// The sums are those of [`ROWS`] rows at a time, as they are written.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn slope_and_sums_kernel<T: Float, N: Size>(
+    hidden: &[Vector<T, N>],
+    gradient: &[Vector<T, N>],
+    slope: &mut [Vector<T, N>],
+    sums: &mut [Vector<f32, N>],
+    rows: usize,
+    parts: usize,
+    #[comptime] width: usize,
+    #[comptime] activation: Activation,
+    #[define(T)] _element: ElemType,
+) {
+    let column = ABSOLUTE_POS_X as usize;
+    let mut part = CUBE_POS_Y as usize;
+    while part < parts {
+        let mut sum = Vector::<f32, N>::new(0.0f32);
+        if column < width {
+            let mut row = part * ROWS + UNIT_POS_Y as usize;
+            let end = min(part * ROWS + ROWS, rows);
+            while row < end {
+                let mut read = Array::<Vector<T, N>>::new(comptime!(2 * AHEAD));
+                #[unroll]
+                for ahead in 0..AHEAD {
+                    let own = row + ahead * CUBE_DIM_Y as usize;
+                    let place = min(own, end - 1) * width + column;
+                    read[ahead] = hidden[place];
+                    read[comptime!(AHEAD + ahead)] = gradient[place];
+                }
+                #[unroll]
+                for ahead in 0..AHEAD {
+                    let own = row + ahead * CUBE_DIM_Y as usize;
+                    let place = min(own, end - 1) * width + column;
+                    let factor = derivative::<N>(Vector::cast_from(read[ahead]), activation);
+                    let upstream = Vector::<f32, N>::cast_from(read[comptime!(AHEAD + ahead)]);
+                    let value = Vector::<T, N>::cast_from(factor * upstream);
+                    if own < end {
+                        slope[place] = value;
+                        sum += Vector::cast_from(value);
+                    }
+                }
+                row += AHEAD * CUBE_DIM_Y as usize;
+            }
+        }
+        let sum = sum_of_lanes(sum);
+        if UNIT_POS_Y == 0 && column < width {
+            sums[part * width + column] = sum;
+        }
+        part += CUBE_COUNT_Y as usize;
     }
 }
 

@@ -12,6 +12,9 @@ use super::launch::{element, empty, reshaped, rows, vector_size};
 /// Rows whose sum a cube makes.
 pub(super) const ROWS: usize = 128;
 
+/// Rows that a unit reads before it needs any of them.
+pub(super) const AHEAD: usize = 4;
+
 /// Parts that cubes have at a time: what all devices take in one dimension.
 const PARTS: usize = 32_768;
 
@@ -76,8 +79,13 @@ fn column_sums_kernel<T: Float, N: Size>(
             let mut row = part * ROWS + UNIT_POS_Y as usize;
             let end = min(part * ROWS + ROWS, rows);
             while row < end {
-                sum += Vector::cast_from(matrix[row * width + column]);
-                row += CUBE_DIM_Y as usize;
+                #[unroll]
+                for ahead in 0..AHEAD {
+                    let own = row + ahead * CUBE_DIM_Y as usize;
+                    let value = Vector::<f32, N>::cast_from(matrix[min(own, end - 1) * width + column]);
+                    sum += select(own < end, value, Vector::new(0.0f32));
+                }
+                row += AHEAD * CUBE_DIM_Y as usize;
             }
         }
         let sum = sum_of_lanes(sum);

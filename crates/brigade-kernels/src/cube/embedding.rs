@@ -1,7 +1,7 @@
-//! Tables of vectors. In the backward pass a cube has a row of the table, whose planes look for its number among a part of all each.
+//! Tables of vectors. In the backward pass a cube has a row of the table, whose planes look for its number among a part of all each, if it is among them at all.
 
 use burn::backend::{Cube, DispatchTensor};
-use burn::tensor::{Int as Whole, Tensor};
+use burn::tensor::{DType, Int as Whole, Tensor};
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -9,7 +9,7 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::apply::on_device;
-use super::launch::{cubes, element, empty, rows, vector_size};
+use super::launch::{cubes, element, empty, rows, unit_count, unit_for_each, vector_size};
 use crate::graph::Operation;
 
 /// Planes whose votes fit into a number.
@@ -57,6 +57,7 @@ impl Operation<1, CubeTensor> for Embedding {
         };
         let indices = into_contiguous(indices);
         let sums = empty(&gradient, self.shape, gradient.dtype);
+        let used = used_rows(&indices, self.shape[0], count);
         let vector = vector_size(&[&gradient], width);
         let plane = gradient.client.properties().hardware.plane_size_max as usize;
         let parts = (width / vector).div_ceil(plane);
@@ -76,6 +77,7 @@ impl Operation<1, CubeTensor> for Embedding {
                 neighbours,
                 gradient.clone().into_buffer_arg(),
                 indices.clone().into_buffer_arg(),
+                used.into_buffer_arg(),
                 sums.clone().into_buffer_arg(),
                 self.shape[0],
                 count,
@@ -90,10 +92,52 @@ impl Operation<1, CubeTensor> for Embedding {
     }
 }
 
+/// Of each row of a table, whether its number is among some: 1, or 0.
+fn used_rows(indices: &CubeTensor, rows: usize, count: usize) -> CubeTensor {
+    let device = Tensor::<1, Whole>::from_primitive::<Cube>(indices.clone()).device();
+    let used = Tensor::<1, Whole>::zeros([rows], (&device, DType::U32)).try_into_primitive::<Cube>();
+    let Ok(used) = used else { unreachable!("it is on the device of the numbers") };
+    let (cubes, units) = unit_for_each(count);
+    // SAFETY: it reads `count` numbers, and writes those of the table's rows that they name.
+    unsafe {
+        used_rows_kernel::launch_unchecked(
+            &indices.client,
+            cubes,
+            units,
+            indices.required_address_type(),
+            indices.clone().into_buffer_arg(),
+            used.clone().into_buffer_arg(),
+            rows,
+            count,
+            element(indices),
+        );
+    }
+    used
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn used_rows_kernel<I: Int>(
+    indices: &[I],
+    used: &mut [Atomic<u32>],
+    rows: usize,
+    count: usize,
+    #[define(I)] _element: ElemType,
+) {
+    let mut index = ABSOLUTE_POS;
+    while index < count {
+        let row = i32::cast_from(indices[index]);
+        if row >= 0 && (row as usize) < rows {
+            used[row as usize].store(1u32);
+        }
+        index += unit_count();
+    }
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn embedding_kernel<T: Float, I: Int, N: Size, M: Size>(
     gradient: &[Vector<T, N>],
     indices: &[Vector<I, M>],
+    used: &[u32],
     sums: &mut [Vector<T, N>],
     rows: usize,
     count: usize,
@@ -113,7 +157,8 @@ fn embedding_kernel<T: Float, I: Int, N: Size, M: Size>(
         for part in 0..parts {
             sum[part] = Vector::new(0.0f32);
         }
-        let mut base = own * plane;
+        // All units of a cube have the same row, so all or none of them look.
+        let mut base = select(used[row] > 0u32, own * plane, count);
         while base < count / M::value() {
             // A unit looks at neighbours, so that a plane finds its rows in their order.
             let place = base + lane;

@@ -1,14 +1,12 @@
-//! The feed-forward part of a layer, with GELU and biases: going back, the derivative of GELU and the gradient of the first bias come with the product before them.
+//! The feed-forward part of a layer with a first bias, whose gradient comes with the activation's.
 
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use super::activation::slope;
-use super::columns::column_sums;
-use super::launch::{empty, reshaped, rows};
+use super::activation::slope_and_sums;
+use super::launch::{reshaped, rows};
 use super::linear;
-use super::products::{Epilogue, product, products_with};
-use crate::activation::Activation;
+use super::products::product;
 use crate::feed_forward::FeedForward;
 use crate::graph::Operation;
 use crate::linear::Linear;
@@ -22,26 +20,7 @@ pub(crate) struct Saved {
 impl FeedForward {
     /// Whether it gains from being one operation.
     pub(crate) fn is_one(self) -> bool {
-        self.activation == Activation::GeluTanh && self.up.bias
-    }
-
-    /// The gradients of what goes into GELU and of the first bias.
-    fn hidden_gradients(
-        self,
-        gradient: &CubeTensor,
-        hidden: &CubeTensor,
-        down: &CubeTensor,
-    ) -> [CubeTensor; 2] {
-        let (left, right) = self.down.factors_of_input(gradient, down);
-        let sums = empty(hidden, [hidden.meta.shape()[1]], hidden.dtype);
-        let epilogue = Epilogue::GeluGradient { hidden: hidden.clone(), sums: sums.clone() };
-        if let Some([d_hidden]) = products_with([(left.clone(), right.clone(), epilogue)]) {
-            return [d_hidden, sums];
-        }
-        let d_activated = rows(product(left, right, hidden.dtype)).0;
-        let d_hidden = slope(hidden.clone(), d_activated, self.activation);
-        let d_bias = column_sums(d_hidden.clone(), hidden.dtype);
-        [d_hidden, d_bias]
+        self.up.bias
     }
 }
 
@@ -72,7 +51,9 @@ impl<const N: usize> Operation<N, CubeTensor> for FeedForward {
         let of_down_bias = wanted.down_bias == Some(true);
         let [_, d_down, d_down_bias] =
             self.down.gradients(&gradient, [&down.x, &down.weight], [false, wanted.down, of_down_bias]);
-        let [d_hidden, d_up_bias] = self.hidden_gradients(&gradient, &hidden, &down.weight);
+        let (left, right) = self.down.factors_of_input(&gradient, &down.weight);
+        let d_activated = product(left, right, hidden.dtype);
+        let [d_hidden, d_up_bias] = slope_and_sums(hidden, d_activated, self.activation);
         let [d_x, d_up, _] = self.up.gradients(&d_hidden, [&up.x, &up.weight], [wanted.x, wanted.up, false]);
         let d_x = d_x.map(|d_x| reshaped(rows(d_x).0, shape));
         let d_up_bias = wanted.up_bias.map(|is_wanted| is_wanted.then_some(d_up_bias));

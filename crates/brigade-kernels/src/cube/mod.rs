@@ -24,7 +24,7 @@ mod products;
 mod softmax;
 mod squares;
 
-pub(crate) use adamw::adamw;
+pub(crate) use adamw::{Run, adamw};
 pub use apply::trust_software;
 pub(crate) use apply::{apply, is_fused, is_on_device};
 pub(crate) use attention::{Attention, Layout};
@@ -32,4 +32,4 @@ pub(crate) use cross_entropy::LinearCrossEntropy;
 pub(crate) use embedding::Embedding;
 pub(crate) use norm::Norm;
 pub use products::{Epilogue, MatrixProducts, Product, use_products};
-pub(crate) use squares::squares;
+pub(crate) use squares::square_sums;

@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::columns::{ROWS, column_sums, column_units, sum_of_lanes};
+use super::columns::{AHEAD, ROWS, column_sums, column_units, sum_of_lanes};
 use super::launch::{element, empty, plane_count, plane_for_each, plane_index, rows, vector_size};
 use crate::graph::Operation;
 
@@ -259,12 +259,20 @@ fn norm_parameters_kernel<T: Float, N: Size>(
             let mut row = part * ROWS + UNIT_POS_Y as usize;
             let end = min(part * ROWS + ROWS, rows);
             while row < end {
-                let slope = Vector::<f32, N>::cast_from(gradient[row * width + column]);
-                let deviation =
-                    Vector::<f32, N>::cast_from(x[row * width + column]) - Vector::new(means[row]);
-                of_gamma += slope * deviation * Vector::new(factors[row]);
-                of_beta += slope;
-                row += CUBE_DIM_Y as usize;
+                // Several rows are read before any of them is needed.
+                #[unroll]
+                for ahead in 0..AHEAD {
+                    let own = row + ahead * CUBE_DIM_Y as usize;
+                    let place = min(own, end - 1);
+                    let slope = Vector::<f32, N>::cast_from(gradient[place * width + column]);
+                    let deviation =
+                        Vector::<f32, N>::cast_from(x[place * width + column]) - Vector::new(means[place]);
+                    let none = Vector::<f32, N>::new(0.0f32);
+                    let product = slope * deviation * Vector::new(factors[place]);
+                    of_gamma += select(own < end, product, none);
+                    of_beta += select(own < end, slope, none);
+                }
+                row += AHEAD * CUBE_DIM_Y as usize;
             }
         }
         let of_gamma = sum_of_lanes(of_gamma);

@@ -45,13 +45,6 @@ pub enum Epilogue {
         /// Where the sum goes.
         hidden: CubeTensor,
     },
-    /// The product is multiplied by GELU's derivative.
-    GeluGradient {
-        /// What went into GELU, of the product's shape.
-        hidden: CubeTensor,
-        /// Where the sums of the result's columns go, a vector.
-        sums: CubeTensor,
-    },
     /// The sums of the right factor's columns, as long as the product's rows, go here.
     RightSums(CubeTensor),
     /// The sums of the left factor's rows, as long as the product's columns, go here.

@@ -7,9 +7,9 @@ use brigade_simd::optimizer::{self as kernel, Step};
 use burn::optim::{self, AdamWState, AdaptiveMomentumState, LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
-use super::{ScaledStep, fits, scaled, stepped};
 #[cfg(feature = "cube")]
-use super::{fits_kernels, part_alone};
+use super::{Run, fits_kernels, part_alone};
+use super::{ScaledStep, fits, scaled, stepped};
 
 /// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with the bits and the state of Burn's.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -87,8 +87,15 @@ impl ScaledStep for AdamW {
             let (values, gradient) = (flat(tensor), flat(gradient));
             let stepped = Tensor::empty([elements], (&values.device(), values.dtype()));
             let of = [&values, &gradient];
-            let (values, state) =
-                part_on_device(fused, learning_rate, of, 0..elements, stepped, scale, state);
+            let (values, state) = part_on_device(
+                fused,
+                &[whole_run(fused, learning_rate)],
+                of,
+                0..elements,
+                stepped,
+                scale,
+                state,
+            );
             let whole = |tensor: Tensor<1>| tensor.reshape(shape.clone());
             return (whole(values), Some(with_moments(state, whole)));
         }
@@ -123,8 +130,44 @@ impl ScaledStep for AdamW {
         let Some(fused) = self.on_device(of, state.as_ref()) else {
             return part_alone(self, learning_rate, of, part, stepped, scale, state);
         };
-        let (stepped, state) = part_on_device(fused, learning_rate, of, part, stepped, scale, state);
+        let runs = [whole_run(fused, learning_rate)];
+        let (stepped, state) = part_on_device(fused, &runs, of, part, stepped, scale, state);
         (stepped, Some(state))
+    }
+
+    fn is_one_pass(runs: &[&Self], device: &Device) -> bool {
+        #[cfg(feature = "cube")]
+        {
+            let same = |one: &kernel::AdamW| kernel::AdamW { weight_decay: 0.0, ..*one };
+            let first = runs.first().and_then(|run| run.fused.as_ref());
+            return runs.len() <= MOST_RUNS
+                && runs.iter().all(|run| run.fused.as_ref().map(same) == first.map(same))
+                && first.is_some()
+                && fits_kernels(&Tensor::<1>::empty([1], (device, burn::tensor::DType::F32)));
+        }
+        #[cfg(not(feature = "cube"))]
+        {
+            let _ = (runs, device);
+            false
+        }
+    }
+
+    #[cfg(feature = "cube")]
+    fn step_runs(
+        runs: &[Run<'_, Self>],
+        of: [&Tensor<1>; 2],
+        scale: Option<f64>,
+        state: Option<AdamWState<1>>,
+    ) -> Option<(Tensor<1>, AdamWState<1>)> {
+        let fused = runs.first()?.optimizer.fused?;
+        let of_device = |run: &Run<'_, Self>| {
+            let weight_decay = run.optimizer.fused?.weight_decay;
+            let (start, learning_rate) = (run.start, run.learning_rate);
+            Some(crate::cube::Run { start, learning_rate, weight_decay })
+        };
+        let runs: Vec<_> = runs.iter().map(of_device).collect::<Option<_>>()?;
+        let stepped = Tensor::empty(of[0].dims(), (&of[0].device(), of[0].dtype()));
+        Some(part_on_device(fused, &runs, of, 0..of[0].dims()[0], stepped, scale, state))
     }
 }
 
@@ -142,11 +185,21 @@ impl AdamW {
     }
 }
 
+/// Runs that a kernel knows at the most.
+#[cfg(feature = "cube")]
+const MOST_RUNS: usize = 32;
+
+/// All elements.
+#[cfg(feature = "cube")]
+fn whole_run(fused: kernel::AdamW, learning_rate: LearningRate) -> crate::cube::Run {
+    crate::cube::Run { start: 0, learning_rate, weight_decay: fused.weight_decay }
+}
+
 /// A step of a part by a kernel of its device.
 #[cfg(feature = "cube")]
 fn part_on_device(
     fused: kernel::AdamW,
-    learning_rate: LearningRate,
+    runs: &[crate::cube::Run],
     of: [&Tensor<1>; 2],
     part: Range<usize>,
     stepped: Tensor<1>,
@@ -160,8 +213,9 @@ fn part_on_device(
         }
         None => (1, [zeros(), zeros()]),
     };
-    let step = Step { learning_rate, number: time as i32, scale: scale.unwrap_or(1.0) as f32 };
-    let [stepped, moment_1, moment_2] = crate::cube::adamw(fused, step, of, moments, part, stepped);
+    let step = (time as i32, scale.unwrap_or(1.0) as f32);
+    let numbers = [fused.beta_1, fused.beta_2, fused.epsilon];
+    let [stepped, moment_1, moment_2] = crate::cube::adamw(numbers, step, runs, of, moments, part, stepped);
     (stepped, AdamWState { momentum: AdaptiveMomentumState::new(time, moment_1, moment_2) })
 }
 

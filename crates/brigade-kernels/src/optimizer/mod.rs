@@ -7,7 +7,7 @@ mod sgd;
 use std::ops::Range;
 
 use burn::optim::{LearningRate, Optimizer};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use burn_flex::{Flex, FlexTensor};
 
 use crate::host::{Buffer, contiguous, is_on_host, values};
@@ -40,6 +40,32 @@ pub trait ScaledStep: Optimizer {
     ) -> (Tensor<1>, Option<Self::State<1>>) {
         part_alone(self, learning_rate, of, part, stepped, scale, state)
     }
+
+    /// Whether [`step_runs`](Self::step_runs) takes runs of elements with these optimizers, in fp32 on this device.
+    fn is_one_pass(_runs: &[&Self], _device: &Device) -> bool {
+        false
+    }
+
+    /// One pass over flat values and their gradient whose runs have optimizers and learning rates of their own; the state is of all elements. None if it [is not](Self::is_one_pass).
+    fn step_runs(
+        _runs: &[Run<'_, Self>],
+        _of: [&Tensor<1>; 2],
+        _scale: Option<f64>,
+        _state: Option<Self::State<1>>,
+    ) -> Option<(Tensor<1>, Self::State<1>)> {
+        None
+    }
+}
+
+/// Elements of a flat tensor that one optimizer steps: from `start` on, up to the next run.
+#[derive(Debug)]
+pub struct Run<'a, O> {
+    /// The first of them.
+    pub start: usize,
+    /// What steps them.
+    pub optimizer: &'a O,
+    /// Their learning rate.
+    pub learning_rate: LearningRate,
 }
 
 /// [`ScaledStep::step_part`] by a step of the part alone.
@@ -57,14 +83,15 @@ fn part_alone<O: ScaledStep>(
     (stepped.slice_assign([part], values), state)
 }
 
-/// The sums of squares of each `chunk` elements of a flat fp32 tensor, the last of them padded with zeros, in order, by a kernel of its device; none where there is none. A chunk has
-/// the same sum wherever it is.
-pub fn chunk_squares(tensor: &Tensor<1>, chunk: usize) -> Option<Vec<Tensor<1>>> {
+/// Of each `chunk` elements of flat fp32 tensors, the last of each tensor padded with zeros, the sum of squares; all of those, added up without rounding by a kernel of their device: none
+/// where there is none. A chunk has the same sum wherever it is. `[sets, 256, 2]` whole numbers of 32 bits: those of each exponent, added up as whole numbers, are the second number times
+/// 2¹² plus the first, over all sets. For the exponent 255 it is more than 0 if a sum was not finite.
+pub fn square_sums(tensors: &[Tensor<1>], chunk: usize) -> Option<Tensor<3, Int>> {
     #[cfg(feature = "cube")]
-    return crate::cube::squares(tensor, chunk);
+    return crate::cube::square_sums(tensors, chunk);
     #[cfg(not(feature = "cube"))]
     {
-        let _ = (tensor, chunk);
+        let _ = (tensors, chunk);
         None
     }
 }

@@ -10,8 +10,8 @@ use super::tile::{
     write, zeros,
 };
 
-/// Below all scores.
-const LEAST: f32 = -3.0e38;
+/// Below all scores, and finite also when it is scaled.
+const LEAST: f32 = -1.0e30;
 
 /// Cubes are `[tiles of queries, heads, sequences]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -130,11 +130,13 @@ pub(super) fn forward_kernel<T: Float>(
             top = max(top, plane_shuffle_xor(top, 2u32));
             highest[part] = top;
             let factor = ((before - top) * scale).exp();
+            // One operation for each score: a product and a difference.
+            let scaled = Vector::<f32, Const<2>>::new(top * scale);
             let mut sum = Vector::<f32, Const<2>>::new(0.0f32);
             #[unroll]
             for column in 0..columns {
                 let place = comptime!(2 * ((part / 2) * columns + column) + part % 2);
-                let value = ((scores[place] - Vector::new(top)) * Vector::new(scale)).exp();
+                let value = (scores[place] * Vector::new(scale) - scaled).exp();
                 scores[place] = value;
                 sum += value;
             }

@@ -142,7 +142,7 @@ pub(super) fn keys_kernel<T: Float>(
                             }
                         }
                         scores[place] = share;
-                        slopes[place] = share * (slopes[place] - dot) * Vector::new(scale);
+                        slopes[place] = share * (slopes[place] - dot);
                     }
                 }
                 let mut shares = Array::<Vector<T, Const<2>>>::new(comptime!(4 * tiling.blocks));
@@ -183,8 +183,12 @@ pub(super) fn keys_kernel<T: Float>(
     let mut factors = Array::<f32>::new(parts);
     #[unroll]
     for part in 0..parts {
-        factors[part] = 1.0f32.runtime();
+        factors[part] = scale;
     }
     write::<T>(&d_keys, d_k, k_start, k_at.position, own, sizes.keys, &factors, tiling);
+    #[unroll]
+    for part in 0..parts {
+        factors[part] = 1.0f32.runtime();
+    }
     write::<T>(&d_values, d_v, v_start, v_at.position, own, sizes.keys, &factors, tiling);
 }

@@ -121,7 +121,7 @@ pub(super) fn queries_kernel<T: Float>(
                             }
                         }
                     }
-                    slopes[place] = share * (slopes[place] - Vector::new(dot[part])) * Vector::new(scale);
+                    slopes[place] = share * (slopes[place] - Vector::new(dot[part]));
                 }
             }
             let mut factors = Array::<Vector<T, Const<2>>>::new(comptime!(4 * tiling.blocks));
@@ -152,7 +152,7 @@ pub(super) fn queries_kernel<T: Float>(
     let mut factors = Array::<f32>::new(parts);
     #[unroll]
     for part in 0..parts {
-        factors[part] = 1.0f32.runtime();
+        factors[part] = scale;
     }
     let start = q_at.first + batch * q_at.batch + head * q_at.head;
     write::<T>(&d_queries, d_q, start, q_at.position, own, sizes.queries, &factors, tiling);

@@ -37,6 +37,9 @@ const MOST_UNSENT: usize = 2;
 /// What stands for the name of a block where the loss draws random numbers.
 const LOSS: &str = "(loss)";
 
+/// After the first blocks of a pass, whose device has nothing else to do, it is told to begin with what it was given.
+const FLUSHED: usize = 2;
+
 /// What a pass is for.
 pub(crate) enum PassMode<'a> {
     /// Gradients, to be summed; `completes` with those of earlier steps, or there are more to come.
@@ -107,6 +110,8 @@ pub(crate) struct State {
     pub activations: Bytes,
     /// Most micro-batches (of a chunk each) between forward and backward.
     pub most_in_flight: usize,
+    /// Blocks after which the device was told to begin.
+    pub flushed: usize,
     tapes: BTreeMap<Task, Tape>,
     /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
     deferred: BTreeMap<Task, Vec<Deferred>>,
@@ -237,6 +242,10 @@ where
                     }
                 };
                 parts = self.apart_from_buffers(index, parts)?;
+                if self.state.flushed < FLUSHED {
+                    self.state.flushed += 1;
+                    self.store.flush()?;
+                }
                 if let PassMode::CheckFinite(check) = &mut self.mode {
                     check.output(task.micro_batch, index, &parts)?;
                 }
