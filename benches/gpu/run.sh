@@ -241,6 +241,19 @@ row_profile() {
     record kernels "$work/profile.log" "$out/kernels.csv" row=profile name=CubeCL file=kernels.csv
 }
 
+# Which kernels run for how long, and what the GPU waits for between them.
+row_trace() {
+    [ "$backend" != cpu ] || { skip "without a GPU there are no kernels"; return; }
+    local toolkit=${CUDA_PATH:-/usr/local/cuda} header library
+    header=$(find -L "$toolkit" -maxdepth 5 -name cupti.h 2>/dev/null | head -n 1)
+    library=$(find -L "$toolkit" -maxdepth 5 -name 'libcupti.so*' 2>/dev/null | head -n 1)
+    [ -n "$header" ] && [ -n "$library" ] && command -v gcc >/dev/null || { skip "it needs gcc, and CUPTI of a CUDA toolkit at CUDA_PATH"; return; }
+    gcc -shared -fPIC -O2 -I"$(dirname "$header")" "$here/trace.c" -o "$work/trace.so" "$library" -Wl,-rpath,"$(dirname "$library")" 2>>"$log"
+    CUDA_INJECTION64_PATH=$work/trace.so TRACE=$work/trace.csv gpt2 traced $((WARM_UP + steps)) "$micro_batch"
+    "$python" "$here/gaps.py" "$work/trace.csv" | tee "$out/gaps.txt"
+    record line row=trace name=CUPTI file=gaps.txt
+}
+
 row=machine
 gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -n 1) || gpu="none"
 # Brigade would find NCCL and cuBLAS itself, but is to use the same ones as torch, which it is compared with.
@@ -259,7 +272,7 @@ record line row=machine name=machine "GPU, driver, memory=$gpu" "program=$(basen
 
 "$brigade" doctor >>"$log" 2>&1 || true
 
-all=(peers torch nccl blocks memory losses shared bits tests sanitizer profile)
+all=(peers torch nccl blocks memory losses shared bits tests sanitizer profile trace)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for row in "$@"; do
     declare -F "row_$row" >/dev/null || { say "run.sh: unknown row $row; the rows are ${all[*]}"; exit 2; }

@@ -2,7 +2,7 @@
 
 use brigade::kernels::{
     Activation, CrossEntropyConfig, Mask, Weight, attention, attention_packed, feed_forward, is_fused,
-    layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual,
+    layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual, square_sums,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -199,5 +199,25 @@ fn losses_and_norms() {
                 outcome(loss.div_scalar(rows as f64), [("x", x), ("w", w), ("gamma", gamma)])
             });
         }
+    }
+}
+
+/// The norm of a gradient: squares are added up by exponent, without rounding, by all cubes at once.
+#[test]
+fn sums_of_squares() {
+    let values: Vec<f32> = (0..300_007).map(|i| ((i * 7919) % 1009) as f32 * 1e-3 - 0.5).collect();
+    let exact: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
+    for backend in backends() {
+        let found = backend.on_threads(1, 1, |device, _| {
+            let sums = square_sums(&[Tensor::<1>::from_floats(values.as_slice(), &device)], 256);
+            sums.map(|sums| sums.into_data().iter::<u32>().collect::<Vec<_>>())
+        });
+        let Some(sums) = &found[0] else { continue };
+        let of_exponent = |(exponent, pair): (usize, &[u32])| {
+            (4096.0 * f64::from(pair[1]) + f64::from(pair[0])) * 2f64.powi(exponent.max(1) as i32 - 150)
+        };
+        let sum: f64 = sums.chunks(2).enumerate().map(of_exponent).sum();
+        let places: Vec<_> = sums.iter().enumerate().filter(|(_, sum)| **sum > 0).collect();
+        assert!((sum - exact).abs() < 1e-6 * exact, "{}: {sum}, not {exact}: {places:?}", backend.name);
     }
 }

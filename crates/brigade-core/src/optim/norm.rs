@@ -2,33 +2,71 @@
 
 use brigade_kernels::square_sums;
 use brigade_plan::CHUNK;
-use burn::tensor::{Tensor, TensorReadError};
+use burn::tensor::{Int, Tensor, TensorData, Transaction};
 
 use crate::error::{Error, Result};
 use crate::exact_sum::{EXPONENTS, ExactSum};
 
+/// Sums of squares on a device.
+enum Squares {
+    /// By exponent, as [`square_sums`] makes them.
+    ByExponent(Tensor<3, Int>),
+    /// Those of chunks.
+    OfChunks(Tensor<1>),
+}
+
 /// The sum of the squares of flat gradients, without rounding what each chunk of [`CHUNK`] elements has in fp32, so that those of all shards add up to that of the whole buffer: a shard
-/// consists of whole chunks, and the last chunk is padded with zeros. It processes `at_once` elements (whole chunks) at a time, and waits for the device once.
+/// consists of whole chunks, and the last chunk is padded with zeros. It processes `at_once` elements (whole chunks) at a time. With it come other `numbers`, a tensor each: it waits for
+/// a device once, for all of them.
 ///
 /// # Errors
-/// If the sums cannot be read from it.
-pub(crate) fn sum_of_squares(gradients: &[Tensor<1>], at_once: usize) -> Result<ExactSum> {
-    let failed = |error: TensorReadError| Error::Device(error.to_string());
+/// If they cannot be read from it.
+pub(crate) fn sum_of_squares(
+    gradients: &[Tensor<1>],
+    at_once: usize,
+    numbers: Vec<Tensor<1>>,
+) -> Result<(ExactSum, Vec<f32>)> {
+    let squares = square_sums(gradients, CHUNK).map(Squares::ByExponent).or_else(|| {
+        let chunks: Vec<_> = gradients.iter().flat_map(|gradient| chunks(gradient, at_once)).collect();
+        (!chunks.is_empty()).then(|| Squares::OfChunks(Tensor::cat(chunks, 0)))
+    });
+    let device = |squares: &Squares| match squares {
+        Squares::ByExponent(sums) => sums.device(),
+        Squares::OfChunks(sums) => sums.device(),
+    };
+    let (together, apart): (Vec<_>, Vec<_>) = match &squares {
+        Some(squares) if numbers.iter().any(|number| number.device() != device(squares)) => {
+            (Vec::new(), numbers)
+        }
+        _ => (numbers, Vec::new()),
+    };
     let mut sum = ExactSum::default();
-    if let Some(sums) = square_sums(gradients, CHUNK) {
-        let sums = sums.try_into_vec_as::<u32>().map_err(failed)?;
-        sums.chunks_exact(2 * EXPONENTS).for_each(|set| {
-            sum.add_of_exponents(
-                set.chunks_exact(2).map(|pair| (u64::from(pair[1]) << 12) + u64::from(pair[0])),
-            );
-        });
-        return Ok(sum);
+    let mut read = match squares {
+        None => Transaction::default(),
+        Some(Squares::ByExponent(ref sums)) => Transaction::default().register(sums.clone()),
+        Some(Squares::OfChunks(ref sums)) => Transaction::default().register(sums.clone()),
+    };
+    for number in together {
+        read = read.register(number);
     }
-    let chunks: Vec<_> = gradients.iter().flat_map(|gradient| chunks(gradient, at_once)).collect();
-    if !chunks.is_empty() {
-        sum.add_all(&Tensor::cat(chunks, 0).try_into_vec_as::<f32>().map_err(failed)?);
+    let mut read = execute(read)?.into_iter();
+    match squares.and_then(|squares| Some((squares, read.next()?))) {
+        Some((Squares::ByExponent(_), sums)) => {
+            let sums: Vec<u32> = sums.iter::<u32>().collect();
+            for set in sums.chunks_exact(2 * EXPONENTS) {
+                let wide = |pair: &[u32]| (u64::from(pair[1]) << 12) + u64::from(pair[0]);
+                sum.add_of_exponents(set.chunks_exact(2).map(wide));
+            }
+        }
+        Some((Squares::OfChunks(_), sums)) => sum.add_all(&sums.iter::<f32>().collect::<Vec<_>>()),
+        None => {}
     }
-    Ok(sum)
+    let apart = execute(apart.into_iter().fold(Transaction::default(), Transaction::register))?;
+    Ok((sum, read.chain(apart).filter_map(|data| data.iter::<f32>().next()).collect()))
+}
+
+fn execute(transaction: Transaction) -> Result<Vec<TensorData>> {
+    transaction.try_execute().map_err(|error| Error::Device(error.to_string()))
 }
 
 /// The sum of squares of each chunk.
@@ -68,8 +106,9 @@ mod tests {
         for len in [0usize, 1, 255, 256, 257, 3 * CHUNK, AT_ONCE + 300] {
             let values: Vec<f32> = (0..len).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.01).collect();
             let exact: f64 = values.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
-            let sum =
-                |values: &[f32]| sum_of_squares(&[Tensor::from_floats(values, &device)], AT_ONCE).unwrap();
+            let sum = |values: &[f32]| {
+                sum_of_squares(&[Tensor::from_floats(values, &device)], AT_ONCE, vec![]).unwrap().0
+            };
             let whole = sum(&values);
             assert!((whole.value() - exact).abs() <= 1e-5 * exact.max(1e-9), "{len}: {whole:?} {exact}");
             let mut padded = values.clone();

@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use burn::tensor::Tensor;
-
-use crate::error::{Error, Result};
 use crate::exact_sum::{ExactSum, WORDS};
 
 /// Numbers that carry one metric's sum between ranks.
@@ -36,14 +33,10 @@ impl MetricSums {
     }
 
     /// Adds what each metric gave for each micro-batch.
-    pub(crate) fn add(&mut self, micro_batches: &BTreeMap<usize, Vec<Tensor<1>>>) -> Result<()> {
-        for values in micro_batches.values() {
-            for (sum, value) in self.0.iter_mut().zip(values) {
-                let value = value.clone().try_into_vec_as::<f32>();
-                sum.add(value.map_err(|error| Error::Device(error.to_string()))?[0]);
-            }
+    pub(crate) fn add<'v>(&mut self, micro_batches: impl Iterator<Item = &'v [f32]>) {
+        for values in micro_batches {
+            self.0.iter_mut().zip(values).for_each(|(sum, value)| sum.add(*value));
         }
-        Ok(())
     }
 
     /// Numbers that [`words`](Self::words) gives for this many metrics.

@@ -25,7 +25,7 @@ use crate::step::report::Evaluation;
 use crate::step::running_state::bind_running;
 use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
-use crate::step::window::{Window, losses};
+use crate::step::window::Window;
 use brigade_plan::StageSchedule;
 
 impl<I, O, T> Engine<I, O, T>
@@ -207,16 +207,17 @@ where
         let found =
             gradients.iter().enumerate().filter_map(|(unit, gradient)| Some((unit, gradient.as_ref()?)));
         let counted: Vec<_> = found.map(|(unit, gradient)| self.counted_once(unit, gradient)).collect();
-        let norm = sum_of_squares(&counted, at_once)?;
+        let (norm, read) = sum_of_squares(&counted, at_once, window.numbers())?;
         clock.optimizer += started.elapsed();
 
         let count = self.agreed_count(window.count, clock)?;
         let mut words = window.targets.to_words();
         words.push(learning_rate);
-        words.extend(window.losses()?);
+        let (losses, of_metrics) = window.found(&read);
+        words.extend(losses);
         words.resize(TargetSum::WORDS + 1 + count, 0.0);
         let mut metrics = MetricSums::new(self.metric_names.len());
-        metrics.add(&window.metrics)?;
+        metrics.add(of_metrics);
         words.extend(metrics.words());
         words.extend(norm.to_words());
         let pending = self.store.groups.world.all_gather_scalars(words);
@@ -348,9 +349,12 @@ where
         let state =
             self.run(&mut batches, &schedule, |_| PassMode::Evaluate, TargetWeight::Unasked, 0, &mut clock)?;
         let mut words = batches.valid.to_words();
-        words.extend(losses(&state.losses, most)?);
+        let found = Window::of(most, state.losses, state.metrics);
+        let (_, read) = sum_of_squares(&[], 1, found.numbers())?;
+        let (losses, of_metrics) = found.found(&read);
+        words.extend(losses);
         let mut metrics = MetricSums::new(self.metric_names.len());
-        metrics.add(&state.metrics)?;
+        metrics.add(of_metrics);
         words.extend(metrics.words());
         let all = everyone.world().all_gather_scalars(words).wait()?;
         let last = self.last_stage(everyone.mesh(), &all);

@@ -58,24 +58,30 @@ impl Window {
         self.targets.merge(targets);
     }
 
-    /// The loss of each micro-batch; 0 where this rank does not know it.
-    pub(crate) fn losses(&self) -> Result<Vec<f64>> {
-        losses(&self.losses, self.count)
+    /// Losses and metrics of so many micro-batches.
+    pub(crate) fn of(
+        count: usize,
+        losses: BTreeMap<usize, Tensor<1>>,
+        metrics: BTreeMap<usize, Vec<Tensor<1>>>,
+    ) -> Self {
+        Self { count, losses, metrics, ..Self::default() }
     }
-}
 
-/// The loss of each of `count` micro-batches; 0 where this rank does not know it. It waits for the device once.
-pub(crate) fn losses(known: &BTreeMap<usize, Tensor<1>>, count: usize) -> Result<Vec<f64>> {
-    let mut losses = vec![0.0; count];
-    let of_count: Vec<_> = known.range(..count).collect();
-    if of_count.is_empty() {
-        return Ok(losses);
+    /// The numbers that are on the device: the losses, then the metrics.
+    pub(crate) fn numbers(&self) -> Vec<Tensor<1>> {
+        self.losses.values().chain(self.metrics.values().flatten()).cloned().collect()
     }
-    let all: Vec<_> = of_count.iter().map(|(_, loss)| (*loss).clone()).collect();
-    let values = if let [one] = all.as_slice() { one.clone() } else { Tensor::cat(all, 0) };
-    let values = values.try_into_vec_as::<f32>().map_err(|error| Error::Device(error.to_string()))?;
-    for ((k, _), value) in of_count.into_iter().zip(values) {
-        losses[*k] = f64::from(value);
+
+    /// From the values of [`numbers`](Self::numbers): the loss of each micro-batch, 0 where this rank does not know it, and the metrics of each.
+    pub(crate) fn found<'v>(&self, numbers: &'v [f32]) -> (Vec<f64>, impl Iterator<Item = &'v [f32]>) {
+        let (of_losses, of_metrics) = numbers.split_at(self.losses.len());
+        let mut losses = vec![0.0; self.count];
+        for (k, loss) in self.losses.keys().zip(of_losses) {
+            if let Some(place) = losses.get_mut(*k) {
+                *place = f64::from(*loss);
+            }
+        }
+        let names = self.metrics.values().next().map_or(1, Vec::len);
+        (losses, of_metrics.chunks(names.max(1)))
     }
-    Ok(losses)
 }

@@ -18,6 +18,9 @@ const WIDEST: u32 = 32;
 /// Numbers of fp32 that planes share at the most: 16 KiB, which all devices have.
 const SHARED: usize = 4096;
 
+/// Vectors that a unit reads before it needs any of them, at the most.
+const HELD: usize = 16;
+
 /// The rows of a table with these numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Embedding {
@@ -66,6 +69,9 @@ impl Operation<1, CubeTensor> for Embedding {
         let most = SHARED / (parts * plane * vector);
         let planes = [8, 4, 2].into_iter().find(|planes| *planes <= most).unwrap_or(1);
         let (cubes, _) = cubes(self.shape[0]);
+        let ahead =
+            [4, 2].into_iter().find(|ahead| neighbours.is_multiple_of(*ahead) && ahead * parts <= HELD);
+        let ahead = ahead.unwrap_or(1);
         // SAFETY: it reads `count` numbers and rows of `width` elements, and writes the table's rows of as many.
         unsafe {
             embedding_kernel::launch_unchecked(
@@ -85,6 +91,8 @@ impl Operation<1, CubeTensor> for Embedding {
                 parts,
                 plane,
                 planes,
+                neighbours,
+                ahead,
                 [element(&gradient), element(&indices)],
             );
         }
@@ -145,6 +153,8 @@ fn embedding_kernel<T: Float, I: Int, N: Size, M: Size>(
     #[comptime] parts: usize,
     #[comptime] plane: usize,
     #[comptime] planes: usize,
+    #[comptime] neighbours: usize,
+    #[comptime] ahead: usize,
     #[define(T, I)] _elements: [ElemType; 2],
 ) {
     let lane = UNIT_POS_PLANE as usize;
@@ -176,14 +186,26 @@ fn embedding_kernel<T: Float, I: Int, N: Size, M: Size>(
                 let first = (base + votes.trailing_zeros() as usize) * M::value();
                 let found = indices[first / M::value()];
                 #[unroll]
-                for index in 0..M::value() {
-                    if i32::cast_from(found.extract(index)) == row as i32 {
+                for group in 0..comptime!(neighbours / ahead) {
+                    // Rows of several neighbours are read before any of them is needed.
+                    let mut read = Array::<Vector<T, N>>::new(comptime!(parts * ahead));
+                    #[unroll]
+                    for index in 0..ahead {
                         #[unroll]
                         for part in 0..parts {
-                            let column = part * plane + lane;
-                            if column < width {
-                                sum[part] += Vector::cast_from(gradient[(first + index) * width + column]);
-                            }
+                            let column = min(part * plane + lane, comptime!(width - 1).runtime());
+                            let own = first + comptime!(group * ahead + index);
+                            read[comptime!(index * parts + part)] = gradient[own * width + column];
+                        }
+                    }
+                    #[unroll]
+                    for index in 0..ahead {
+                        let is_row =
+                            i32::cast_from(found.extract(comptime!(group * ahead + index))) == row as i32;
+                        #[unroll]
+                        for part in 0..parts {
+                            let value = Vector::<f32, N>::cast_from(read[comptime!(index * parts + part)]);
+                            sum[part] += select(is_row, value, Vector::new(0.0f32));
                         }
                     }
                 }

@@ -44,14 +44,15 @@ pub(crate) fn square_sums(tensors: &[Tensor<1>], chunk: usize) -> Option<Tensor<
         sets - 1
     });
     let places: Vec<usize> = places.collect();
-    let sums = Tensor::<3, Int>::zeros([sets.max(1), EXPONENTS, 2], (&device, DType::U32));
+    // In one dimension, as rows may be further apart than they are long.
+    let sums = Tensor::<1, Int>::zeros([sets.max(1) * SUMS], (&device, DType::U32));
     let Ok(sums) = sums.try_into_primitive::<Cube>() else {
         unreachable!("it was asked whether the tensors are on such a device")
     };
     for (piece, set) in pieces.into_iter().zip(places) {
         add(piece, chunk, &sums, set);
     }
-    Some(Tensor::from_primitive::<Cube>(sums))
+    Some(Tensor::<1, Int>::from_primitive::<Cube>(sums).reshape([sets.max(1), EXPONENTS, 2]))
 }
 
 /// Whether whole numbers of 32 bits can be added by several units at once.

@@ -20,7 +20,7 @@ use crate::step::rounds::Share;
 use crate::step::rounds::message::{Given as GivenShare, Request, found as found_part, read_answer};
 use crate::step::settings::NonFinite;
 use crate::step::strategy::async_server::{checked, flat};
-use crate::step::window::losses;
+use crate::step::window::Window;
 use burn::tensor::Tensor;
 
 /// The servers that a worker works for.
@@ -190,12 +190,15 @@ where
         let started = Instant::now();
         let at_once = tile(&self.store.device);
         let found: Vec<_> = gradients.iter().flatten().cloned().collect();
-        let grad_norm = sum_of_squares(&found, at_once)?.value().sqrt();
+        let numbers = Window::of(count, state.losses, state.metrics);
+        let (squares, read) = sum_of_squares(&found, at_once, numbers.numbers())?;
+        let grad_norm = squares.value().sqrt();
+        let (losses, of_metrics) = numbers.found(&read);
         let mut loss = PairwiseSum::new();
-        losses(&state.losses, count)?.into_iter().for_each(|share| loss.push(share as f32, |a, b| a + b));
+        losses.into_iter().for_each(|share| loss.push(share as f32, |a, b| a + b));
         let loss = f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0));
         let mut metrics = MetricSums::new(self.metric_names.len());
-        metrics.add(&state.metrics)?;
+        metrics.add(of_metrics);
         clock.optimizer += started.elapsed();
         let skipped = weight == 0.0 || !(loss.is_finite() && grad_norm.is_finite());
         if skipped && self.settings.on_nonfinite == NonFinite::Stop {

@@ -10,8 +10,11 @@ use super::tile::{
     write, zeros,
 };
 
-/// Below all scores, and finite also when it is scaled.
+/// That of a key that is not seen: finite also when it is scaled.
 const LEAST: f32 = -1.0e30;
+
+/// Below all scores of keys that are seen, and so far above [`LEAST`] that the difference has no exponential.
+const FLOOR: f32 = -1.0e20;
 
 /// Cubes are `[tiles of queries, heads, sequences]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -130,8 +133,9 @@ pub(super) fn forward_kernel<T: Float>(
             top = max(top, plane_shuffle_xor(top, 2u32));
             highest[part] = top;
             let factor = ((before - top) * scale).exp();
-            // One operation for each score: a product and a difference.
-            let scaled = Vector::<f32, Const<2>>::new(top * scale);
+            // One operation for each score, a product and a difference, is exact before it is rounded: where no key was seen yet, less than LEAST has to be taken away, or the
+            // rounding of that product is left.
+            let scaled = Vector::<f32, Const<2>>::new(max(top, FLOOR) * scale);
             let mut sum = Vector::<f32, Const<2>>::new(0.0f32);
             #[unroll]
             for column in 0..columns {
