@@ -140,10 +140,10 @@ impl ScaledStep for AdamW {
         {
             let same = |one: &kernel::AdamW| kernel::AdamW { weight_decay: 0.0, ..*one };
             let first = runs.first().and_then(|run| run.fused.as_ref());
-            return runs.len() <= MOST_RUNS
+            runs.len() <= MOST_RUNS
                 && runs.iter().all(|run| run.fused.as_ref().map(same) == first.map(same))
                 && first.is_some()
-                && fits_kernels(&Tensor::<1>::empty([1], (device, burn::tensor::DType::F32)));
+                && fits_kernels(&Tensor::<1>::empty([1], (device, burn::tensor::DType::F32)))
         }
         #[cfg(not(feature = "cube"))]
         {
