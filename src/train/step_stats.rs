@@ -254,6 +254,7 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
             lost_workers: round.lost,
         }),
         // What comes after the step is added to it.
+        hook_seconds: None,
         validation_loss: None,
         validation_metrics: BTreeMap::new(),
         checkpoint: None,

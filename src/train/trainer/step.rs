@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use brigade_core::{Activation, Batch, StepReport};
-use brigade_report::DeviceMemory;
+use brigade_report::{DeviceMemory, StepRecord};
 
 use super::Trainer;
 use crate::train::step_stats::{StepStats, StepStatus, StepTimes, gather, record};
@@ -64,7 +64,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let calls_hooks = self.session.rank() == 0 && !is_undone;
         let elapsed = began.elapsed();
         let collectives = self.collective_time().saturating_sub(before);
+        let hooks = Instant::now();
         let answers = if calls_hooks { self.training.hooks.step(&report) } else { HookAnswers::default() };
+        let hooks = (calls_hooks && !self.training.hooks.is_empty()).then(|| hooks.elapsed().as_secs_f64());
         let stats = self.gather(&report, elapsed, collectives, &answers)?;
         // All ranks have computed a step.
         self.session.group().warmed_up();
@@ -82,7 +84,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.next_learning_rate.set(self.learning_rate());
         self.is_unvalidated = true;
         if self.reporter.is_some() {
-            self.record = Some(record(&report, learning_rate, &stats));
+            self.record = Some(StepRecord { hook_seconds: hooks, ..record(&report, learning_rate, &stats) });
         }
         self.record_skipped();
         self.end_profiled_step(report.clock.spans.take())?;

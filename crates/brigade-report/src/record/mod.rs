@@ -101,6 +101,10 @@ pub struct StepRecord {
     /// When the step ended, in seconds since 1970. Old files have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<f64>,
+    /// How long rank 0 was in its hooks after the step, in seconds, while the other ranks waited for their answer. Old files have none,
+    /// and neither have steps without hooks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hook_seconds: Option<f64>,
     /// The step's time on each rank, in worlds of up to 128 ranks; in larger ones every so many steps. Old files have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank_seconds: Option<RankSeconds>,

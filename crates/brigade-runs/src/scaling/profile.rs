@@ -37,7 +37,7 @@ pub struct Profile {
     /// What each rank neither computed nor waited.
     pub rest_of: Vec<f64>,
     /// How much longer than the rank in the middle of its stage the last one took in each step, by chance: the mean, without what one
-    /// rank always takes longer.
+    /// rank takes longer in most of them.
     pub jitter: f64,
     /// The stage of each rank.
     pub stages: Vec<usize>,
@@ -90,7 +90,7 @@ impl Profile {
             rest_of: of(&|all, rank| {
                 (all.step[rank] - all.compute[rank] - all.data_wait[rank] - all.comm_wait[rank]).max(0.0)
             }),
-            jitter: jitter(&seconds, &compute_of, &stages),
+            jitter: jitter(&seconds, &stages),
             compute_of,
             stages,
         }
@@ -153,19 +153,30 @@ fn by_what(records: &[StepRecord], whole: f64) -> Vec<(String, f64)> {
     by
 }
 
-/// The mean over the steps of how much longer the last rank computed than it usually does, beyond the rank in the middle.
-fn jitter(seconds: &[&RankSeconds], usual: &[f64], stages: &[usize]) -> f64 {
-    if seconds.is_empty() || usual.len() < 2 {
+/// How much longer than it usually does the last rank of a stage computed, beyond the rank in the middle: the mean over the later half of
+/// the steps. A rank usually takes what it takes at most in a quarter of them, so that one which is always slow is no jitter, and one
+/// that is often late is.
+fn jitter(seconds: &[&RankSeconds], stages: &[usize]) -> f64 {
+    let seconds = &seconds[seconds.len() / 2..];
+    if seconds.is_empty() || stages.len() < 2 {
         return 0.0;
     }
+    let usual = |rank: usize| {
+        let mut all: Vec<f64> = seconds.iter().map(|all| all.compute[rank]).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 4]
+    };
+    let usual: Vec<f64> = (0..stages.len()).map(usual).collect();
+    let stage_count = stages.iter().max().map_or(1, |last| last + 1);
     let last = |all: &&RankSeconds| {
-        let stage_count = stages.iter().max().map_or(1, |last| last + 1);
         let of_stage = |stage| {
             let over = (0..usual.len())
                 .filter(|rank| stages[*rank] == stage)
                 .map(|rank| all.compute[rank] - usual[rank]);
-            let over: Vec<f64> = over.collect();
-            over.iter().copied().fold(f64::NEG_INFINITY, f64::max) - median(over).unwrap_or(0.0)
+            let mut over: Vec<f64> = over.collect();
+            over.sort_by(f64::total_cmp);
+            // Of two ranks the first.
+            over.last().zip(over.get(over.len().saturating_sub(1) / 2)).map_or(0.0, |(last, middle)| last - middle)
         };
         (0..stage_count).map(of_stage).fold(0.0, f64::max)
     };

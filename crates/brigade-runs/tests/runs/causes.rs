@@ -82,6 +82,24 @@ fn ranks_that_take_turns() {
     );
 }
 
+/// By chance one rank is late in more than half of the steps, and the other in the rest.
+#[test]
+fn two_ranks_that_take_uneven_turns() {
+    let late = |step: u64, rank: usize| if (chance(step, 99) < 0.2) == (rank == 0) { 1.3 } else { 1.0 };
+    let simulated = Simulated { dp: 2, compute: Box::new(late), ..Simulated::default() };
+    assert_eq!(first(&simulated).cause, Cause::Jitter, "{:?}", first(&simulated));
+}
+
+#[test]
+fn a_hook_on_rank_0() {
+    let mut run = Simulated { between: Box::new(|_| 0.25), ..Simulated::default() }.run();
+    run.records.iter_mut().for_each(|record| record.hook_seconds = Some(0.24));
+    let found = diagnose(&run);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].cause, found[0].place), (Cause::HostStalls, Some(0)), "{found:?}");
+    assert!(found[0].sentence.contains("hooks hold rank 0 for 240") && (found[0].gain_percent - 24.0).abs() < 3.0);
+}
+
 #[test]
 fn a_collector_on_rank_0() {
     let simulated =

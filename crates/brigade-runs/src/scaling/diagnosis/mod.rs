@@ -17,7 +17,7 @@ pub enum Cause {
     SlowRank,
     /// Another rank is the last one in each step.
     Jitter,
-    /// A rank neither computes nor waits for a part of each step.
+    /// A rank neither computes nor waits for a part of each step, or is in hooks after it.
     HostStalls,
     /// Ranks wait for data.
     InputStarvation,
@@ -33,7 +33,7 @@ pub enum Cause {
     SmallBatch,
     /// Checkpoints interrupt training.
     Checkpoints,
-    /// Time passes between steps: validation, hooks, restarts.
+    /// Time passes between steps: validation, restarts, an own loop.
     OutsideSteps,
 }
 
@@ -88,6 +88,7 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
     findings.extend(communication::bubble(run, &profile));
     findings.extend(communication::exposed(run, &profile));
     findings.extend(outside::checkpoints(run));
+    findings.extend(outside::hooks(run));
     findings.extend(outside::between_steps(run));
     findings.sort_by(|a, b| b.gain_percent.total_cmp(&a.gain_percent));
     findings

@@ -42,15 +42,30 @@ pub fn between_steps(run: &Run) -> Option<Finding> {
     let gaps: Vec<(f64, bool)> = run.records.windows(2).filter_map(gap).collect();
     let validating: f64 = gaps.iter().filter(|(_, validates)| *validates).map(|(gap, _)| gap).sum();
     let all: f64 = gaps.iter().map(|(gap, _)| gap).sum();
-    let lost = all - stalls;
+    let hooks: f64 = run.records.iter().skip(1).filter_map(|record| record.hook_seconds).sum();
+    let lost = all - stalls - hooks;
     let whole = training_seconds(&run.records) + all;
     let what = match validating > all / 2.0 {
         true => "mostly validation: a larger `train.validate_every`, or fewer `train.validation_samples`",
-        false => "restarts, hooks and whatever your own loop does; less of it",
+        false => "restarts and whatever your own loop does; less of it",
     };
     Finding::new(Cause::OutsideSteps, lost, whole, |gain| {
         format!("{} pass between steps, {what} would make training up to {gain:.0}% faster", duration(lost))
     })
+}
+
+/// Hooks on rank 0, for whose answer all ranks wait.
+pub fn hooks(run: &Run) -> Option<Finding> {
+    let held: f64 = run.records.iter().filter_map(|record| record.hook_seconds).sum();
+    let each = held / run.records.len().max(1) as f64;
+    let finding = Finding::new(Cause::HostStalls, held, training_seconds(&run.records) + held, |gain| {
+        format!(
+            "hooks hold rank 0 for {} after each step, on average, and all ranks wait for their answer; without them, or with their work on another thread, \
+            training would be {gain:.0}% faster",
+            duration(each)
+        )
+    })?;
+    Some(finding.at(0))
 }
 
 fn training_seconds(records: &[StepRecord]) -> f64 {

@@ -8,6 +8,9 @@ use crate::scaling::profile::Profile;
 /// How much longer than its peers a rank must take to be slow, as a factor.
 const SLOW: f64 = 1.05;
 
+/// The share of steps, from some step on, in which a rank must be slow, and not by chance.
+const STEADY: f64 = 0.75;
+
 /// How many steps a rank must be slow for it to be said since when.
 const FEWEST_SLOW: u64 = 5;
 
@@ -22,7 +25,10 @@ pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
     if !factor.is_finite() || factor < SLOW {
         return None;
     }
-    let since = since(run, profile, rank, factor);
+    let (since, share) = since(run, profile, rank, factor);
+    if share < STEADY {
+        return None;
+    }
     // Of the very last steps it says nothing.
     let last = run.records.last().map_or(0, |record| record.step);
     let since =
@@ -36,8 +42,9 @@ pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
     Some(finding.at(rank))
 }
 
-/// The first step from which on a rank is slow: where most steps before are not, and most after are.
-fn since(run: &Run, profile: &Profile, rank: usize, factor: f64) -> u64 {
+/// The first step from which on a rank is slow: where most steps before are not, and most after are; and the share of those after that
+/// are.
+fn since(run: &Run, profile: &Profile, rank: usize, factor: f64) -> (u64, f64) {
     let limit = 1.0 + (factor - 1.0) / 2.0;
     let slow: Vec<(u64, bool)> = (run.records.iter())
         .filter_map(|record| {
@@ -57,7 +64,10 @@ fn since(run: &Run, profile: &Profile, rank: usize, factor: f64) -> u64 {
             best = (wrong, *step);
         }
     }
-    best.1
+    let after = slow.iter().filter(|(step, _)| *step >= best.1);
+    let (all, are) = after.fold((0, 0), |(all, are), (_, is_slow)| (all + 1, are + u64::from(*is_slow)));
+    // Old files do not tell ranks apart.
+    (best.1, if all > 0 { are as f64 / all as f64 } else { 1.0 })
 }
 
 fn is_peer(profile: &Profile, rank: usize, other: usize) -> bool {

@@ -63,10 +63,10 @@ impl Found {
         });
         runner.progress(run, case.name, shown(named.as_ref()));
         if let Some(said) = first.and_then(|finding| finding["gain_percent"].as_f64()) {
-            self.said.0.push(said / 100.0);
+            self.said.0.push(said);
         }
         self.first.push(named);
-        self.measured.0.push(gain - 1.0);
+        self.measured.0.push(100.0 * (gain - 1.0));
         Ok(())
     }
 
