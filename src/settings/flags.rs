@@ -108,6 +108,12 @@ pub struct StandardFlags {
     /// Updates of a worker between outer steps, in which workers meet [default: 50].
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub inner_steps: Option<u64>,
+    /// Fragments of the model in which workers of diloco meet, one after the other [default: 1].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    pub fragments: Option<usize>,
+    /// Inner steps of diloco's workers while outer gradients travel [default: 0].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    pub overlap_steps: Option<u64>,
     /// Pipeline stages [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub pp: Option<usize>,
@@ -243,6 +249,8 @@ impl StandardFlags {
             settings.strategy.servers = server_nodes.saturating_mul(per_node);
         }
         lay(&self.inner_steps, &mut settings.strategy.inner_steps);
+        lay(&self.fragments, &mut settings.strategy.fragments);
+        lay(&self.overlap_steps, &mut settings.strategy.overlap_steps);
         lay(&self.pp, &mut settings.mesh.pp);
         lay(&self.zero, &mut settings.zero.stage);
         lay(&self.schedule, &mut settings.pipeline.schedule);

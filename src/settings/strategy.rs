@@ -5,7 +5,8 @@ use std::sync::Arc;
 use brigade_core::compress::Method;
 use brigade_core::plan::OuterSteps;
 use brigade_core::{
-    Compressed, DP, LocalUpdates, Mesh, OuterDtype, OuterOptimizer, PP, Strategy, Synchronous, WORKERS,
+    Compressed, DP, Fragments, LocalUpdates, Mesh, OuterDtype, OuterOptimizer, PP, Strategy, Synchronous,
+    WORKERS,
 };
 use brigade_kernels::SgdConfig;
 use brigade_report::counted;
@@ -60,6 +61,14 @@ pub struct StrategySettings {
     /// DiLoCo: `f32`, `bf16` or `int8` (in blocks of 256 with a scale each): the number type in which outer gradients travel between
     /// workers.
     pub outer_dtype: OuterDtype,
+    /// DiLoCo: in how many fragments of blocks the workers meet, one after the other at equal distances within the inner steps; 1: with all of
+    /// the model at once. Fewer bytes travel at a time (Streaming DiLoCo).
+    pub fragments: usize,
+    /// DiLoCo: inner steps that a worker makes while outer gradients travel; 0: it waits for them. Less than `inner_steps / fragments`.
+    pub overlap_steps: u64,
+    /// DiLoCo with fragments or overlap: the part of its own values that a worker keeps when an outer step ends, from 0 to 1. What it made of
+    /// them meanwhile would else be lost.
+    pub outer_mixing: f64,
     /// `async-server`: how many ranks are servers, the last ones; the others are workers. 0: 1, or the number of `ps` tasks in
     /// `TF_CONFIG`.
     pub servers: usize,
@@ -84,6 +93,9 @@ impl Default for StrategySettings {
             outer_momentum: 0.9,
             outer_nesterov: true,
             outer_dtype: OuterDtype::F32,
+            fragments: 1,
+            overlap_steps: 0,
+            outer_mixing: 0.5,
             servers: 0,
             staleness: 0,
             delay_compensation: 0.0,
@@ -163,6 +175,14 @@ impl StrategySettings {
             1 => "every step".to_owned(),
             steps => format!("every {steps} steps"),
         };
+        let each = match self.fragments() {
+            None => each,
+            Some(Fragments { count, overlap, .. }) => format!(
+                "{each}, with {} one after the other and {} while they travel,",
+                counted(count, "fragment"),
+                counted(overlap as usize, "step"),
+            ),
+        };
         Some(format!(
             "{}, each with its own updates; after {each} {how}; the weights depend on the number of workers",
             counted(workers, "worker")
@@ -187,7 +207,33 @@ impl StrategySettings {
             let allowed = "it must be at least 0, which turns it off, and below 1";
             return Err(SettingError::new("strategy.outer_momentum", momentum, allowed));
         }
+        self.check_fragments()?;
         self.check_coordinator()
+    }
+
+    /// How outer steps of parts of the model follow each other, if they do.
+    fn fragments(&self) -> Option<Fragments> {
+        let (count, overlap) = (self.fragments, self.overlap_steps);
+        let fragments = Fragments { count, overlap, mixing: self.outer_mixing };
+        (count != 1 || overlap > 0).then_some(fragments)
+    }
+
+    fn check_fragments(&self) -> Result<(), SettingError> {
+        let Some(fragments) = self.fragments() else { return Ok(()) };
+        let (option, given) = match self.fragments {
+            1 => ("strategy.overlap_steps (--overlap-steps)", self.overlap_steps),
+            count => ("strategy.fragments (--fragments)", count as u64),
+        };
+        if self.name != StrategyName::Diloco {
+            let allowed = "only --strategy diloco meets with one fragment after the other; leave it out";
+            return Err(SettingError::new(option, given, allowed));
+        }
+        if self.is_elastic() {
+            let allowed =
+                "with strategy.coordinator (--coordinator) workers meet with the whole model; leave it out";
+            return Err(SettingError::new(option, given, allowed));
+        }
+        fragments.check(self.inner_steps, None).map_err(of_setting)
     }
 
     fn check_coordinator(&self) -> Result<(), SettingError> {
@@ -223,6 +269,16 @@ impl StrategySettings {
     }
 }
 
+/// The engine's refusal of a setting.
+fn of_setting(error: brigade_core::Error) -> SettingError {
+    match error {
+        brigade_core::Error::Setting { option, given, allowed } => {
+            SettingError::Value { option, given, allowed }
+        }
+        other => SettingError::new("strategy", "these settings", other.to_string()),
+    }
+}
+
 /// Whether a text is `host:port`.
 pub(super) fn is_endpoint(text: &str) -> bool {
     let parts = text.rsplit_once(':');
@@ -251,9 +307,7 @@ impl Settings {
         let has_axis = self.strategy.has_workers() && !self.strategy.is_elastic();
         let axes = axes.into_iter().skip(usize::from(!has_axis));
         Mesh::new(world, axes).map_err(|error| match error {
-            brigade_core::Error::Setting { option, given, allowed } => {
-                SettingError::Value { option, given, allowed }
-            }
+            error @ brigade_core::Error::Setting { .. } => of_setting(error),
             other => SettingError::new("mesh", format!("pp {pp} x dp {dp}"), other.to_string()),
         })
     }
@@ -315,6 +369,7 @@ impl Settings {
             dtype: strategy.outer_dtype,
         };
         let outer = (strategy.name == StrategyName::Diloco).then_some(outer);
-        Ok(Arc::new(LocalUpdates { inner_steps: strategy.inner_steps, outer }))
+        let fragments = strategy.fragments();
+        Ok(Arc::new(LocalUpdates { inner_steps: strategy.inner_steps, outer, fragments }))
     }
 }

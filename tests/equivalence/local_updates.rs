@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use brigade::core::compress::{Codec, Quantizer, Rounding};
 use brigade::core::{
-    Error, Groups, LocalUpdates, NamedTensor, NonFinite, OuterDtype, OuterOptimizer, StepReport, Strategy,
-    Synchronous, Zero,
+    Error, Fragments, Groups, LocalUpdates, NamedTensor, NonFinite, OuterDtype, OuterOptimizer, StepReport,
+    Strategy, Synchronous, Zero,
 };
 use brigade::kernels::SgdConfig;
 
@@ -22,14 +22,19 @@ const OUTER_RATE: f32 = 0.7;
 const MOMENTUM: f32 = 0.9;
 
 pub fn averaging(inner_steps: u64) -> Arc<dyn Strategy> {
-    Arc::new(LocalUpdates { inner_steps, outer: None })
+    Arc::new(LocalUpdates { inner_steps, outer: None, fragments: None })
 }
 
 pub fn diloco(inner_steps: u64, dtype: OuterDtype) -> Arc<dyn Strategy> {
+    streaming(inner_steps, dtype, None)
+}
+
+/// With outer steps of one fragment after the other, if there are any.
+pub fn streaming(inner_steps: u64, dtype: OuterDtype, fragments: Option<Fragments>) -> Arc<dyn Strategy> {
     let sgd = SgdConfig { momentum: Some(MOMENTUM), dampening: 0.0, nesterov: true, weight_decay: None };
     let learning_rate = f64::from(OUTER_RATE);
     let outer = OuterOptimizer { optimizer: sgd.build().into(), learning_rate, dtype };
-    Arc::new(LocalUpdates { inner_steps, outer: Some(outer) })
+    Arc::new(LocalUpdates { inner_steps, outer: Some(outer), fragments })
 }
 
 /// Workers with every mesh inside.
@@ -102,6 +107,80 @@ impl Outer {
         self.velocity = Some(velocity);
         self.values.clone()
     }
+}
+
+/// The units of a fragment, which are called as their blocks or, if they are tied, a parameter of them.
+fn fragment(engine: &Gpt, values: &Values, number: usize, count: usize) -> Vec<String> {
+    let block = |name: &str| {
+        let starts = |unit: &&String| name == *unit || name.starts_with(&format!("{unit}."));
+        values.keys().filter(starts).min_by_key(|unit| unit.len()).unwrap().clone()
+    };
+    let mut blocks: Vec<String> = engine.shapes().iter().map(|(name, _)| block(name)).collect();
+    blocks.dedup();
+    let own: Vec<String> = blocks.into_iter().skip(number).step_by(count).collect();
+    values.keys().filter(|unit| own.contains(&block(unit))).cloned().collect()
+}
+
+fn only(values: &Values, units: &[String]) -> Values {
+    units.iter().map(|unit| (unit.clone(), values[unit].clone())).collect()
+}
+
+/// The weights that workers have in common after `row`'s steps in one process, in which one engine after the other is a worker, and outer steps
+/// of one fragment after the other.
+fn one_after_another_in_fragments(
+    row: &Row,
+    is_coded: bool,
+    fragments: Fragments,
+    inner_steps: u64,
+) -> Values {
+    let one = Row {
+        workers: 1,
+        micro_batches: MICRO_BATCHES,
+        strategy: Arc::new(Synchronous::default()),
+        ..row.reference()
+    };
+    let mut engines: Vec<Gpt> = (0..WORKERS).map(|_| one.engine(Groups::alone()).unwrap()).collect();
+    let state = |engine: &Gpt| Saved::of(vec![snapshot(engine)]);
+    let initial = state(&engines[0]).parameters();
+    let mixing = fragments.mixing as f32;
+    let mut outers: Vec<(Vec<String>, Outer)> = (0..fragments.count)
+        .map(|number| {
+            let units = fragment(&engines[0], &initial, number, fragments.count);
+            let values = only(&initial, &units);
+            (units, Outer { is_coded, values, velocity: None, averages: false })
+        })
+        .collect();
+    let each = inner_steps / fragments.count as u64;
+    let mut given: Vec<Values> = Vec::new();
+    for step in 0..row.steps {
+        for (worker, engine) in engines.iter_mut().enumerate() {
+            let own = worker * MICRO_BATCHES..(worker + 1) * MICRO_BATCHES;
+            engine.step(own.map(|number| one.batch(step, number)).collect(), RATE).unwrap();
+        }
+        let now: Vec<Values> = engines.iter().map(|engine| state(engine).parameters()).collect();
+        let place = (step % inner_steps) + 1;
+        for (number, (units, outer)) in outers.iter_mut().enumerate() {
+            let end = each * (number as u64 + 1);
+            if place == end - fragments.overlap {
+                given = now.iter().map(|values| only(values, units)).collect();
+            }
+            if place != end {
+                continue;
+            }
+            let common = outer.step(&given);
+            for (engine, now) in engines.iter_mut().zip(&now) {
+                let own = only(now, units);
+                let mixed = match mixing {
+                    0.0 => common.clone(),
+                    mixing => zip(&own, &common, |own, common| own * mixing + common * (1.0 - mixing)),
+                };
+                let next = [now.clone(), mixed].into_iter().flatten().collect();
+                let state = state(engine);
+                engine.restore(step + 1, &mut &state.with_parameters(&next)).unwrap();
+            }
+        }
+    }
+    outers.into_iter().flat_map(|(_, outer)| outer.values).collect()
 }
 
 /// What workers do when they meet.
@@ -209,6 +288,78 @@ fn outer_gradients_in_int8_equal_one_process_that_codes_them_itself() {
     equal(&rows(&tied), Some(&reference));
 }
 
+/// The weights are those that the workers have in common.
+#[test]
+fn fragments_equal_one_process_that_runs_one_worker_after_another() {
+    let fragments = |count, overlap, mixing| Fragments { count, overlap, mixing };
+    for (inner_steps, fragments, dtype, tied) in [
+        (3, fragments(3, 0, 0.5), OuterDtype::F32, false),
+        (4, fragments(2, 1, 0.5), OuterDtype::F32, true),
+        (4, fragments(1, 3, 0.0), OuterDtype::Int8, false),
+        (6, fragments(2, 2, 0.25), OuterDtype::Int8, true),
+    ] {
+        let strategy = streaming(inner_steps, dtype, Some(fragments));
+        let base = Row { strategy, steps: 2 * inner_steps, masked: true, tied, ..Row::default() };
+        let is_coded = dtype == OuterDtype::Int8;
+        let reference = one_after_another_in_fragments(&base, is_coded, fragments, inner_steps);
+        let rows = rows(&base);
+        let found = Saved::of(on_mesh(&rows[0].mesh(), |groups| {
+            let mut engine = rows[0].engine(groups.clone()).unwrap();
+            (0..base.steps).for_each(|step| drop(rows[0].step(&mut engine, step, &groups)));
+            snapshot(&engine)
+        }));
+        assert!(found.parameters() == reference, "{base:?}");
+        equal(&rows, None);
+    }
+}
+
+/// One fragment whose outer step is not delayed is the whole model.
+#[test]
+fn one_fragment_without_overlap_is_the_whole_model() {
+    let base = Row { strategy: diloco(2, OuterDtype::Bf16), steps: 6, masked: true, ..Row::default() };
+    let whole = run(&rows(&base)[0]).swap_remove(0).1;
+    let fragments = Fragments { count: 1, overlap: 0, mixing: 0.0 };
+    let streamed = Row { strategy: streaming(2, OuterDtype::Bf16, Some(fragments)), ..base };
+    equal(&rows(&streamed), Some(&whole));
+}
+
+#[test]
+fn no_mesh_inside_of_workers_changes_a_bit_of_fragments() {
+    let fragments = Some(Fragments { count: 2, overlap: 1, mixing: 0.5 });
+    let strategy = streaming(4, OuterDtype::Bf16, fragments);
+    let base = Row { strategy, steps: 8, dropout: 0.1, masked: true, ..Row::default() };
+    equal(&rows(&base), None);
+    let mixed = Row { precision: MIXED, offload: true, tied: true, ..base };
+    equal(&rows(&mixed), None);
+}
+
+/// Validation is of the values that the workers have in common, and changes nothing of their own.
+#[test]
+fn validation_of_fragments_is_of_what_workers_have_in_common() {
+    let strategy = streaming(2, OuterDtype::F32, Some(Fragments { count: 2, overlap: 0, mixing: 0.5 }));
+    let base = Row { strategy, steps: 4, tied: true, ..Row::default() };
+    let mut found = None;
+    for row in rows(&base) {
+        let validates = |validates: bool| {
+            on_mesh(&row.mesh(), |groups| {
+                let mut engine = row.engine(groups.clone()).unwrap();
+                let mut losses = Vec::new();
+                for step in 0..row.steps {
+                    if row.step(&mut engine, step, &groups).is_some() && validates {
+                        losses.push(engine.evaluate(1, |_| Ok(row.batch(99, 0))).unwrap().loss.to_bits());
+                    }
+                }
+                (losses, snapshot(&engine))
+            })
+        };
+        let (losses, saved): (Vec<_>, Vec<_>) = validates(true).into_iter().unzip();
+        Saved::of(saved)
+            .same(&Saved::of(validates(false).into_iter().map(|(_, saved)| saved).collect()), "validation");
+        let first = found.get_or_insert_with(|| losses[0].clone());
+        assert!(losses.iter().all(|losses| losses == first), "{row:?}");
+    }
+}
+
 #[test]
 fn no_mesh_inside_of_workers_changes_a_bit() {
     let base =
@@ -251,6 +402,8 @@ fn every_mesh_inside_of_workers_goes_on_from_every_other() {
         (diloco(1, OuterDtype::F32), false),
         (diloco(2, OuterDtype::Bf16), true),
         (diloco(2, OuterDtype::Int8), false),
+        (streaming(2, OuterDtype::F32, Some(Fragments { count: 2, overlap: 0, mixing: 0.5 })), true),
+        (streaming(2, OuterDtype::Int8, Some(Fragments { count: 1, overlap: 1, mixing: 0.5 })), false),
     ] {
         let rows = rows(&Row { strategy, tied, masked: true, ..Row::default() });
         every_row_goes_on_from_every_row(&[&rows[..1], &rows[2..5]].concat());

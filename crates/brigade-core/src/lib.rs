@@ -61,8 +61,8 @@ pub use sharding::{
 };
 pub use state::{Snapshot, StateReader};
 pub use step::{
-    AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, LocalUpdates,
-    NonFinite, OuterDtype, OuterOptimizer, OuterReport, OuterSums, PairwiseSum, ParameterPart, Recompute,
-    ReducedUnit, Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy, Synchronous,
-    UnitGradient, Update, WorkerLink, WorkerLinkSender, WorkerLinks,
+    AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, Fragments,
+    LocalUpdates, NonFinite, OuterDtype, OuterOptimizer, OuterReport, OuterSums, PairwiseSum, ParameterPart,
+    Recompute, ReducedUnit, Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy,
+    Synchronous, UnitGradient, Update, WorkerLink, WorkerLinkSender, WorkerLinks,
 };

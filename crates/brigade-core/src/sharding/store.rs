@@ -365,7 +365,12 @@ impl ParameterStore {
             let whole = self.all_gather_served(unit, own, FloatDType::F32).wait()?;
             return Ok(whole.slice(0..stored.unit.layout.len()));
         }
-        let own = self.own_values(unit)?.to_device(&self.device);
+        self.whole_of(unit, self.own_values(unit)?)
+    }
+
+    /// The same of other values of the own elements.
+    pub(crate) fn whole_of(&self, unit: usize, own: Tensor<1>) -> Result<Tensor<1>> {
+        let (stored, own) = (&self.units[unit], own.to_device(&self.device));
         let whole = if self.shards(&stored.unit) { self.groups.shard.all_gather(own).wait()? } else { own };
         Ok(whole.slice(0..stored.unit.layout.len()))
     }

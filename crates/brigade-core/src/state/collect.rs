@@ -38,7 +38,11 @@ where
         sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
         self.check_met()?;
-        self.collect_by(&roots, |unit| self.store.whole_values(unit).map(Some), sink)
+        let whole = |unit| match self.update.common_values(unit) {
+            Some(own) => self.store.whole_of(unit, own).map(Some),
+            None => self.store.whole_values(unit).map(Some),
+        };
+        self.collect_by(&roots, whole, sink)
     }
 
     /// The ranks of the world that hold a parameter, or a shard of it; none if there is no such parameter.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use brigade_checkpoint::{PARAMETERS, ParameterMetadata, UnitMetadata as SavedUnit, WriteItem};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::error::{Error, Result};
 use crate::model::activation::Activation;
@@ -16,6 +16,7 @@ use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::StoredUnit;
 use crate::state::saved::{SavedParameters, StateReader, of_worker};
 use crate::step::engine::Engine;
+use crate::step::fragments::OuterInFlight;
 use crate::step::inner_steps::InnerSteps;
 use crate::step::strategy::ReductionState;
 
@@ -38,6 +39,8 @@ struct Share {
     start: usize,
     /// The values, which the first worker saves.
     values: Option<Tensor<1>>,
+    /// Those of this worker, where they are others.
+    local: Option<Tensor<1>>,
     update: Option<Box<dyn FlatState>>,
     outer: Option<Box<dyn FlatState>>,
 }
@@ -48,6 +51,9 @@ const REDUCTION: &str = "reduction.";
 fn reduction_slot(array: &str) -> String {
     format!("{REDUCTION}{array}")
 }
+/// The values that a worker alone has.
+const LOCAL: &str = "local_parameters";
+
 /// The prefix of the names of arrays and numbers of outer steps.
 pub(super) const OUTER: &str = "outer.";
 
@@ -55,10 +61,10 @@ impl Snapshot {
     /// Bytes of all values.
     pub fn bytes(&self) -> u64 {
         let bytes = |part: &UnitPart| {
-            let of_share = |Share { values, update, outer, .. }: &Share| {
+            let of_share = |Share { values, local, update, outer, .. }: &Share| {
                 let states = [update, outer].into_iter().flatten().map(|state| state.bytes());
-                let values = values.as_ref().map_or(0, |values| 4 * values.dims()[0] as u64);
-                values + states.sum::<u64>()
+                let values = [values, local].into_iter().flatten().map(|values| 4 * values.dims()[0] as u64);
+                values.sum::<u64>() + states.sum::<u64>()
             };
             let of_reduction = part.reduction.pieces.iter().map(|(_, state)| state.bytes());
             part.share.as_ref().map_or(0, of_share) + of_reduction.sum::<u64>()
@@ -86,7 +92,7 @@ impl Snapshot {
                 }
                 put(start, slots.into_iter().map(|(name, values)| (reduction_slot(&name), values)).collect());
             }
-            let Some(Share { start, values, update, outer }) = share else { continue };
+            let Some(Share { start, values, local, update, outer }) = share else { continue };
             let read = |state: Option<Box<dyn FlatState>>| {
                 state.map_or_else(|| Ok(SavedState::default()), |state| state.read())
             };
@@ -94,9 +100,10 @@ impl Snapshot {
             slots.extend(outer.slots.into_iter().map(|(name, values)| (format!("{OUTER}{name}"), values)));
             scalars
                 .extend(outer.scalars.into_iter().map(|(name, number)| (format!("{OUTER}{name}"), number)));
-            if let Some(values) = values {
+            for (slot, values) in [(PARAMETERS, values), (LOCAL, local)] {
+                let Some(values) = values else { continue };
                 let values = values.try_into_vec_as::<f32>();
-                slots.insert(PARAMETERS.into(), values.map_err(|error| Error::Device(error.to_string()))?);
+                slots.insert(slot.into(), values.map_err(|error| Error::Device(error.to_string()))?);
             }
             let arrays = reduction.arrays.iter().map(|name| reduction_slot(name));
             unit.slots = slots.keys().cloned().chain(arrays).collect();
@@ -155,12 +162,17 @@ where
             let share = match share.is_empty() {
                 true => None,
                 false => {
-                    let own = self.store.own_values(index)?;
-                    let values = own.slice(share.start - stored.own.start..share.end - stored.own.start);
+                    let part = share.start - stored.own.start..share.end - stored.own.start;
+                    let own = |values: Tensor<1>| values.slice(part.clone());
                     let is_first = worker == 0;
+                    let local = match self.update.common_values(index) {
+                        Some(_) => Some(own(self.store.own_values(index)?)),
+                        None => None,
+                    };
                     Some(Share {
                         start: share.start,
-                        values: is_first.then_some(values),
+                        values: is_first.then(|| self.model_values(index)).transpose()?.map(&own),
+                        local,
                         update: self.update.state(index, share.clone()),
                         outer: is_first.then(|| self.update.outer_state(index, share)).flatten(),
                     })
@@ -247,6 +259,7 @@ where
         self.bind_running()?;
         self.step = step;
         self.inner_steps = InnerSteps::default();
+        self.in_flight = OuterInFlight::default();
         self.forget_accumulated();
         self.memory.optimizer.set(self.update.state_bytes());
         Ok(())
@@ -277,9 +290,14 @@ where
             let slots = unit.slots.iter().filter(|slot| is_common(slot) == common);
             wanted.extend(slots.map(|slot| (prefix, slot.as_str())));
         }
-        wanted.retain(|(_, slot)| is_updated || *slot == PARAMETERS);
+        let is_local = |slot: &str| slot == LOCAL;
+        let continues_alone = self.settings.strategy.fragments().is_some();
+        wanted.retain(|(_, slot)| match is_local(slot) {
+            true => continues_alone,
+            false => is_updated || *slot == PARAMETERS,
+        });
         wanted.sort();
-        let (mut values, mut reduction) = (Vec::new(), SavedState::default());
+        let (mut values, mut local, mut reduction) = (Vec::new(), None, SavedState::default());
         let [mut update, mut outer] = [(inner, false), (unit, true)].map(|(unit, common)| {
             let own = unit.scalars.iter().filter(|(name, _)| is_common(name) == common);
             let own =
@@ -289,6 +307,10 @@ where
         for (prefix, slot) in wanted {
             if slot == PARAMETERS {
                 values = saved.read(from, prefix, (block, layout), slot, kept.clone())?;
+                continue;
+            }
+            if is_local(slot) {
+                local = Some(saved.read(from, prefix, (block, layout), slot, kept.clone())?);
                 continue;
             }
             let array = slot.strip_prefix(REDUCTION);
@@ -308,8 +330,15 @@ where
             let restored = restored.and_then(|()| self.update.restore_outer(index, &outer, device));
             let restored = restored.and_then(|()| self.reduction.restore(index, &reduction));
             restored.map_err(|error| Error::State(format!("`{name}`: {error}")))?;
+            if continues_alone {
+                let mut common = values[own.start - kept.start..own.end - kept.start].to_vec();
+                let elements = stored.own.len();
+                common.resize(elements, 0.0);
+                let common = Tensor::from_data(TensorData::new(common, [elements]), (device, DType::F32));
+                self.update.restore_common_values(index, common);
+            }
         }
-        self.store.restore_values(index, values)
+        self.store.restore_values(index, local.unwrap_or(values))
     }
 
     /// Compares what was saved with this model.

@@ -18,8 +18,9 @@ use crate::optim::OptimizerFactory;
 use crate::optim::clip_factor;
 use crate::sharding::ParallelGroups;
 use crate::sharding::store::ParameterStore;
+use crate::step::fragments::OuterInFlight;
 use crate::step::gradient_hook::GradientHook;
-use crate::step::initialization::{Initialization, check_loaded, check_mesh, check_servers};
+use crate::step::initialization::{Initialization, check_fragments, check_loaded, check_mesh, check_servers};
 use crate::step::inner_steps::InnerSteps;
 use crate::step::report::StepReport;
 use crate::step::running_state::{RunningState, Terms};
@@ -61,6 +62,7 @@ pub struct Engine<I, O, T> {
     pub(crate) update: Box<dyn Update>,
     pub(crate) window: Window,
     pub(crate) inner_steps: InnerSteps,
+    pub(crate) in_flight: OuterInFlight,
     pub(crate) running: RunningState,
     pub(crate) stage: Stage,
     pub(crate) settings: EngineSettings,
@@ -102,6 +104,7 @@ where
         chain.freeze(&grouping);
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
         check_mesh(&mesh, groups.world().size(), &*settings.strategy)?;
+        check_fragments(chain.blocks.len(), &settings)?;
         check_servers(&mesh, &settings.zero, &*settings.strategy)?;
         check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
@@ -179,6 +182,7 @@ where
             reduction,
             window: Window::default(),
             inner_steps: InnerSteps::default(),
+            in_flight: OuterInFlight::default(),
             running: RunningState::default(),
             chain,
             loss,
@@ -294,6 +298,7 @@ where
         let mut found = self.update_by(&batches, learning_rate, &mut clock)?;
         if self.settings.strategy.inner_steps().is_some() {
             self.inner_steps.add(found);
+            self.step_fragments(&mut clock)?;
             let workers = self.store.groups.workers.clone();
             let sums = self.sums_over_workers(&workers, &mut clock)?;
             found = self.step_along(sums, &mut clock)?;

@@ -14,6 +14,7 @@ use crate::sharding::groups::Grouping;
 use crate::sharding::store::{ParameterStore, compact};
 use crate::sharding::unit::Unit;
 use crate::sharding::zero::Zero;
+use crate::step::settings::EngineSettings;
 use crate::step::strategy::{Strategy, Update};
 
 /// The move of a model's values into the store, block by block.
@@ -161,6 +162,22 @@ pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -
             "{servers} of the {} ranks of the mesh's axis `{DP}` are servers: there must be more ranks than servers, no other axis, and no ZeRO",
             dp
         )));
+    }
+    Ok(())
+}
+
+/// Checks that outer steps of fragments are possible with so many blocks.
+pub(crate) fn check_fragments(blocks: usize, settings: &EngineSettings) -> Result<()> {
+    let strategy = &settings.strategy;
+    let Some((fragments, inner_steps)) = strategy.fragments().zip(strategy.inner_steps()) else {
+        return Ok(());
+    };
+    fragments.check(inner_steps, Some(blocks))?;
+    if settings.worker.is_some() {
+        return Err(Error::Model(
+            "workers in worlds of their own meet with the whole model, not with one fragment after the other"
+                .into(),
+        ));
     }
     Ok(())
 }

@@ -18,6 +18,9 @@ pub(crate) struct InnerSteps {
     norm: f64,
     pub bubble: Duration,
     pub in_flight: usize,
+    /// Of outer steps of fragments: bytes that this rank sent to other workers, and the time it took, with waits.
+    pub sent: u64,
+    pub outer_time: Duration,
     /// Of the last one.
     pub last: Option<StepReport>,
 }

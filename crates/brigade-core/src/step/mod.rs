@@ -4,6 +4,7 @@ pub(crate) mod accumulation;
 mod batch_seed;
 pub(crate) mod engine;
 pub(crate) mod forward_backward;
+pub(crate) mod fragments;
 mod gradient_hook;
 mod initialization;
 pub(crate) mod inner_steps;
@@ -28,7 +29,7 @@ pub use report::{Evaluation, OuterReport, RoundReport, StepReport};
 pub use rounds::{Share, WorkerLink, WorkerLinkSender, WorkerLinks};
 pub use settings::{CheckBlocks, EngineSettings, NonFinite};
 pub use strategy::{
-    AsyncServer, Compressed, DataParallel, LocalUpdates, OuterDtype, OuterOptimizer, ReducedUnit, Reduction,
-    ReductionState, Rounds, Strategy, Synchronous, Update,
+    AsyncServer, Compressed, DataParallel, Fragments, LocalUpdates, OuterDtype, OuterOptimizer, ReducedUnit,
+    Reduction, ReductionState, Rounds, Strategy, Synchronous, Update,
 };
 pub use workers::OuterSums;

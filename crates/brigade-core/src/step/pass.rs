@@ -337,9 +337,17 @@ where
     pub fn evaluate(
         &mut self,
         count: usize,
-        mut load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
+        load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
     ) -> Result<Evaluation> {
         self.check_met()?;
+        self.with_model_values(|engine| engine.evaluate_as_it_is(count, load))
+    }
+
+    fn evaluate_as_it_is(
+        &mut self,
+        count: usize,
+        mut load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
+    ) -> Result<Evaluation> {
         let everyone = self.store.groups.all().clone();
         let counts = everyone.world().all_gather_scalars(vec![count as f64]).wait()?;
         let most = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);

@@ -24,6 +24,10 @@ where
     /// # Errors
     /// If a collective fails, or a block refuses its input.
     pub fn predict(&mut self, input: I) -> Result<O> {
+        self.with_model_values(|engine| engine.predict_as_it_is(input))
+    }
+
+    fn predict_as_it_is(&mut self, input: I) -> Result<O> {
         let schedule = self.schedule(1, false)?;
         let (mut found, mut input, mut clock) = (None, InputAlone(Some(input)), Clock::default());
         let (output, total) = (&mut found, TargetWeight::Unasked);
@@ -51,6 +55,10 @@ where
     /// # Errors
     /// If a collective fails, or a block refuses its input.
     pub fn predict_cached(&mut self, input: I, cache: &mut Cache) -> Result<Option<O>> {
+        self.with_model_values(|engine| engine.predict_cached_as_it_is(input, cache))
+    }
+
+    fn predict_cached_as_it_is(&mut self, input: I, cache: &mut Cache) -> Result<Option<O>> {
         let schedule = self.schedule(1, false)?;
         let (mut found, mut input, mut clock) = (None, InputAlone(Some(input)), Clock::default());
         let (output, total) = (&mut found, TargetWeight::Unasked);

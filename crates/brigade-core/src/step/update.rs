@@ -1,5 +1,6 @@
 //! The third part of a step: new values of what this rank owns, by the optimizer and in outer steps.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -69,6 +70,8 @@ where
         for unit in 0..self.store.units.len() {
             let stored = &self.store.units[unit];
             let begun = match () {
+                // Fragments have outer steps of their own.
+                () if stored.is_updated() && self.settings.strategy.fragments().is_some() => None,
                 () if stored.is_updated() => {
                     let values = self.store.own_values(unit)?;
                     self.update.begin_outer_step(unit, values, workers)
@@ -80,6 +83,10 @@ where
             };
             pending.extend(begun.map(|sum| (unit, sum)));
         }
+        let next = |(unit, sum): (usize, PendingTensor)| {
+            Ok((unit, clock.waiting("outer_step", || sum.next_phase())?))
+        };
+        let pending: Vec<_> = pending.into_iter().map(next).collect::<Result<_>>()?;
         let wait =
             |(unit, sum): (usize, PendingTensor)| Ok((unit, clock.waiting("outer_step", || sum.wait())?));
         pending.into_iter().map(wait).collect()
@@ -92,17 +99,18 @@ where
         workers: usize,
         clock: &mut Clock,
     ) -> Result<()> {
-        let mut sent = Vec::new();
+        let mut new = BTreeMap::new();
         for (unit, sum) in sums {
             if self.store.units[unit].unit.running {
                 self.store.set_running(unit, sum.div_scalar(workers as f64));
                 continue;
             }
-            let values = self.update.end_outer_step(unit, sum, workers);
-            sent.extend(self.store.send_tied_weights(unit, &values));
-            self.store.set_own_values(unit, values);
+            let own = self.store.own_values(unit)?;
+            new.insert(unit, self.update.end_outer_step(unit, own, sum, workers));
         }
-        self.give_new_values(sent, clock)?;
+        if self.settings.strategy.fragments().is_none() {
+            self.replace_values(new, clock)?;
+        }
         self.bind_running()?;
         self.memory.optimizer.set(self.update.state_bytes());
         Ok(())

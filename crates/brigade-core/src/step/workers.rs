@@ -36,6 +36,7 @@ where
         let (mut clock, traffic) = self.begin_step();
         let found = self.update_by(&batches, learning_rate, &mut clock)?;
         self.inner_steps.add(found);
+        self.step_fragments(&mut clock)?;
         (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
         Ok(())
     }
@@ -102,7 +103,8 @@ where
     pub(crate) fn step_along(&mut self, sums: OuterSums, clock: &mut Clock) -> Result<StepReport> {
         let OuterSums { words, sums, workers, sent, began } = sums;
         let started = Instant::now();
-        let InnerSteps { last, bubble, in_flight, .. } = std::mem::take(&mut self.inner_steps);
+        let InnerSteps { last, bubble, in_flight, sent: sent_before, outer_time, .. } =
+            std::mem::take(&mut self.inner_steps);
         let Some(last) = last else {
             return Err(Error::Model("an outer step needs inner steps before it".into()));
         };
@@ -113,7 +115,8 @@ where
             clock.record(Activity::Phase("outer step"), Some(started));
         }
         let names = last.metrics.into_keys().enumerate();
-        let outer = OuterReport { workers, skipped: skipped as u64, sent, time: began.elapsed() };
+        let (sent, time) = (sent_before + sent, outer_time + began.elapsed());
+        let outer = OuterReport { workers, skipped: skipped as u64, sent, time };
         let metrics: BTreeMap<_, _> = names.map(|(index, name)| (name, sum(6 + index) / weight)).collect();
         Ok(StepReport {
             loss: sum(4) / weight,

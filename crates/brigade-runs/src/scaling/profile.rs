@@ -176,7 +176,9 @@ fn jitter(seconds: &[&RankSeconds], stages: &[usize]) -> f64 {
             let mut over: Vec<f64> = over.collect();
             over.sort_by(f64::total_cmp);
             // Of two ranks the first.
-            over.last().zip(over.get(over.len().saturating_sub(1) / 2)).map_or(0.0, |(last, middle)| last - middle)
+            over.last()
+                .zip(over.get(over.len().saturating_sub(1) / 2))
+                .map_or(0.0, |(last, middle)| last - middle)
         };
         (0..stage_count).map(of_stage).fold(0.0, f64::max)
     };

@@ -97,7 +97,9 @@ fn a_hook_on_rank_0() {
     let found = diagnose(&run);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].cause, found[0].place), (Cause::HostStalls, Some(0)), "{found:?}");
-    assert!(found[0].sentence.contains("hooks hold rank 0 for 240") && (found[0].gain_percent - 24.0).abs() < 3.0);
+    assert!(
+        found[0].sentence.contains("hooks hold rank 0 for 240") && (found[0].gain_percent - 24.0).abs() < 3.0
+    );
 }
 
 #[test]

@@ -128,6 +128,10 @@ fn workers_that_meet_in_outer_steps() {
         ("--strategy diloco --set strategy.outer_dtype=bf16", "--nproc-per-node 4 --pp 2 --transport tcp"),
         ("--strategy diloco --set strategy.outer_dtype=int8", "--nproc-per-node 4 --pp 2"),
         ("--strategy local-sgd", "--nproc-per-node 8 --pp 2 --dp 2 --zero 3"),
+        (
+            "--strategy diloco --fragments 2 --set train.validate_every=4",
+            "--nproc-per-node 8 --pp 2 --dp 2 --zero 3 --transport tcp",
+        ),
     ] {
         let line = format!("{strategy} --workers 2 --inner-steps 2");
         let run = |name: &str, mesh: &str| outcome(&place, name, &format!("{line} {mesh} --overwrite"));

@@ -199,6 +199,22 @@ fn settings() {
             "--strategy async-server --nproc-per-node 3 --staleness 1 --inner-steps 5 --set train.on_nonfinite=rollback",
             ["train.on_nonfinite = rollback", "it must be stop or skip, or --staleness 0"],
         ),
+        (
+            "--strategy diloco --inner-steps 5 --fragments 6",
+            ["strategy.fragments (--fragments) = 6", "with 5 inner steps it must be from 1 to 5"],
+        ),
+        (
+            "--strategy diloco --inner-steps 5 --fragments 2 --overlap-steps 2",
+            ["strategy.overlap_steps (--overlap-steps) = 2", "an outer step ends every 2 steps; it must be less"],
+        ),
+        (
+            "--strategy local-sgd --workers 2 --nproc-per-node 2 --inner-steps 5 --overlap-steps 2",
+            ["strategy.overlap_steps (--overlap-steps) = 2", "only --strategy diloco"],
+        ),
+        (
+            "--strategy diloco --inner-steps 5 --overlap-steps 2 --set strategy.outer_mixing=2",
+            ["strategy.outer_mixing = 2", "from 0, which keeps nothing"],
+        ),
         ("--strategy diloco --inner-steps 0", ["strategy.inner_steps (--inner-steps) = 0", "at least 1"]),
         (
             "--strategy diloco --inner-steps 4",

@@ -10,7 +10,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::{Error, Result};
 use crate::optim::SavedState;
-use crate::step::strategy::rank_sums::{Exact, InFlight, RankSums, Stages};
+use crate::step::strategy::rank_sums::{Exact, InFlight, RankSums};
 use crate::step::strategy::synchronous::AllReduce;
 use crate::step::strategy::unit_codes::{Codes, UnitCodes};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState, Strategy};
@@ -134,17 +134,17 @@ impl Coded {
         let sum = match codes.codes() {
             Codes::Exact(errors) => {
                 errors.add_to(&mut values);
-                Stages::One(PendingTensor::ready(whole.tensor(values)))
+                PendingTensor::ready(whole.tensor(values))
             }
             Codes::Coded(coded) => {
                 let pending = group.all_to_all_bytes(coded.encode(&values, key));
                 match self.over {
-                    Over::Shards => Stages::One(Pending::new(move || {
+                    Over::Shards => Pending::new(move || {
                         let codes = pending.wait()?;
                         let sum = lock(&shared).coded(|coded| coded.sum(&codes, key));
                         Ok(Whole { kept: 0..whole.kept.len(), ..whole }.tensor(sum))
-                    })),
-                    Over::Replicas => Stages::Two(Pending::new(move || {
+                    }),
+                    Over::Replicas => Pending::in_phases(move || {
                         let codes = pending.wait()?;
                         let code = lock(&shared).coded(|coded| {
                             let sum = coded.sum(&codes, key);
@@ -155,7 +155,7 @@ impl Coded {
                             let codes = pending.wait()?;
                             Ok(whole.tensor(lock(&shared).coded(|coded| coded.decode_sums(&codes, key))))
                         }))
-                    })),
+                    }),
                 }
             }
             Codes::PowerSgd(power) if power.is_busy() => {
@@ -165,7 +165,7 @@ impl Coded {
             Codes::PowerSgd(power) => {
                 let (ranks, device) = (group.size(), whole.device.clone());
                 let pending = group.all_reduce(to_device(power.left(values), &device));
-                Stages::Two(Pending::new(move || {
+                Pending::in_phases(move || {
                     let first = to_host(pending.wait()?)?;
                     let second = lock(&shared).power_sgd(|power| power.right(&first));
                     let pending = (!second.is_empty()).then(|| group.all_reduce(to_device(second, &device)));
@@ -174,7 +174,7 @@ impl Coded {
                             pending.map_or_else(|| Ok(Vec::new()), |second| to_host(second.wait()?))?;
                         Ok(whole.tensor(lock(&shared).power_sgd(|power| power.sum(&second, ranks))))
                     }))
-                }))
+                })
             }
         };
         Ok(InFlight { sum, bytes })
@@ -183,7 +183,7 @@ impl Coded {
     /// The same, with an error that waiting for the sum gives.
     fn start(&mut self, unit: usize, gradient: Tensor<1>, kept: Range<usize>) -> InFlight {
         self.sum(unit, gradient, kept)
-            .unwrap_or_else(|error| InFlight { sum: Stages::One(Pending::new(move || Err(error))), bytes: 0 })
+            .unwrap_or_else(|error| InFlight { sum: Pending::new(move || Err(error)), bytes: 0 })
     }
 }
 

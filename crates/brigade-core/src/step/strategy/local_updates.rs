@@ -11,7 +11,7 @@ use crate::optim::{FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::step::strategy::optimizers::Optimizers;
 use crate::step::strategy::outer_optimizer::{OuterOptimizer, OuterUnits};
-use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous, Update};
+use crate::step::strategy::{DataParallel, Fragments, ReducedUnit, Reduction, Strategy, Synchronous, Update};
 
 /// Each worker, its own mesh along the axis [`WORKERS`](crate::WORKERS), makes `inner_steps` updates from its part of the global
 /// batch without communicating with the others. Then there is an outer step, in which the workers meet and all continue from the same
@@ -29,6 +29,9 @@ pub struct LocalUpdates {
     pub inner_steps: u64,
     /// Makes the outer step; none where it takes the means.
     pub outer: Option<OuterOptimizer>,
+    /// The parts of the model whose outer steps come one after the other; none where it makes one of the whole model. They need
+    /// an outer optimizer.
+    pub fragments: Option<Fragments>,
 }
 
 impl Strategy for LocalUpdates {
@@ -44,6 +47,10 @@ impl Strategy for LocalUpdates {
         Some(self.inner_steps.max(1))
     }
 
+    fn fragments(&self) -> Option<Fragments> {
+        self.fragments
+    }
+
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
         Synchronous::default().reduction(units, data)
     }
@@ -51,7 +58,14 @@ impl Strategy for LocalUpdates {
     fn update(&self, optimizer: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
         let DataParallel { device, .. } = data;
         let outer = self.outer.clone().map(OuterUnits::new);
-        Box::new(LocalUpdate { inner: Optimizers::new(optimizer), outer, device, units: Vec::new() })
+        let fragments = self.fragments;
+        Box::new(LocalUpdate {
+            inner: Optimizers::new(optimizer),
+            outer,
+            fragments,
+            device,
+            units: Vec::new(),
+        })
     }
 }
 
@@ -59,6 +73,7 @@ impl Strategy for LocalUpdates {
 struct LocalUpdate {
     inner: Optimizers,
     outer: Option<OuterUnits>,
+    fragments: Option<Fragments>,
     /// Where collectives take tensors from.
     device: Device,
     /// Where the own elements of each unit are stepped; none where that is elsewhere.
@@ -104,15 +119,36 @@ impl Update for LocalUpdate {
         })
     }
 
-    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>, workers: usize) -> Tensor<1> {
+    fn end_outer_step(
+        &mut self,
+        unit: usize,
+        values: Tensor<1>,
+        sum: Tensor<1>,
+        workers: usize,
+    ) -> Tensor<1> {
         let sum = match &self.units[unit] {
             Some(device) => sum.to_device(device),
             None => sum,
         };
         let workers = workers as f64;
-        match &mut self.outer {
+        let common = match &mut self.outer {
             Some(outer) => outer.step(unit, sum, workers),
             None => sum.div_scalar(workers),
+        };
+        match self.fragments.map_or(0.0, |fragments| fragments.mixing) {
+            0.0 => common,
+            mixing => values.mul_scalar(mixing) + common.mul_scalar(1.0 - mixing),
+        }
+    }
+
+    fn common_values(&self, unit: usize) -> Option<Tensor<1>> {
+        self.fragments?;
+        self.outer.as_ref()?.common_values(unit)
+    }
+
+    fn restore_common_values(&mut self, unit: usize, values: Tensor<1>) {
+        if let Some(outer) = self.outer.as_mut().filter(|_| self.fragments.is_some()) {
+            outer.begin_from(unit, &values);
         }
     }
 

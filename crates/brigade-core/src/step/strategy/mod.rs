@@ -4,6 +4,7 @@
 
 pub(crate) mod async_server;
 mod compressed;
+mod fragments;
 mod local_updates;
 mod optimizers;
 mod outer_optimizer;
@@ -28,6 +29,8 @@ use crate::sharding::zero::Zero;
 
 pub use async_server::AsyncServer;
 pub use compressed::Compressed;
+pub(crate) use fragments::Due;
+pub use fragments::Fragments;
 pub use local_updates::LocalUpdates;
 pub use outer_optimizer::OuterOptimizer;
 pub use outer_sum::OuterDtype;
@@ -46,6 +49,11 @@ pub trait Strategy: Debug + Send + Sync {
     /// After how many updates of its own a worker meets the others, for an outer step; none where every update is one of all ranks, which
     /// are then one worker.
     fn inner_steps(&self) -> Option<u64> {
+        None
+    }
+
+    /// The parts of the model whose outer steps come one after the other; none where the workers meet with all of it.
+    fn fragments(&self) -> Option<Fragments> {
         None
     }
 
@@ -231,11 +239,29 @@ pub trait Update: Send {
         None
     }
 
-    /// Ends the outer step of a unit over this many workers: from what [`begin_outer_step`](Self::begin_outer_step) gave to the values of the own
-    /// elements that all workers continue with.
-    fn end_outer_step(&mut self, unit: usize, sum: Tensor<1>, workers: usize) -> Tensor<1> {
-        let _ = (unit, workers);
+    /// Ends the outer step of a unit over this many workers: from this one's `values` of the own elements, and what
+    /// [`begin_outer_step`](Self::begin_outer_step) gave, to the values that it continues with.
+    fn end_outer_step(
+        &mut self,
+        unit: usize,
+        values: Tensor<1>,
+        sum: Tensor<1>,
+        workers: usize,
+    ) -> Tensor<1> {
+        let _ = (unit, values, workers);
         sum
+    }
+
+    /// The values of a unit's own elements that all workers have in common, where each [continues with others](Strategy::fragments): those
+    /// after the unit's last outer step. None where it is not updated here, and before the first step.
+    fn common_values(&self, unit: usize) -> Option<Tensor<1>> {
+        let _ = unit;
+        None
+    }
+
+    /// Takes what [`common_values`](Self::common_values) gave, from a saved state.
+    fn restore_common_values(&mut self, unit: usize, values: Tensor<1>) {
+        let _ = (unit, values);
     }
 
     /// Bytes of all that is kept.

@@ -60,6 +60,11 @@ impl OuterUnits {
         }
     }
 
+    /// The values after the last outer step.
+    pub(super) fn common_values(&self, unit: usize) -> Option<Tensor<1>> {
+        self.units[unit].as_ref()?.values.clone()
+    }
+
     /// The number type in which outer gradients travel.
     pub(super) fn dtype(&self) -> OuterDtype {
         self.of.dtype

@@ -65,16 +65,20 @@ fn sum_of_codes(values: Tensor<1>, workers: &Arc<dyn Collectives>) -> Result<Pen
     values.resize(slice * ranks, 0.0);
     let codes = values.chunks_exact(slice).flat_map(encoded).collect();
     let (pending, workers) = (workers.all_to_all_bytes(codes), workers.clone());
-    Ok(Pending::new(move || {
+    Ok(Pending::in_phases(move || {
         let mut sum = PairwiseSum::new();
         for code in pending.wait()?.chunks_exact(bytes) {
             sum.push(decoded(code, slice), added);
         }
         let sum = sum.finish(added).unwrap_or_default();
-        let codes = workers.all_gather_bytes(encoded(&sum)).wait()?;
-        let mut sums: Vec<f32> = codes.chunks_exact(bytes).flat_map(|code| decoded(code, slice)).collect();
-        sums.truncate(count);
-        Ok(Tensor::from_data(TensorData::new(sums, [count]), (&device, DType::F32)))
+        let codes = workers.all_gather_bytes(encoded(&sum));
+        Ok(Pending::new(move || {
+            let codes = codes.wait()?;
+            let mut sums: Vec<f32> =
+                codes.chunks_exact(bytes).flat_map(|code| decoded(code, slice)).collect();
+            sums.truncate(count);
+            Ok(Tensor::from_data(TensorData::new(sums, [count]), (&device, DType::F32)))
+        }))
     }))
 }
 

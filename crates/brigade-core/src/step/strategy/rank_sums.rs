@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::dist::{Pending, PendingTensor};
+use crate::dist::PendingTensor;
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
 use crate::optim::SavedState;
@@ -62,26 +62,15 @@ pub(super) fn foreign(array: &str) -> Error {
 
 /// A sum on its way.
 pub(super) struct InFlight {
-    pub sum: Stages,
+    pub sum: PendingTensor,
     /// Bytes that it takes meanwhile.
     pub bytes: u64,
 }
 
-/// What a sum still takes.
-pub(super) enum Stages {
-    /// One operation.
-    One(PendingTensor),
-    /// An operation, and another one that all ranks start when they have waited for it.
-    Two(Pending<PendingTensor>),
-}
-
 impl InFlight {
-    /// Waits for all operations but the last.
+    /// Waits for the first of two phases, and begins the second, as all ranks do; a single one stays as it is.
     pub fn last(self, what: &'static str, clock: &mut Clock) -> Result<PendingTensor> {
-        match self.sum {
-            Stages::One(pending) => Ok(pending),
-            Stages::Two(first) => clock.waiting(what, || first.wait()),
-        }
+        clock.waiting(what, || self.sum.next_phase())
     }
 }
 
@@ -91,12 +80,12 @@ pub(super) struct Exact(pub DataParallel);
 impl RankSums for Exact {
     fn scatter(&mut self, _: usize, whole: Tensor<1>) -> InFlight {
         let bytes = fp32_bytes(&whole);
-        InFlight { sum: Stages::One(self.0.shard.reduce_scatter(cast(whole, self.0.dtype))), bytes }
+        InFlight { sum: self.0.shard.reduce_scatter(cast(whole, self.0.dtype)), bytes }
     }
 
     fn reduce(&mut self, _: usize, own: Tensor<1>) -> InFlight {
         let bytes = fp32_bytes(&own);
-        InFlight { sum: Stages::One(self.0.replicate.all_reduce(cast(own, self.0.dtype))), bytes }
+        InFlight { sum: self.0.replicate.all_reduce(cast(own, self.0.dtype)), bytes }
     }
 }
 
