@@ -205,6 +205,7 @@ fn configuration<I: Activation, O: Activation>(
         compute_bytes: precision.compute.bytes(),
         reduce_bytes: precision.reduce.bytes(),
         compression: plan.compression,
+        gather_codes: plan.engine.zero.gather_codes,
         offload: offload.is_some(),
         optimizer_bytes: plan.optimizer.state_bytes_per_value(&brigade_cpu::device()),
     })

@@ -1,6 +1,6 @@
 //! Settings of the communication between ranks.
 
-use brigade_core::compress::{Compression, CompressionError, Method, Rounding};
+use brigade_core::compress::{Compression, CompressionError, GatherCodes, Method, Rounding};
 use brigade_core::{Float, ReduceEvery};
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,9 @@ pub struct CommSettings {
     pub compress_warmup_steps: u64,
     /// For `powersgd`: the rank of the approximation, that is, columns of the two factors of a matrix.
     pub matrix_approximation_rank: usize,
+    /// With ZeRO: `none`, `int8` or `int4`, the encoding of parameters when ranks gather each other's shards (ZeRO++). Ranks compute with what the
+    /// codes stand for; the optimizer's parameters, checkpoints and weights stay fp32. The number of ranks does not change the weights.
+    pub compress_gathers: GatherCodes,
     /// Timeout for all ranks to start, in seconds.
     pub init_timeout_seconds: f64,
     /// Timeout of an operation within a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
@@ -59,6 +62,7 @@ impl Default for CommSettings {
             compress_ratio: usual.ratio,
             compress_warmup_steps: usual.warmup_steps,
             matrix_approximation_rank: usual.rank,
+            compress_gathers: GatherCodes::None,
             init_timeout_seconds: 300.0,
             train_timeout_seconds: 100.0,
             host_timeout_seconds: 30.0,
@@ -100,6 +104,10 @@ impl Settings {
             };
             SettingError::new(option, given, error.to_string())
         })?;
+        if comm.compress_gathers != GatherCodes::None && zero.stage == 0 {
+            let allowed = "without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3";
+            return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));
+        }
         let refused =
             |allowed: &str| Err(SettingError::new("comm.compress (--compress)", comm.compress, allowed));
         let each = self.zero.stage >= 2 && zero.reduce_every == ReduceEvery::MicroBatch;
@@ -160,6 +168,10 @@ mod tests {
     fn what_cannot_be_combined_is_refused_with_what_can() {
         for (toml, said) in [
             ("[comm]\ncompress = \"int7\"\n", "unknown variant `int7`, expected one of `none`, `bf16`"),
+            (
+                "[comm]\ncompress_gathers = \"int8\"\n",
+                "comm.compress_gathers = int8 is not possible: without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3",
+            ),
             (
                 "[comm]\ncompress_block_size = 100\n",
                 "comm.compress_block_size = 100 is not possible: it must be a multiple of 8 from 8 to 65536, or 0 for the method's default; the nearest is \

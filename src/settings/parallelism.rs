@@ -46,7 +46,8 @@ pub struct ZeroSettings {
 
 impl Default for ZeroSettings {
     fn default() -> Self {
-        let Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every } = Zero::default();
+        let Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, .. } =
+            Zero::default();
         Self { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, offload_optimizer: false }
     }
 }

@@ -283,6 +283,7 @@ impl Settings {
                 reshard_after_forward: zero.reshard_after_forward,
                 keep_gathered: zero.keep_gathered,
                 reduce_every: zero.reduce_every,
+                gather_codes: self.comm.compress_gathers,
             },
             schedule: pipeline.schedule,
             chunks: pipeline.chunks,

@@ -96,6 +96,7 @@ fn configuration(row: &Row) -> Configuration {
         compute_bytes: row.precision.compute.bytes(),
         reduce_bytes: row.precision.reduce.bytes(),
         compression: row.compression,
+        gather_codes: row.zero.gather_codes,
         optimizer_bytes: 8,
         offload: row.offload,
     }

@@ -9,6 +9,7 @@ mod backward_halves;
 mod burn_layers;
 mod case;
 mod classifiers;
+mod coded_gathers;
 mod compressed;
 mod context;
 mod decoders;
@@ -113,7 +114,14 @@ fn parameters_come_and_go_as_set() {
     {
         for (keep_gathered, prefetch) in [(false, 0), (false, 1), (false, 3), (true, 1)] {
             for reduce_every in [ReduceEvery::MicroBatch, ReduceEvery::Step] {
-                let zero = Zero { stage: 3, prefetch, reshard_after_forward, keep_gathered, reduce_every };
+                let zero = Zero {
+                    stage: 3,
+                    prefetch,
+                    reshard_after_forward,
+                    keep_gathered,
+                    reduce_every,
+                    ..Zero::default()
+                };
                 for pp in [1, 2] {
                     equals_one_process(&Row {
                         pp,

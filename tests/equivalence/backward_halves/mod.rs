@@ -252,8 +252,14 @@ fn with_parameters_that_come_and_go() {
         for keep_gathered in [false, true] {
             for reduce_every in [ReduceEvery::MicroBatch, ReduceEvery::Step] {
                 for mesh in [(1, 2), (2, 2)] {
-                    let zero =
-                        Zero { stage: 3, prefetch: 1, reshard_after_forward, keep_gathered, reduce_every };
+                    let zero = Zero {
+                        stage: 3,
+                        prefetch: 1,
+                        reshard_after_forward,
+                        keep_gathered,
+                        reduce_every,
+                        ..Zero::default()
+                    };
                     let settings = EngineSettings { zero, ..EngineSettings::default() };
                     equals_one_process(mesh, &Case { settings, ..Case::new(false, After(2)) });
                 }

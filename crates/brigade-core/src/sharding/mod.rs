@@ -1,5 +1,6 @@
 //! Where parameters are: in units, each of which is one flat buffer, whole or in shards.
 
+mod coded_gather;
 pub(crate) mod groups;
 pub(crate) mod layout;
 mod parallel_groups;

@@ -154,20 +154,22 @@ impl ParameterStore {
             (true, None) => values,
             (false, _) => cast(values, compute),
         };
+        let codec = self.gather_codec(&unit);
         let (own_values, whole) = if self.unshards(&unit) {
-            let whole = match self.groups.shard.unsharded_buffer(own.len(), compute, &self.device) {
-                Some(buffer) => WholeBuffer::Resharded(buffer),
-                None => WholeBuffer::Absent,
+            let buffer = || self.groups.shard.unsharded_buffer(own.len(), compute, &self.device);
+            let whole = match codec {
+                None => buffer().map_or(WholeBuffer::Absent, WholeBuffer::Resharded),
+                Some(_) => WholeBuffer::Absent,
             };
             (Some(to_own(values)), whole)
         } else {
             let missing = length - unit.layout.len();
             let padding = || Tensor::zeros([missing], (&self.device, DType::F32));
             let values = if missing > 0 { Tensor::cat(vec![values, padding()], 0) } else { values };
-            let apart =
-                is_updated && (compute != FloatDType::F32 || self.offload.is_some() || self.is_served(&unit));
+            let is_other = compute != FloatDType::F32 || codec.is_some();
+            let apart = is_updated && (is_other || self.offload.is_some() || self.is_served(&unit));
             let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
-            (own_values.map(to_own), WholeBuffer::Whole(cast(values, compute)))
+            (own_values.map(to_own), WholeBuffer::Whole(self.as_gathered(&unit, cast(values, compute))?))
         };
         let readers = if unit.running { &mut self.running } else { &mut self.by_block };
         for user in unit.users.iter().filter(|user| self.holders[user.block] == self.groups.pp.rank()) {
@@ -211,10 +213,11 @@ impl ParameterStore {
         if self.is_served(&self.units[unit].unit) {
             self.gather_served(unit);
         } else if !self.unshards_on_use() {
-            let (sharded, values) = (self.is_sharded(), self.to_compute(unit, values));
-            self.units[unit].whole = match sharded {
-                true => WholeBuffer::Gathering(self.groups.shard.all_gather(values)),
-                false => WholeBuffer::Whole(values),
+            let is_whole = !self.is_sharded() && self.gather_codec(&self.units[unit].unit).is_none();
+            let values = self.to_compute(unit, values);
+            self.units[unit].whole = match is_whole {
+                true => WholeBuffer::Whole(values),
+                false => WholeBuffer::Gathering(self.gather(unit, values)),
             };
         }
     }
@@ -236,7 +239,11 @@ impl ParameterStore {
         }
         match gathers {
             true => stored.whole.reshard()?,
-            false => stored.whole = WholeBuffer::Whole(cast(values.to_device(&self.device), compute)),
+            false => {
+                let whole = cast(values.to_device(&self.device), compute);
+                let whole = self.as_gathered(&self.units[unit].unit, whole)?;
+                self.units[unit].whole = WholeBuffer::Whole(whole);
+            }
         }
         self.count();
         Ok(())
@@ -283,12 +290,12 @@ impl ParameterStore {
         else {
             return;
         };
-        let whole = &mut self.units[unit].whole;
-        *whole = match std::mem::replace(whole, WholeBuffer::Absent) {
+        let whole = std::mem::replace(&mut self.units[unit].whole, WholeBuffer::Absent);
+        self.units[unit].whole = match whole {
             // SAFETY: only blocks and their graphs hold tensors of the buffer, and `Block` says that they are read in a block's
             // turn alone. None of a block that reads this unit begins before `wait_all_gather` has waited for it.
             WholeBuffer::Resharded(buffer) => WholeBuffer::Unsharding(unsafe { buffer.all_gather(own) }),
-            WholeBuffer::Absent => WholeBuffer::Gathering(self.groups.shard.all_gather(own)),
+            WholeBuffer::Absent => WholeBuffer::Gathering(self.gather(unit, own)),
             other => other,
         };
         self.count();

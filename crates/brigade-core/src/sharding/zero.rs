@@ -1,5 +1,6 @@
 //! What is sharded over the data-parallel ranks, and when.
 
+use brigade_compress::GatherCodes;
 use brigade_plan::ReshardPolicy;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,9 @@ pub struct Zero {
     pub keep_gathered: bool,
     /// ZeRO-2 and ZeRO-3: when gradients are summed over the ranks.
     pub reduce_every: ReduceEvery,
+    /// What parameters travel as when their shards are gathered: under ZeRO-1 and 2 after an update, under ZeRO-3 before their use. Ranks then
+    /// compute with what the codes stand for, a lone one too, so the number of ranks changes no bit; masters, and what is saved, are fp32.
+    pub gather_codes: GatherCodes,
 }
 
 impl Default for Zero {
@@ -60,6 +64,7 @@ impl Default for Zero {
             reshard_after_forward: ReshardAfterForward::Default,
             keep_gathered: false,
             reduce_every: ReduceEvery::MicroBatch,
+            gather_codes: GatherCodes::None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a footprint is computed from.
 
-use brigade_compress::{Compression, Cost, Method};
+use brigade_compress::{Compression, Cost, GatherCodes, Method};
 use thiserror::Error;
 
 use super::sizes::{BoundaryTensor, SavedActivations, UnitSize};
@@ -82,6 +82,8 @@ pub struct Configuration {
     pub reduce_bytes: usize,
     /// What gradients travel as, after the warm-up.
     pub compression: Compression,
+    /// What parameters travel as when shards are gathered.
+    pub gather_codes: GatherCodes,
     /// Bytes of optimizer state per element: 8 for Adam and AdamW.
     pub optimizer_bytes: usize,
     /// Whether the optimizer's state and its master weights are on another device than the blocks.
@@ -111,6 +113,7 @@ impl Default for Configuration {
             compute_bytes: 4,
             reduce_bytes: 4,
             compression: Compression::default(),
+            gather_codes: GatherCodes::None,
             optimizer_bytes: 8,
             offload: false,
         }
@@ -192,6 +195,12 @@ impl Configuration {
             false => (own.div_ceil(ranks), own.min(unit.elements)),
         };
         self.compression.cost(ranks, (slice, count), !is_sharded, &unit.matrices)
+    }
+
+    /// What a unit travels as when its shards are gathered: ZeRO-1 and 2 gather what was trained, ZeRO-3 all.
+    pub(super) fn gathered_as(&self, unit: &UnitSize) -> GatherCodes {
+        let gathers = self.zero_stage >= 3 || self.zero_stage >= 1 && unit.trainable;
+        if gathers && !unit.keep_in_f32 { self.gather_codes } else { GatherCodes::None }
     }
 
     /// Bytes of an element of a unit in forward and backward.

@@ -1,5 +1,7 @@
 //! Bytes that a rank holds.
 
+use brigade_compress::GatherCodes;
+
 use super::activations::saved_activations;
 use super::configuration::{Configuration, FP32};
 use super::gradients::gradients;
@@ -15,8 +17,8 @@ use crate::unshard::most_unsharded;
 pub struct MemoryFootprint {
     /// Parameters: whole buffers, shards, gathered buffers, fp32 masters. Formula: `4Ψ`, under ZeRO-3 `4Ψ/dp`; with
     /// 2 bytes in compute `2Ψ + 4Ψₛ`, sharded `2Ψ + 4Ψₛ/dp`, under ZeRO-3 `4Ψₛ/dp` and `2/dp` for the others. The
-    /// masters `4Ψₛ`, or `4Ψₛ/dp`, are there too where the optimizer is offloaded: they are on its device then. What is kept in
-    /// fp32 counts as if 4 bytes were in compute.
+    /// masters `4Ψₛ`, or `4Ψₛ/dp`, are there too where the optimizer is offloaded: they are on its device then, and where shards are
+    /// gathered as codes. What is kept in fp32 counts as if 4 bytes were in compute.
     ///
     /// The peak also has what is gathered at once.
     pub parameters: Amount,
@@ -75,7 +77,9 @@ fn sum_stepped(stage_units: &StageUnits<'_>, elements: impl Fn(&StageUnit) -> us
 fn parameters(stage_units: &StageUnits<'_>, shards: u64) -> Amount {
     let configuration = stage_units.configuration;
     let gathers = configuration.gathers();
-    let has_masters = |unit: &StageUnit| unit.compute_bytes != FP32 || configuration.offload;
+    let has_masters = |unit: &StageUnit| {
+        unit.compute_bytes != FP32 || configuration.offload || unit.gathered_as != GatherCodes::None
+    };
     // Bytes of an element of the own part, where it is held apart from the whole buffer, and of that one.
     let own = |unit: &StageUnit| match unit.is_stepped {
         true if gathers || has_masters(unit) => FP32,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use brigade_compress::Cost;
+use brigade_compress::{Cost, GatherCodes};
 
 use super::configuration::Configuration;
 use super::sizes::UnitSize;
@@ -38,8 +38,17 @@ pub(super) struct StageUnit {
     pub is_stepped: bool,
     /// Other stages that read it.
     pub other_readers: usize,
+    /// What it travels as when its shards are gathered.
+    pub gathered_as: GatherCodes,
     /// What the codes of its gradient take, if it travels as codes.
     pub codes: Option<Cost>,
+}
+
+impl StageUnit {
+    /// Bytes that a rank sends to another one to gather it.
+    pub fn gathered_bytes(&self) -> u64 {
+        self.gathered_as.bytes(self.own).unwrap_or(self.compute_bytes * self.own as u64)
+    }
 }
 
 impl<'a> StageUnits<'a> {
@@ -66,6 +75,7 @@ impl<'a> StageUnits<'a> {
                 trainable: unit.trainable,
                 is_stepped: unit.trainable && holders[unit.home] == rank,
                 other_readers: readers.len() - 1,
+                gathered_as: configuration.gathered_as(unit),
                 codes: configuration.codes(unit),
             });
         }

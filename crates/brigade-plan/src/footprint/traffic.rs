@@ -114,7 +114,7 @@ pub(super) fn traffic(stage_units: &StageUnits<'_>) -> StepTraffic {
             }
         }
         for (unit, calls) in stage_units.units.iter().zip(gathers(stage_units)) {
-            traffic.all_gather.add(calls, unit.compute_bytes * unit.own as u64 * (ranks - 1));
+            traffic.all_gather.add(calls, unit.gathered_bytes() * (ranks - 1));
         }
     }
     for unit in stage_units.units.iter().filter(|unit| unit.is_stepped && replicas > 1) {
@@ -158,7 +158,7 @@ fn with_outer_step(stage_units: &StageUnits<'_>, outer: OuterSteps, update: Step
     let shards = configuration.dp as u64;
     let gathered = configuration.is_sharded() && !configuration.gathers();
     for unit in stage_units.units.iter().filter(|unit| gathered && unit.trainable) {
-        traffic.all_gather.add(1, unit.compute_bytes * unit.own as u64 * (shards - 1));
+        traffic.all_gather.add(1, unit.gathered_bytes() * (shards - 1));
     }
     traffic
 }

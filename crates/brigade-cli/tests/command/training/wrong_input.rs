@@ -205,7 +205,10 @@ fn settings() {
         ),
         (
             "--strategy diloco --inner-steps 5 --fragments 2 --overlap-steps 2",
-            ["strategy.overlap_steps (--overlap-steps) = 2", "an outer step ends every 2 steps; it must be less"],
+            [
+                "strategy.overlap_steps (--overlap-steps) = 2",
+                "an outer step ends every 2 steps; it must be less",
+            ],
         ),
         (
             "--strategy local-sgd --workers 2 --nproc-per-node 2 --inner-steps 5 --overlap-steps 2",

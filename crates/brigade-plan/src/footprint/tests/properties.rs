@@ -51,6 +51,7 @@ prop_compose! {
             compute_bytes: 2 * compute,
             reduce_bytes: 2 * reduce,
             compression: Default::default(),
+            gather_codes: Default::default(),
             optimizer_bytes: 8,
             offload,
         }
