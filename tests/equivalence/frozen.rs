@@ -1,5 +1,6 @@
 //! Parameters that are not trained, by themselves and shared, on any mesh.
 
+use brigade::core::compress::GatherCodes;
 use brigade::core::{Chain, Engine, EngineSettings, Groups, Model, NamedTensor, Precision, Zero};
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -22,14 +23,17 @@ fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
         .loss(squared_error)
 }
 
-fn engine(groups: Groups, stage: u8, precision: Precision) -> (Layers, Zero) {
-    let zero = Zero { stage, ..Zero::default() };
-    let settings = EngineSettings { zero, precision, ..EngineSettings::default() };
-    (Engine::new(model(), 3, &adamw(), groups, settings).unwrap(), zero)
+fn zero(stage: u8) -> Zero {
+    Zero { stage, ..Zero::default() }
 }
 
-fn trained(groups: Groups, stage: u8, precision: Precision) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
-    let (mut engine, zero) = engine(groups.clone(), stage, precision);
+fn engine(groups: Groups, zero: Zero, precision: Precision) -> Layers {
+    let settings = EngineSettings { zero, precision, ..EngineSettings::default() };
+    Engine::new(model(), 3, &adamw(), groups, settings).unwrap()
+}
+
+fn trained(groups: Groups, zero: Zero, precision: Precision) -> (Vec<NamedTensor>, Vec<NamedTensor>) {
+    let mut engine = engine(groups.clone(), zero, precision);
     let before = engine.tensors(0).unwrap();
     (0..3).for_each(|number| drop(step(&mut engine, zero, &groups, number)));
     (before, engine.tensors(0).unwrap())
@@ -39,13 +43,13 @@ fn trained(groups: Groups, stage: u8, precision: Precision) -> (Vec<NamedTensor>
 /// never stopped.
 pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
     let saved = on_threads(from.0, from.1, |groups| {
-        let (mut engine, zero) = engine(groups.clone(), stage, Precision::default());
+        let (mut engine, zero) = (engine(groups.clone(), zero(stage), Precision::default()), zero(stage));
         step(&mut engine, zero, &groups, 0);
         engine.snapshot().unwrap().read().unwrap()
     });
     let saved = Saved::of(saved).with_frozen(0.25);
     let frozen = |groups: Groups| {
-        let (mut engine, zero) = engine(groups.clone(), stage, Precision::default());
+        let (mut engine, zero) = (engine(groups.clone(), zero(stage), Precision::default()), zero(stage));
         engine.restore(1, &mut &saved).unwrap();
         (1..3).for_each(|number| drop(step(&mut engine, zero, &groups, number)));
         engine.tensors(0).unwrap()
@@ -61,7 +65,7 @@ pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
 
 #[test]
 fn frozen_parameters_stay_and_are_shared() {
-    let (before, after) = trained(Groups::alone(), 0, Precision::default());
+    let (before, after) = trained(Groups::alone(), zero(0), Precision::default());
     let names: Vec<_> = after.iter().map(|tensor| tensor.name.as_str()).collect();
     assert_eq!(
         names,
@@ -80,23 +84,38 @@ fn frozen_parameters_stay_and_are_shared() {
 }
 
 fn on_every_mesh(before: &[NamedTensor], after: &[NamedTensor], precision: Precision) {
+    (0..4).for_each(|stage| on_every_mesh_with(before, after, zero(stage), precision));
+}
+
+fn on_every_mesh_with(before: &[NamedTensor], after: &[NamedTensor], zero: Zero, precision: Precision) {
     for (pp, dp) in [(1, 2), (2, 1), (2, 2), (4, 1), (3, 2), (1, 4)] {
-        for stage in 0..4 {
-            let outcomes = on_threads(pp, dp, |groups| trained(groups, stage, precision));
-            let what = |when: &str| format!("{when}, pp {pp} x dp {dp}, ZeRO-{stage}, {precision:?}");
-            same_bits(&outcomes[0].0, before, &what("at first"));
-            same_bits(&outcomes[0].1, after, &what("trained"));
-        }
+        let outcomes = on_threads(pp, dp, |groups| trained(groups, zero, precision));
+        let what = |when: &str| format!("{when}, pp {pp} x dp {dp}, {zero:?}, {precision:?}");
+        same_bits(&outcomes[0].0, before, &what("at first"));
+        same_bits(&outcomes[0].1, after, &what("trained"));
     }
 }
 
 #[test]
 fn frozen_parameters_take_the_compute_type() {
-    let (before, after) = trained(Groups::alone(), 0, MIXED);
+    let (before, after) = trained(Groups::alone(), zero(0), MIXED);
     let in_bf16 = |tensor: &NamedTensor| tensor.data.iter::<f32>().all(|value| value.to_bits() & 0xffff == 0);
     assert_eq!(before.iter().map(in_bf16).collect::<Vec<_>>(), [true, true, false, false, false, false]);
     same_bits(&after[..2], &before[..2], "the frozen layer");
     on_every_mesh(&before, &after, MIXED);
+}
+
+/// They are gathered as codes like the others, and saved as they are.
+#[test]
+fn frozen_parameters_are_gathered_as_codes() {
+    for precision in [Precision::default(), MIXED] {
+        let coded = Zero { gather_codes: GatherCodes::Int8, ..zero(3) };
+        let (plain, _) = trained(Groups::alone(), zero(0), precision);
+        let (before, after) = trained(Groups::alone(), coded, precision);
+        same_bits(&before, &plain, "masters");
+        same_bits(&after[..2], &before[..2], "the frozen layer");
+        on_every_mesh_with(&before, &after, coded, precision);
+    }
 }
 
 #[test]
@@ -105,7 +124,7 @@ fn frozen_parameters_are_sharded() {
     // first two frozen, and nothing gathered between steps.
     for (precision, bytes) in [(Precision::default(), 256 * 6 * 4), (MIXED, 256 * (2 * 2 + 4 * 4))] {
         let live = on_threads(1, 4, |groups| {
-            let (mut engine, zero) = engine(groups.clone(), 3, precision);
+            let (mut engine, zero) = (engine(groups.clone(), zero(3), precision), zero(3));
             step(&mut engine, zero, &groups, 0);
             engine.memory().parameters.live
         });

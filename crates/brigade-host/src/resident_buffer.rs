@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use brigade_comm::{HostBuffer, ProcessGroup};
-use brigade_core::{Error, Pending, ReshardedBuffer, UnshardedBuffer};
+use brigade_core::{Error, Pending, PendingTensor, ReshardedBuffer, UnshardedBuffer};
 use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 
 use crate::copies::Copier;
@@ -59,6 +59,23 @@ impl ReshardedBuffer for ResidentBuffer {
         let gathered = self.group.all_gather(writer, host_tensor.dtype);
         Pending::new(move || {
             gathered.wait().map(drop).map_err(Error::collective)?;
+            Ok(self as Box<dyn UnshardedBuffer>)
+        })
+    }
+
+    unsafe fn fill(self: Box<Self>, whole: PendingTensor) -> Pending<Box<dyn UnshardedBuffer>> {
+        Pending::new(move || {
+            let whole = self.copier.tensor_to_host(whole.wait()?)?;
+            if whole.bytes.len() != self.bytes {
+                let (given, bytes) = (whole.bytes.len(), self.bytes);
+                return Err(Error::collective(format!(
+                    "{given} bytes do not fill a buffer of {bytes} bytes"
+                )));
+            }
+            // SAFETY: as in `all_gather`.
+            let mut writer = unsafe { self.pages.writer(self.bytes) };
+            writer.as_bytes_mut().copy_from_slice(&whole.bytes);
+            drop(writer);
             Ok(self as Box<dyn UnshardedBuffer>)
         })
     }

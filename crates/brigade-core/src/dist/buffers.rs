@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::dist::pending::Pending;
+use crate::dist::pending::{Pending, PendingTensor};
 
 /// A flat buffer whose memory can be freed and gathered again while tensors that view it stay alive. In this state the memory is
 /// freed: the buffer's tensors exist, but must not be read until it is an [`UnshardedBuffer`].
@@ -15,6 +15,11 @@ pub trait ReshardedBuffer: Send {
     /// Nobody may read a tensor of this buffer, nor a view of one, until the result has been waited for; if that never happens or
     /// fails, nobody may ever read one.
     unsafe fn all_gather(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn UnshardedBuffer>>;
+    /// Copies into it what is gathered in another way, once that is there. After an error the buffer no longer exists.
+    ///
+    /// # Safety
+    /// As [`all_gather`](Self::all_gather).
+    unsafe fn fill(self: Box<Self>, whole: PendingTensor) -> Pending<Box<dyn UnshardedBuffer>>;
 }
 
 /// A [`ReshardedBuffer`] that has all ranks' shards.

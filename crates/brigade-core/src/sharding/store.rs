@@ -154,20 +154,18 @@ impl ParameterStore {
             (true, None) => values,
             (false, _) => cast(values, compute),
         };
-        let codec = self.gather_codec(&unit);
         let (own_values, whole) = if self.unshards(&unit) {
-            let buffer = || self.groups.shard.unsharded_buffer(own.len(), compute, &self.device);
-            let whole = match codec {
-                None => buffer().map_or(WholeBuffer::Absent, WholeBuffer::Resharded),
-                Some(_) => WholeBuffer::Absent,
+            let whole = match self.groups.shard.unsharded_buffer(own.len(), compute, &self.device) {
+                Some(buffer) => WholeBuffer::Resharded(buffer),
+                None => WholeBuffer::Absent,
             };
             (Some(to_own(values)), whole)
         } else {
             let missing = length - unit.layout.len();
             let padding = || Tensor::zeros([missing], (&self.device, DType::F32));
             let values = if missing > 0 { Tensor::cat(vec![values, padding()], 0) } else { values };
-            let is_other = compute != FloatDType::F32 || codec.is_some();
-            let apart = is_updated && (is_other || self.offload.is_some() || self.is_served(&unit));
+            let is_other = compute != FloatDType::F32 || self.offload.is_some() || self.is_served(&unit);
+            let apart = is_updated && is_other || is_owned && self.gather_codec(&unit).is_some();
             let own_values = apart.then(|| compact(values.clone().slice(own.clone()))).transpose()?;
             (own_values.map(to_own), WholeBuffer::Whole(self.as_gathered(&unit, cast(values, compute))?))
         };
@@ -294,7 +292,12 @@ impl ParameterStore {
         self.units[unit].whole = match whole {
             // SAFETY: only blocks and their graphs hold tensors of the buffer, and `Block` says that they are read in a block's
             // turn alone. None of a block that reads this unit begins before `wait_all_gather` has waited for it.
-            WholeBuffer::Resharded(buffer) => WholeBuffer::Unsharding(unsafe { buffer.all_gather(own) }),
+            WholeBuffer::Resharded(buffer) => WholeBuffer::Unsharding(unsafe {
+                match self.gather_codec(&self.units[unit].unit) {
+                    None => buffer.all_gather(own),
+                    Some(_) => buffer.fill(self.gather(unit, own)),
+                }
+            }),
             WholeBuffer::Absent => WholeBuffer::Gathering(self.gather(unit, own)),
             other => other,
         };

@@ -287,14 +287,22 @@ impl ReshardedBuffer for Elsewhere<dyn ReshardedBuffer> {
 
     unsafe fn all_gather(self: Box<Self>, shard: Tensor<1>) -> Pending<Box<dyn UnshardedBuffer>> {
         // SAFETY: the caller's.
-        let filled = unsafe { self.buffer.all_gather(shard) }.wait();
-        Pending::new(|| {
-            filled.map(|buffer| {
-                let tensor = moved(buffer.tensor());
-                Box::new(Elsewhere { buffer, tensor }) as Box<dyn UnshardedBuffer>
-            })
-        })
+        elsewhere(unsafe { self.buffer.all_gather(shard) }.wait())
     }
+
+    unsafe fn fill(self: Box<Self>, whole: PendingTensor) -> Pending<Box<dyn UnshardedBuffer>> {
+        // SAFETY: the caller's.
+        elsewhere(unsafe { self.buffer.fill(whole) }.wait())
+    }
+}
+
+fn elsewhere(filled: Result<Box<dyn UnshardedBuffer>>) -> Pending<Box<dyn UnshardedBuffer>> {
+    Pending::new(|| {
+        filled.map(|buffer| {
+            let tensor = moved(buffer.tensor());
+            Box::new(Elsewhere { buffer, tensor }) as Box<dyn UnshardedBuffer>
+        })
+    })
 }
 
 impl UnshardedBuffer for Elsewhere<dyn UnshardedBuffer> {

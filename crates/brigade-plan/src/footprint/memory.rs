@@ -84,6 +84,7 @@ fn parameters(stage_units: &StageUnits<'_>, shards: u64) -> Amount {
     let own = |unit: &StageUnit| match unit.is_stepped {
         true if gathers || has_masters(unit) => FP32,
         false if gathers => unit.compute_bytes,
+        false if unit.is_owned && unit.gathered_as != GatherCodes::None => unit.compute_bytes,
         _ => 0,
     };
     let whole = |unit: &StageUnit| if gathers { 0 } else { unit.compute_bytes };

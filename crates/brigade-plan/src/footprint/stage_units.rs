@@ -34,6 +34,8 @@ pub(super) struct StageUnit {
     pub compute_bytes: u64,
     /// Whether training changes the unit.
     pub trainable: bool,
+    /// Whether the stage owns it.
+    pub is_owned: bool,
     /// Whether the stage steps the unit; if not, another one sends it new values, or it has none.
     pub is_stepped: bool,
     /// Other stages that read it.
@@ -73,6 +75,7 @@ impl<'a> StageUnits<'a> {
                 own,
                 compute_bytes: configuration.bytes_per_value(unit),
                 trainable: unit.trainable,
+                is_owned: holders[unit.home] == rank,
                 is_stepped: unit.trainable && holders[unit.home] == rank,
                 other_readers: readers.len() - 1,
                 gathered_as: configuration.gathered_as(unit),
