@@ -63,8 +63,12 @@ impl Program<'_> {
         };
         let mut session = RankDevice::open(self.settings, info, engine.clone())
             .and_then(|device| {
-                let session =
-                    Session::new(self, device, world.group().clone(), plan, out, world_text, interrupt);
+                let table = &self.settings.comm.table;
+                let group = match table.is_empty() {
+                    true => world.group().clone(),
+                    false => world.group().with_table(table).context("connecting the mesh")?,
+                };
+                let session = Session::new(self, device, group, plan, out, world_text, interrupt);
                 session.context("connecting the mesh")
             })
             .inspect_err(|error| world.group().abort(&format_error(error)))?;

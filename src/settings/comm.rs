@@ -1,5 +1,6 @@
 //! Settings of the communication between ranks.
 
+use brigade_comm::{Algorithm, AlgorithmRow};
 use brigade_core::compress::{Compression, CompressionError, GatherCodes, Method, Rounding};
 use brigade_core::{Float, ReduceEvery};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ pub struct CommSettings {
     /// `auto`, `nccl`, `host` or `mpi`: the library that runs collectives on tensors. `flat`, `halving` and `hierarchical` are `host` with
     /// that algorithm; `mpi` is the cluster's MPI.
     pub collectives: CollectivesBackend,
+    /// The algorithm of collectives in host memory by their size, where `collectives` leaves it open: the rows that `brigade doctor
+    /// --network` prints. No row changes the bits.
+    pub table: Vec<AlgorithmRow>,
     /// `tree` or `engine`: whether sums over ranks are made pairwise, with the same bits on every mesh, or as MPI adds them.
     pub order: SumOrder,
     /// Whether the host waits for each NCCL operation, to debug their order: slow, with the same results.
@@ -52,6 +56,7 @@ impl Default for CommSettings {
         let usual = Compression::default();
         Self {
             collectives: CollectivesBackend::Auto,
+            table: Vec::new(),
             order: SumOrder::Tree,
             synchronous: false,
             transport: Transport::Auto,
@@ -85,6 +90,31 @@ impl CommSettings {
 }
 
 impl Settings {
+    /// Checks the table of algorithms.
+    ///
+    /// # Errors
+    /// If the collectives are others, or a row is for none that has several algorithms.
+    pub(super) fn check_table(&self) -> Result<(), SettingError> {
+        let CommSettings { table, collectives, .. } = &self.comm;
+        let Some(first) = table.first() else { return Ok(()) };
+        let refuse = |row: &AlgorithmRow, allowed: &str| {
+            let given =
+                format!("{{ collective = \"{}\", algorithm = \"{}\" }}", row.collective, row.algorithm);
+            Err(SettingError::new("comm.table", given, allowed))
+        };
+        if !matches!(collectives, CollectivesBackend::Auto | CollectivesBackend::Host) {
+            let allowed = "only --collectives auto and host leave the algorithm open; leave the table out, or set one of these";
+            return refuse(first, allowed);
+        }
+        if let Some(row) = table.iter().find(|row| !AlgorithmRow::COLLECTIVES.contains(&row.collective)) {
+            return refuse(row, "collective must be all_reduce, reduce_scatter, all_gather or broadcast");
+        }
+        match table.iter().find(|row| row.algorithm == Algorithm::Auto) {
+            Some(row) => refuse(row, "algorithm must be flat, halving or hierarchical"),
+            None => Ok(()),
+        }
+    }
+
     /// Checks the compression of gradients on a mesh with this many replicas of shards.
     ///
     /// # Errors

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::op::call::OpType;
+
 /// Who talks to whom in a collective. Which one is used makes no difference to the bits, with the exception that
 /// [`Hierarchical`](Self::Hierarchical) names.
 ///
@@ -40,6 +42,31 @@ impl Algorithm {
             Algorithm::Halving => "halving",
             Algorithm::Hierarchical => "hierarchical",
         }
+    }
+}
+
+/// A row of a table of algorithms: what a collective of some size uses where nothing else was asked for. The first row that fits counts.
+/// No row changes the bits: [`Algorithm::Hierarchical`] is flat here where it would.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlgorithmRow {
+    /// `all_reduce`, `reduce_scatter`, `all_gather` or `broadcast`.
+    pub collective: OpType,
+    /// The largest buffer that it is for, in bytes; none for any size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub up_to: Option<u64>,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+}
+
+impl AlgorithmRow {
+    /// The collectives that have several algorithms.
+    pub const COLLECTIVES: [OpType; 4] =
+        [OpType::AllReduce, OpType::ReduceScatter, OpType::AllGather, OpType::Broadcast];
+
+    /// Whether it is for buffers of so many bytes in a collective.
+    pub(crate) fn fits(&self, collective: OpType, bytes: u64) -> bool {
+        self.collective == collective && self.up_to.is_none_or(|most| bytes <= most)
     }
 }
 

@@ -77,7 +77,7 @@ mod sync;
 mod timeouts;
 mod transport;
 
-pub use algorithm::Algorithm;
+pub use algorithm::{Algorithm, AlgorithmRow};
 pub use error::{Diagnosis, Error, StalledRank};
 pub use flight::FlightRecorder;
 pub use group::handle::Group;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use brigade::comm::{Algorithm, Group, OpType, ProcessGroup, ReduceOp};
+use brigade::comm::{Algorithm, AlgorithmRow, Group, OpType, ProcessGroup, ReduceOp};
 use brigade::report::HumanBytes;
 use brigade::{Session, Settings};
 use comfy_table::Row;
@@ -12,11 +12,11 @@ use crate::columns::columns;
 use crate::output::print;
 use crate::ranks::{RankFlags, RankProgram};
 
-const OPERATIONS: [OpType; 4] =
-    [OpType::AllReduce, OpType::ReduceScatter, OpType::AllGather, OpType::Broadcast];
-
 /// Bytes of the buffers.
 const SIZES: [usize; 5] = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20];
+
+/// How many times as fast as the algorithm that is used without a table another one must be to get a row.
+const FASTER: f64 = 1.1;
 
 /// How long a measurement should take, in seconds, and the least and the most calls it makes.
 const SECONDS: f64 = 0.2;
@@ -47,15 +47,22 @@ fn measure(session: &Session) -> anyhow::Result<()> {
     let algorithms = algorithms.into_iter().filter(|of| several_hosts || *of != Algorithm::Hierarchical);
     let groups = algorithms.map(|algorithm| Ok((algorithm, group.with_algorithm(algorithm)?)));
     let groups = groups.collect::<brigade::comm::Result<Vec<_>>>()?;
-    let mut rows = vec![heading(&groups, group.algorithm())];
-    for operation in OPERATIONS {
+    let auto = group.algorithm();
+    let names: Vec<Algorithm> = groups.iter().map(|(algorithm, _)| *algorithm).collect();
+    let (mut rows, mut table) = (vec![heading(&groups, auto)], Vec::new());
+    for operation in AlgorithmRow::COLLECTIVES {
+        let mut fastest = Vec::new();
         for bytes in SIZES {
             let speeds = groups.iter().map(|(_, group)| gigabytes_per_second(group, operation, bytes));
-            rows.push(row(operation, bytes, &speeds.collect::<brigade::comm::Result<Vec<_>>>()?));
+            let speeds = speeds.collect::<brigade::comm::Result<Vec<_>>>()?;
+            fastest.push(chosen(&names, &speeds, auto));
+            rows.push(row(operation, bytes, &speeds));
         }
+        table.extend(table_rows(operation, &fastest, auto));
     }
     if session.rank() == 0 {
-        print(&format!("{}\n{}{EXPLANATION}", places(group), columns(rows)))?;
+        let table = shown(&table)?;
+        print(&format!("{}\n{}{EXPLANATION}\n{table}", places(group), columns(rows)))?;
     }
     Ok(())
 }
@@ -64,6 +71,47 @@ const EXPLANATION: &str = "\
 GB/s sent by each rank; * is the fastest. --collectives flat|halving|hierarchical chooses one; the bits are the same, unless
 hierarchical warns that they are not.
 ";
+
+/// The algorithm for a size: the fastest one, if it is much faster than the one that is used without a table.
+fn chosen(names: &[Algorithm], speeds: &[f64], auto: Algorithm) -> Algorithm {
+    let speed = |algorithm: Algorithm| names.iter().position(|name| *name == algorithm).map(|at| speeds[at]);
+    let fastest = names.iter().zip(speeds).max_by(|a, b| a.1.total_cmp(b.1));
+    match (fastest, speed(auto)) {
+        (Some((name, fastest)), Some(usual)) if *fastest > FASTER * usual => *name,
+        _ => auto,
+    }
+}
+
+/// The rows of a collective with these algorithms for [`SIZES`], each up to half-way, as a factor, to the next size; none where nothing
+/// differs from the algorithm that is used without them.
+fn table_rows(collective: OpType, algorithms: &[Algorithm], auto: Algorithm) -> Vec<AlgorithmRow> {
+    let mut rows: Vec<AlgorithmRow> = Vec::new();
+    for (number, algorithm) in algorithms.iter().enumerate() {
+        let up_to = SIZES.get(number + 1).map(|next| ((SIZES[number] * next) as f64).sqrt() as u64);
+        match rows.last_mut().filter(|last| last.algorithm == *algorithm) {
+            Some(last) => last.up_to = up_to,
+            None => rows.push(AlgorithmRow { collective, up_to, algorithm: *algorithm }),
+        }
+    }
+    match rows.as_slice() {
+        [only] if only.algorithm == auto => Vec::new(),
+        // What is as without a table needs no row at its end.
+        [.., last] if last.algorithm == auto => rows[..rows.len() - 1].to_vec(),
+        _ => rows,
+    }
+}
+
+/// The table as a configuration has it.
+fn shown(table: &[AlgorithmRow]) -> anyhow::Result<String> {
+    if table.is_empty() {
+        return Ok("Nothing is much faster than what is used without a table.\n".to_owned());
+    }
+    let mut text = "To use the fastest for each size, add this to the configuration:\n".to_owned();
+    for row in table {
+        text += &format!("\n[[comm.table]]\n{}", toml::to_string(row)?);
+    }
+    Ok(text)
+}
 
 fn heading(groups: &[(Algorithm, Group)], auto: Algorithm) -> Row {
     let name = |algorithm: &Algorithm| match *algorithm == auto {
@@ -124,4 +172,36 @@ fn gigabytes_per_second(group: &Group, operation: OpType, bytes: usize) -> briga
     let seconds = start.elapsed().as_secs_f64() / calls[0];
     let halves = if operation == OpType::AllReduce { 2.0 } else { 1.0 };
     Ok(halves * (4 * count) as f64 * (ranks - 1) as f64 / ranks as f64 / seconds / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_table_has_what_is_much_faster() {
+        use Algorithm::{Flat, Halving, Hierarchical};
+        let names = [Flat, Halving, Hierarchical];
+        assert_eq!(chosen(&names, &[1.0, 1.05, 0.5], Flat), Flat);
+        assert_eq!(chosen(&names, &[1.0, 1.2, 2.0], Flat), Hierarchical);
+        let rows = table_rows(OpType::AllReduce, &[Halving, Halving, Flat, Flat, Flat], Flat);
+        let expected =
+            AlgorithmRow { collective: OpType::AllReduce, up_to: Some(64 << 10), algorithm: Halving };
+        assert_eq!(rows, [expected]);
+        let text = shown(&rows).unwrap();
+        assert!(
+            text.ends_with(
+                "[[comm.table]]\ncollective = \"all_reduce\"\nup_to = 65536\nalgorithm = \"halving\"\n"
+            ),
+            "{text}"
+        );
+        let settings: Settings = toml::from_str(&text[text.find("\n[[").unwrap()..]).unwrap();
+        assert_eq!(settings.comm.table, rows);
+        assert_eq!(table_rows(OpType::Broadcast, &[Flat; 5], Flat), []);
+        let ends = table_rows(OpType::Broadcast, &[Flat, Flat, Flat, Flat, Hierarchical], Flat);
+        assert_eq!(ends.last().unwrap().up_to, None);
+        assert_eq!(ends.len(), 2);
+    }
 }

@@ -43,6 +43,7 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
             timeout: OpTimeout::new(timeouts),
             places: places.clone(),
             algorithm: Algorithm::Auto,
+            table: [].into(),
         };
         match Group::world(context, (0..n).collect()) {
             Ok(group) => group,

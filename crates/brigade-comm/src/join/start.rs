@@ -45,6 +45,7 @@ pub fn join(join: Join) -> Result<World> {
             timeout,
             places: [Place { host: 0, numa: numa_node() }].into(),
             algorithm,
+            table: [].into(),
         };
         let group = Group::world(context, vec![0])?;
         return Ok(World {
@@ -78,7 +79,8 @@ pub fn join(join: Join) -> Result<World> {
     };
     let network = ProcessConnector { dialer: Arc::new(dialer), control: control.plane.clone() };
     let connector = Arc::new(network);
-    let context = Context { connector, fault: fault.clone(), recorder, timeout, places, algorithm };
+    let context =
+        Context { connector, fault: fault.clone(), recorder, timeout, places, algorithm, table: [].into() };
     let group = Group::world(context, (0..world_size).collect())
         .inspect_err(|error| fault.raise(rank, error.clone()))?;
     let (control, acceptor_thread) = (Some(control), Some(acceptor_thread));

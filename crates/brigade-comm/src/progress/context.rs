@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, AlgorithmRow};
 use crate::fault::Fault;
 use crate::flight::Recorder;
 use crate::link::connector::Connector;
@@ -39,4 +39,6 @@ pub(crate) struct Context {
     /// Of every rank of the world.
     pub(crate) places: Arc<[Place]>,
     pub(crate) algorithm: Algorithm,
+    /// What [`Algorithm::Auto`] uses for some sizes, in groups that are on several hosts if the world is.
+    pub(crate) table: Arc<[AlgorithmRow]>,
 }

@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+use crate::algorithm::Algorithm;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::flight::{EntryId, Waiting};
@@ -65,7 +66,12 @@ impl ProgressEngine {
         let size = spec.members.len();
         let spin = context.connector.has_core_per_rank();
         let hosts: Vec<usize> = spec.members.iter().map(|member| context.places[*member].host).collect();
-        let layout = Layout::new(&hosts, context.algorithm);
+        let mut layout = Layout::new(&hosts, context.algorithm);
+        let world: Vec<usize> = context.places.iter().map(|place| place.host).collect();
+        let spans_hosts = |hosts: &[usize]| hosts.iter().any(|host| *host != hosts[0]);
+        if context.algorithm == Algorithm::Auto && spans_hosts(&hosts) == spans_hosts(&world) {
+            layout = layout.with_table(&hosts, &context.table);
+        }
         if let Some(warning) = layout.warning().filter(|_| spec.rank == 0) {
             tracing::warn!("group \"{}\": {warning}", spec.name);
         }

@@ -1,6 +1,6 @@
 //! Ranks on several hosts, each with memory that its ranks share.
 
-use brigade_comm::{Algorithm, Group, Join, ReduceOp, Result, join};
+use brigade_comm::{Algorithm, AlgorithmRow, Group, Join, OpType, ProcessGroup, ReduceOp, Result, join};
 
 use crate::worlds::{Kind, PATIENT, joining, listener};
 
@@ -106,6 +106,34 @@ fn a_group_of_some_ranks_has_the_levels_of_its_hosts() {
     }) {
         let (size, even, flat) = rank.unwrap();
         assert!(if size == 4 { even > 0 && flat == 2 * even } else { even + flat == 0 });
+    }
+}
+
+#[test]
+fn a_table_sends_what_its_algorithms_send_with_the_same_bits() {
+    let row = |collective, algorithm| AlgorithmRow { collective, up_to: None, algorithm };
+    let table = [row(OpType::AllReduce, Algorithm::Flat), row(OpType::AllGather, Algorithm::Halving)];
+    for rank in on_hosts(&[0, 0, 1, 1], &[Algorithm::Auto], |group| {
+        let by_table = group.with_table(&table)?.split("again", 0, 0)?;
+        let crossed = |group: &Group, numbers: &mut [f32]| {
+            let before = group.stats().between_hosts();
+            group.all_reduce_in_place(numbers, ReduceOp::Sum)?;
+            Ok(group.stats().between_hosts() - before)
+        };
+        let own = || numbers(group.rank(), 4096);
+        let (mut a, mut b) = (own(), own());
+        let (usual, flat) = (crossed(&group, &mut a)?, crossed(&by_table, &mut b)?);
+        assert!(each_collective(&by_table)?.0 == each_collective(&group)?.0);
+        Ok((a == b, usual, flat))
+    }) {
+        let (same, usual, flat) = rank.unwrap();
+        assert!(same && flat == 2 * usual && usual > 0, "{usual} {flat}");
+    }
+    for rank in on_hosts(&[0, 0], &[Algorithm::Auto], |group| {
+        let algorithm = if group.rank() == 0 { Algorithm::Flat } else { Algorithm::Halving };
+        group.with_table(&[row(OpType::AllReduce, algorithm)]).map(|_| ())
+    }) {
+        assert!(rank.is_err());
     }
 }
 

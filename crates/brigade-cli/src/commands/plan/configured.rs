@@ -29,7 +29,8 @@ pub fn candidate(settings: &Settings, axis: impl Fn(&str) -> usize) -> anyhow::R
     let dp = axis("dp") * replicate;
     let ZeroSettings { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, .. } =
         settings.zero.clone();
-    let zero = Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every };
+    let gather_codes = settings.comm.compress_gathers;
+    let zero = Zero { stage, prefetch, reshard_after_forward, keep_gathered, reduce_every, gather_codes };
     let micro_batch = settings.train.micro_batch_size;
     let micro_batches = settings.train.global_batch_size / (dp * micro_batch).max(1);
     let recompute_every = parse::recompute(&settings.compute.recompute).map_err(|allowed| {

@@ -101,6 +101,7 @@ fn composed_meshes() {
     assert_eq!(reference.1.iter().filter(|step| step[3].is_f64() && step[4].is_object()).count(), 3);
     for (number, mesh) in [
         "--nproc-per-node 2 --zero 1",
+        "--nproc-per-node 4 --set comm.table=[{collective='all_reduce',algorithm='halving',up_to=20000}]",
         "--nproc-per-node 2 --zero 3 --recompute all --transport tcp",
         "--nproc-per-node 4 --zero 2",
         "--nproc-per-node 2 --pp 2",

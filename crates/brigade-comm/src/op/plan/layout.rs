@@ -1,6 +1,6 @@
 //! How the ranks of a group are placed on hosts, and which levels their collectives use.
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, AlgorithmRow};
 use crate::op::call::{Call, OpType};
 use crate::op::dtype::DType;
 use crate::op::plan::levels::Levels;
@@ -11,6 +11,8 @@ pub(crate) struct Layout {
     direct: Levels,
     chosen: Levels,
     algorithm: Algorithm,
+    /// What calls use instead of `chosen`: the first row that fits.
+    table: Vec<(AlgorithmRow, Levels)>,
     warning: Option<String>,
 }
 
@@ -57,7 +59,22 @@ impl Layout {
             _ if chosen == flat() => Algorithm::Flat,
             _ => Algorithm::Hierarchical,
         };
-        Self { direct: Levels::direct(ranks), chosen, algorithm, warning }
+        Self { direct: Levels::direct(ranks), chosen, algorithm, table: Vec::new(), warning }
+    }
+
+    /// With a table of algorithms, for a group of ranks on these hosts.
+    pub(crate) fn with_table(self, hosts: &[usize], rows: &[AlgorithmRow]) -> Self {
+        let ranks = hosts.len();
+        let levels = |row: &AlgorithmRow| match (row.algorithm, Hosts::of(hosts)) {
+            (Algorithm::Halving, _) => Levels::halving(ranks),
+            (Algorithm::Hierarchical, Hosts::Even(per_host)) if per_host.is_power_of_two() => {
+                Levels::hierarchical(ranks, per_host)
+            }
+            (Algorithm::Auto, _) => self.chosen.clone(),
+            _ => Levels::flat(ranks),
+        };
+        let table = rows.iter().map(|row| (row.clone(), levels(row))).collect();
+        Self { table, ..self }
     }
 
     /// The layout of a group on one host.
@@ -83,7 +100,11 @@ impl Layout {
     pub(super) fn levels(&self, call: &Call) -> &Levels {
         let halves = matches!(call.dtype, DType::Bf16 | DType::F16) && call.reduce.is_some();
         let is_direct = halves || matches!(call.operation, OpType::Gather | OpType::AllToAll);
-        if is_direct { &self.direct } else { &self.chosen }
+        let row = || self.table.iter().find(|(row, _)| row.fits(call.operation, call.bytes));
+        match is_direct {
+            true => &self.direct,
+            false => row().map_or(&self.chosen, |(_, levels)| levels),
+        }
     }
 }
 

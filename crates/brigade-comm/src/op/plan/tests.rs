@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, AlgorithmRow};
 use crate::op::dtype::{DType, ReduceOp};
 use crate::op::plan::segment::Next;
 
@@ -162,6 +162,27 @@ fn levels_follow_hosts_where_the_bits_stay_the_same() {
     }
     let halves = Call { dtype: DType::Bf16, ..call(OpType::AllReduce, 64) };
     assert_eq!(Plan::new(&halves, &Layout::new(&[0, 0, 1, 1], Auto), 0, 0).stages(), 1);
+}
+
+/// A table changes who talks to whom for the sizes that it names, and never the bits.
+#[test]
+fn a_table_chooses_by_size() {
+    let row = |up_to, algorithm| AlgorithmRow { collective: OpType::AllReduce, up_to, algorithm };
+    let rows = [
+        row(Some(100), Algorithm::Halving),
+        row(Some(1000), Algorithm::Flat),
+        row(None, Algorithm::Hierarchical),
+    ];
+    let counts = |hosts: &[usize], operation, elements| -> Vec<usize> {
+        let layout = Layout::new(hosts, Algorithm::Auto).with_table(hosts, &rows);
+        layout.levels(&call(operation, elements)).each().map(|level| level.count).collect()
+    };
+    let even = [0, 0, 0, 0, 1, 1, 1, 1];
+    assert_eq!(counts(&even, OpType::AllReduce, 25), [2, 2, 2]);
+    assert_eq!(counts(&even, OpType::AllReduce, 26), [8]);
+    assert_eq!(counts(&even, OpType::AllReduce, 251), [4, 2]);
+    assert_eq!(counts(&even, OpType::AllGather, 25), [4, 2], "as without a table");
+    assert_eq!(counts(&[0, 0, 0, 1, 1, 1], OpType::AllReduce, 251), [6], "the bits stay");
 }
 
 #[test]
