@@ -118,6 +118,9 @@ impl Session {
             lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
         }
         lines.extend(compression_line(plan));
+        let group = self.group();
+        let hosts: Vec<usize> = (0..group.size()).map(|rank| group.place(rank).host).collect();
+        lines.extend(levels_note(plan, &hosts));
         lines.extend(same_bits_note(&self.settings, plan));
         lines.extend(parallelism_lines(plan, chain, seconds));
         lines
@@ -253,6 +256,25 @@ fn compression_line(plan: &RunPlan) -> Option<String> {
     Some(format!("gradients are sent as {method} between {who}{from}{feedback}"))
 }
 
+/// How codes would cross the network once a host, where each of several hosts has several ranks. `hosts` is the host of each rank.
+fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
+    let count = hosts.iter().max().map_or(1, |last| last + 1);
+    let per_host = hosts.len() / count;
+    let is_even = (0..hosts.len()).all(|rank| hosts[rank] == rank / per_host.max(1));
+    let mesh = &plan.mesh;
+    let is_flat = mesh.size(REPLICATE) == 1 && mesh.size(DP) == hosts.len();
+    let method = plan.compression.method;
+    if matches!(method, Method::None | Method::PowerSgd) || !is_flat || !is_even || count < 2 || per_host < 2
+    {
+        return None;
+    }
+    let stage = plan.engine.zero.stage.max(1);
+    Some(format!(
+        "note: each rank sends its codes to every rank of the other hosts; with --zero {stage} --replicate {count} the ranks of a host first add up \
+         in shared memory, and codes cross the network once a host"
+    ))
+}
+
 /// The axes of the mesh with their sizes.
 fn mesh_text(plan: &RunPlan) -> String {
     let axes = plan.mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size));
@@ -262,4 +284,37 @@ fn mesh_text(plan: &RunPlan) -> String {
 /// Prints to standard output; the run continues even if nobody reads it any more (`| head`).
 pub(crate) fn print_stdout(text: &str) {
     drop(std::io::stdout().write_all(text.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn codes_in_two_levels_are_named_where_they_would_help() {
+        let note = |toml: &str, hosts: &[usize]| {
+            let settings: Settings = crate::settings::parse_defaults(toml).unwrap();
+            levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts)
+        };
+        let coded = "[comm]\ncompress = \"int8\"\n";
+        assert!(
+            note(coded, &[0, 0, 1, 1]).unwrap().contains("with --zero 1 --replicate 2 the ranks of a host")
+        );
+        let sharded = format!("{coded}[zero]\nstage = 3\n");
+        assert!(note(&sharded, &[0, 0, 1, 1]).unwrap().contains("--zero 3 --replicate 2"));
+        let with_replicas = format!("{sharded}[mesh]\nreplicate = 2\n");
+        for (toml, hosts) in [
+            ("", &[0, 0, 1, 1][..]),
+            (coded, &[0, 0, 0, 0]),
+            (coded, &[0, 1, 2, 3]),
+            (coded, &[0, 0, 0, 1]),
+            (&with_replicas, &[0, 0, 1, 1]),
+            ("[comm]\ncompress = \"powersgd\"\n", &[0, 0, 1, 1]),
+        ] {
+            assert_eq!(note(toml, hosts), None, "{toml} {hosts:?}");
+        }
+    }
 }

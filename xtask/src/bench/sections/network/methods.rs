@@ -21,24 +21,31 @@ pub struct Method {
     pub period: usize,
     /// Whether its losses are those of plain training, to the bit.
     pub is_exact: bool,
+    /// Whether it is for hosts of several ranks alone.
+    pub is_for_hosts: bool,
 }
 
 const fn exact(name: &'static str, flags: &'static str) -> Method {
-    Method { name, flags, period: 1, is_exact: true }
+    Method { name, flags, period: 1, is_exact: true, is_for_hosts: false }
 }
 
 const fn coded(name: &'static str, flags: &'static str) -> Method {
-    Method { name, flags, period: 1, is_exact: false }
+    Method { name, flags, period: 1, is_exact: false, is_for_hosts: false }
+}
+
+/// Codes between the hosts of two ranks, which first add up among themselves.
+const fn in_levels(name: &'static str, flags: &'static str) -> Method {
+    Method { is_for_hosts: true, ..coded(name, flags) }
 }
 
 const fn local(name: &'static str, flags: &'static str) -> Method {
-    Method { name, flags, period: PERIOD, is_exact: false }
+    Method { name, flags, period: PERIOD, is_exact: false, is_for_hosts: false }
 }
 
 /// Plain training, which is the first of [`METHODS`].
 pub const PLAIN: &str = "sync";
 
-pub const METHODS: [Method; 12] = [
+pub const METHODS: [Method; 16] = [
     exact(PLAIN, ""),
     exact("flat", "--collectives flat"),
     exact("unencrypted", "--set comm.encryption=off"),
@@ -46,11 +53,18 @@ pub const METHODS: [Method; 12] = [
     coded("fp16", "--compress fp16"),
     coded("int8", "--compress int8"),
     coded("int4", "--compress int4"),
+    in_levels("bf16-levels", "--compress bf16 --zero 1 --replicate 2"),
+    in_levels("int8-levels", "--compress int8 --zero 1 --replicate 2"),
     coded("powersgd", "--compress powersgd"),
     coded("topk", "--compress topk"),
     coded("onebit", "--compress onebit"),
     local("local-sgd", "--strategy local-sgd --workers 4 --inner-steps 50"),
     local("diloco", "--strategy diloco --workers 4 --inner-steps 50"),
+    local("streaming", "--strategy diloco --workers 4 --inner-steps 50 --fragments 4 --overlap-steps 10"),
+    local(
+        "streaming-int8",
+        "--strategy diloco --workers 4 --inner-steps 50 --fragments 4 --overlap-steps 10 --set strategy.outer_dtype=int8",
+    ),
 ];
 
 impl Method {
@@ -104,7 +118,7 @@ mod tests {
             plain.contains("--nproc-per-node 2") && plain.ends_with("--quiet --out runs/bench/a"),
             "{plain}"
         );
-        let diloco = METHODS[11];
+        let diloco = METHODS[13];
         assert!(diloco.line("b", 1, 150, 2).contains("--seed 2") && diloco.period == 50);
         assert!(
             diloco.line("b", 1, 150, 2).ends_with(&format!("--quiet {} --out runs/bench/b", diloco.flags))

@@ -24,8 +24,7 @@ const PLACES: [Place; 2] = [Place { hosts: 2, ranks: 2 }, Place { hosts: 4, rank
 
 /// What is true of every network.
 const CAUSES: &str = " Brigade encrypts traffic between hosts by default, gloo does not. Plain sums run in two levels, so \
-each byte leaves a host once; codes go from each rank to every other one, so hosts of two ranks save fewer of their bytes \
-than hosts of one. PyTorch's PowerSGD hook has all gradients in one bucket, because it fails over gloo with several.";
+each byte leaves a host once; codes go from each rank to every other one, unless `--replicate` has the ranks of a host add up first. PyTorch's PowerSGD hook has all gradients in one bucket, because it fails over gloo with several.";
 
 /// Plain training over PyTorch's.
 const OVER_TORCH: f64 = 1.3;
@@ -33,6 +32,8 @@ const OVER_TORCH: f64 = 1.3;
 const OVER_FLAT: f64 = 1.6;
 /// How many times fewer bytes.
 const FEWER: [(&str, f64); 3] = [("bf16", 1.8), ("int8", 3.5), ("powersgd", 20.0)];
+/// What the names of methods end with that send codes once a host, which hosts of several ranks should use.
+const LEVELS: &str = "-levels";
 /// Over plain training, of those that must be seen in it.
 const SEEN: f64 = 1.05;
 /// Of the throughput without a network.
@@ -50,7 +51,8 @@ pub fn measure(runner: &Runner, seeds: u32) -> Result<Vec<Section>> {
         let mut notes = Vec::new();
         let measured = PLACES.map(|place| {
             eprintln!("{}, {}", network.title, named(place));
-            speed::measure(runner, (network, place), |_| true, (&curves, &tokens), &mut notes)
+            let fits = |method: &methods::Method| place.ranks > 1 || !method.is_for_hosts;
+            speed::measure(runner, (network, place), fits, (&curves, &tokens), &mut notes)
         });
         let [two, four] = measured;
         let places = [(PLACES[0], &two?), (PLACES[1], &four?)];
@@ -175,7 +177,10 @@ fn goal(
         Some(Goal { text: text + &ratio_text, met: ratio.map(|ratio| ratio >= bound) })
     };
     let is = |slow: &str| network.title.starts_with(slow);
-    if let Some((_, bound)) = FEWER.iter().find(|(fewer, _)| *fewer == name) {
+    let in_levels = name.strip_suffix(LEVELS);
+    let has_levels = METHODS.iter().any(|method| method.name.strip_suffix(LEVELS) == Some(name));
+    let judged = |fewer: &str| fewer == in_levels.unwrap_or(name) && !(place.ranks > 1 && has_levels);
+    if let Some((_, bound)) = FEWER.iter().find(|(fewer, _)| judged(fewer)) {
         let fewer = plain.bytes.over(&own.bytes);
         if name == "powersgd" || !is("1 Gbit") {
             return at_least(format!("≥ {bound} × fewer"), fewer, *bound);
@@ -192,7 +197,7 @@ fn goal(
         "flat" if place.ranks > 1 && is("1 Gbit") => {
             at_least(format!("synchronous ≥ {OVER_FLAT} × this"), plain.rates.over(&own.rates), OVER_FLAT)
         }
-        "diloco" if is("100 Mbit") => {
+        "streaming" | "streaming-int8" if is("100 Mbit") => {
             let share = own.rates.over(&alone.ours[number].rates);
             at_least(format!("≥ {OF_ALONE} × without a network"), share, OF_ALONE)
         }
@@ -223,12 +228,13 @@ mod tests {
 
     #[test]
     fn goals_are_judged_by_what_was_measured() {
-        let alone = measured(&[("diloco", 1000.0, 0.0)]);
+        let alone = measured(&[("streaming", 1000.0, 0.0)]);
         let slow = measured(&[
             ("sync", 160.0, 100.0),
             ("flat", 101.0, 200.0),
             ("int8", 170.0, 28.0),
-            ("diloco", 951.0, 1.0),
+            ("streaming", 951.0, 1.0),
+            ("int8-levels", 170.0, 28.0),
             ("none", 122.0, 1.0),
         ]);
         let met = |name: &str, network: usize, place: usize| {
@@ -239,7 +245,8 @@ mod tests {
         assert_eq!(met("sync", 0, 0), Some(true));
         assert_eq!([met("flat", 1, 0), met("flat", 1, 1), met("flat", 2, 0)], [Some(false), None, None]);
         assert_eq!([met("int8", 1, 1), met("int8", 2, 1)], [Some(true), Some(true)]);
-        assert_eq!([met("diloco", 2, 0), met("diloco", 1, 0)], [Some(true), None]);
+        assert_eq!([met("int8", 1, 0), met("int8-levels", 1, 0)], [None, Some(true)]);
+        assert_eq!([met("streaming", 2, 0), met("streaming", 1, 0)], [Some(true), None]);
     }
 
     #[test]
