@@ -44,7 +44,7 @@ enum Kind {
 impl RankDevice {
     /// The CPU; dry runs use it on every backend.
     pub(crate) fn cpu() -> Self {
-        Self { device: brigade_cpu::device(), name: None, kind: Kind::Cpu, engine: HostEngine::Streams(1) }
+        Self { device: brigade_cpu::device(), name: None, kind: Kind::Cpu, engine: HostEngine::Streams }
     }
 
     /// Opens the device of a rank and checks that it supports the number types of the settings.
@@ -69,13 +69,13 @@ impl RankDevice {
                     share_gpus(settings),
                 )?;
                 let (device, name) = (gpu.device(), Some(gpu.gpu().name.clone()));
-                Ok(Self { device, name, kind: Kind::Cuda(gpu), engine: HostEngine::Streams(1) })
+                Ok(Self { device, name, kind: Kind::Cuda(gpu), engine: HostEngine::Streams })
             }
             #[cfg(feature = "wgpu")]
             Backend::Wgpu => {
                 let (device, adapter) = brigade_wgpu::device(info.local_rank)?;
                 let name = Some(adapter.name.clone());
-                Ok(Self { device, name, kind: Kind::Wgpu, engine: HostEngine::Streams(1) })
+                Ok(Self { device, name, kind: Kind::Wgpu, engine: HostEngine::Streams })
             }
             _ => Ok(Self::cpu()),
         }

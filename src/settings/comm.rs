@@ -17,9 +17,6 @@ pub struct CommSettings {
     /// The algorithm of collectives in host memory by their size, where `collectives` leaves it open: the rows that `brigade doctor
     /// --network` prints. No row changes the bits.
     pub table: Vec<AlgorithmRow>,
-    /// Connections between two ranks on different hosts, from 1 to 16: collectives take turns on them, so that one need not wait for the last
-    /// bytes of another. In groups of up to 64 ranks.
-    pub channels: usize,
     /// `tree` or `engine`: whether sums over ranks are made pairwise, with the same bits on every mesh, or as MPI adds them.
     pub order: SumOrder,
     /// Whether the host waits for each NCCL operation, to debug their order: slow, with the same results.
@@ -60,7 +57,6 @@ impl Default for CommSettings {
         Self {
             collectives: CollectivesBackend::Auto,
             table: Vec::new(),
-            channels: 4,
             order: SumOrder::Tree,
             synchronous: false,
             transport: Transport::Auto,
@@ -94,15 +90,12 @@ impl CommSettings {
 }
 
 impl Settings {
-    /// Checks the number of channels, and the table of algorithms.
+    /// Checks the table of algorithms.
     ///
     /// # Errors
-    /// If there are too many or none, the collectives are others, or a row is for none that has several algorithms.
+    /// If the collectives are others, or a row is for none that has several algorithms.
     pub(super) fn check_table(&self) -> Result<(), SettingError> {
-        let CommSettings { table, collectives, channels, .. } = &self.comm;
-        if !(1..=16).contains(channels) {
-            return Err(SettingError::new("comm.channels", channels, "it must be from 1 to 16"));
-        }
+        let CommSettings { table, collectives, .. } = &self.comm;
         let Some(first) = table.first() else { return Ok(()) };
         let refuse = |row: &AlgorithmRow, allowed: &str| {
             let given =

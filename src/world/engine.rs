@@ -7,7 +7,7 @@ use std::time::Duration;
 
 #[cfg(feature = "mpi")]
 use brigade_comm::AuthToken;
-use brigade_comm::{Channels, Group, ProcessGroup};
+use brigade_comm::{Group, ProcessGroup};
 #[cfg(feature = "mpi")]
 use brigade_launch::Endpoint;
 use brigade_launch::{Detected, RankInfo};
@@ -20,8 +20,8 @@ use crate::settings::{CollectivesBackend, SumOrder};
 /// What carries tensors through host memory. The world that a rank has joined stays the way for everything else.
 #[derive(Debug, Clone)]
 pub(crate) enum HostEngine {
-    /// Brigade's own, with so many channels between hosts.
-    Streams(usize),
+    /// Brigade's own.
+    Streams,
     /// MPI.
     #[cfg(feature = "mpi")]
     Mpi(Arc<brigade_mpi::Mpi>, brigade_mpi::Order),
@@ -40,7 +40,7 @@ impl HostEngine {
             mpi.check_rank(info.rank, info.world_size)?;
             return Ok(Self::Mpi(Arc::new(mpi), comm.order.into()));
         }
-        Ok(Self::Streams(comm.channels))
+        Ok(Self::Streams)
     }
 
     /// How ranks find each other: as the environment says. What it leaves open, rank 0 chooses where MPI can tell the others: the secret,
@@ -51,7 +51,7 @@ impl HostEngine {
     pub(crate) fn meeting(&self, info: &RankInfo, detected: &Detected) -> anyhow::Result<Meeting> {
         let token = || detected.token(&|name| std::env::var(name).ok());
         match self {
-            Self::Streams(_) => Ok(Meeting {
+            Self::Streams => Ok(Meeting {
                 endpoint: info.endpoint.to_string(),
                 listener: brigade_launch::inherited_listener()?,
                 token: token()?,
@@ -84,10 +84,11 @@ impl HostEngine {
     /// The group of all ranks; they call it together.
     ///
     /// # Errors
-    /// If a rank or MPI fails, or not all ranks call it in time.
+    /// If MPI fails, or not all ranks call it in time.
+    #[cfg_attr(not(feature = "mpi"), expect(clippy::unnecessary_wraps))]
     pub(crate) fn group(&self, world: &Group) -> anyhow::Result<Arc<dyn ProcessGroup>> {
         match self {
-            Self::Streams(channels) => Ok(Channels::of(world, *channels)?),
+            Self::Streams => Ok(Arc::new(world.clone())),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi, order) => Ok(Arc::new(mpi.group(world, *order)?)),
         }
@@ -100,7 +101,7 @@ impl HostEngine {
     #[cfg_attr(not(feature = "mpi"), expect(unused_variables, clippy::unnecessary_wraps))]
     pub(crate) fn close(&self, timeout: Duration) -> anyhow::Result<()> {
         match self {
-            Self::Streams(_) => Ok(()),
+            Self::Streams => Ok(()),
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi, _) => Ok(mpi.finalize(timeout)?),
         }

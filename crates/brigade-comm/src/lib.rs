@@ -80,7 +80,6 @@ mod transport;
 pub use algorithm::{Algorithm, AlgorithmRow};
 pub use error::{Diagnosis, Error, StalledRank};
 pub use flight::FlightRecorder;
-pub use group::channels::Channels;
 pub use group::handle::Group;
 pub use group::threads::threads;
 pub use join::{AuthToken, Calls, Channel, ChannelError, Join, World, host_identity, join};

@@ -31,16 +31,6 @@ impl Stats {
         self.counts[operation as usize - 1]
     }
 
-    /// The sum of both.
-    pub(crate) fn plus(mut self, other: Self) -> Self {
-        for (count, other) in self.counts.iter_mut().zip(other.counts) {
-            count.calls += other.calls;
-            count.bytes += other.bytes;
-        }
-        self.between_hosts += other.between_hosts;
-        self
-    }
-
     /// The operations that were called at least once, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (OpType, Count)> + '_ {
         OpType::ALL.into_iter().map(|operation| (operation, self.of(operation))).filter(|(_, c)| c.calls > 0)
