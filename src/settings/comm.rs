@@ -106,6 +106,11 @@ impl Settings {
             let allowed = "only --collectives auto and host leave the algorithm open; leave the table out, or set one of these";
             return refuse(first, allowed);
         }
+        if !self.strategy.coordinator.is_empty() || !self.strategy.listen.is_empty() {
+            let allowed = "workers that are launches of their own (strategy.coordinator, strategy.listen) meet in worlds for which nothing was \
+            measured; leave the table out";
+            return refuse(first, allowed);
+        }
         if let Some(row) = table.iter().find(|row| !AlgorithmRow::COLLECTIVES.contains(&row.collective)) {
             return refuse(row, "collective must be all_reduce, reduce_scatter, all_gather or broadcast");
         }
@@ -136,6 +141,10 @@ impl Settings {
         })?;
         if comm.compress_gathers != GatherCodes::None && zero.stage == 0 {
             let allowed = "without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3";
+            return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));
+        }
+        if comm.compress_gathers != GatherCodes::None && self.strategy.is_elastic() {
+            let allowed = "with strategy.coordinator (--coordinator) a worker takes over what others compute with as it is; set none";
             return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));
         }
         let refused =

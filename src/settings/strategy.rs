@@ -66,8 +66,8 @@ pub struct StrategySettings {
     pub fragments: usize,
     /// DiLoCo: inner steps that a worker makes while outer gradients travel; 0: it waits for them. Less than `inner_steps / fragments`.
     pub overlap_steps: u64,
-    /// DiLoCo with fragments or overlap: the part of its own values that a worker keeps when an outer step ends, from 0 to 1. What it made of
-    /// them meanwhile would else be lost.
+    /// DiLoCo with overlap: the part of its own values that a worker keeps when an outer step ends, from 0 to 1. What it made of them
+    /// meanwhile would else be lost.
     pub outer_mixing: f64,
     /// `async-server`: how many ranks are servers, the last ones; the others are workers. 0: 1, or the number of `ps` tasks in
     /// `TF_CONFIG`.
@@ -214,7 +214,9 @@ impl StrategySettings {
     /// How outer steps of parts of the model follow each other, if they do.
     fn fragments(&self) -> Option<Fragments> {
         let (count, overlap) = (self.fragments, self.overlap_steps);
-        let fragments = Fragments { count, overlap, mixing: self.outer_mixing };
+        // Without overlap nothing is lost that mixing would keep.
+        let mixing = if overlap > 0 { self.outer_mixing } else { 0.0 };
+        let fragments = Fragments { count, overlap, mixing };
         (count != 1 || overlap > 0).then_some(fragments)
     }
 
@@ -322,7 +324,9 @@ impl Settings {
             StrategyName::Diloco if strategy.outer_momentum > 0.0 => (strategy.outer_dtype.bytes(), 8),
             StrategyName::Diloco => (strategy.outer_dtype.bytes(), 4),
         };
-        Some(OuterSteps { workers, inner_steps, bytes, state_bytes })
+        let overlapped = strategy.fragments().filter(|fragments| fragments.overlap > 0);
+        let overlapped_fragments = overlapped.map_or(0, |fragments| fragments.count);
+        Some(OuterSteps { workers, inner_steps, bytes, state_bytes, overlapped_fragments })
     }
 
     /// How ranks with different micro-batches train together.

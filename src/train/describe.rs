@@ -296,7 +296,8 @@ mod tests {
     #[test]
     fn codes_in_two_levels_are_named_where_they_would_help() {
         let note = |toml: &str, hosts: &[usize]| {
-            let settings: Settings = crate::settings::parse_defaults(toml).unwrap();
+            let toml = format!("[train]\nmicro_batch_size = 1\n{toml}");
+            let settings: Settings = crate::settings::parse_defaults(&toml).unwrap();
             levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts)
         };
         let coded = "[comm]\ncompress = \"int8\"\n";

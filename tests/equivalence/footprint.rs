@@ -7,8 +7,8 @@ use brigade::core::plan::{
     Configuration, Footprint, OuterSteps, PipelineScheduleKind, StageFootprint, balanced,
 };
 use brigade::core::{
-    Batch, Chain, DATA, Engine, EngineSettings, Float, Groups, HeapMeter, Memory, OuterDtype, PP, Precision,
-    Recompute, ReduceEvery, ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
+    Batch, Chain, DATA, Engine, EngineSettings, Float, Fragments, Groups, HeapMeter, Memory, OuterDtype, PP,
+    Precision, Recompute, ReduceEvery, ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
 };
 use burn::nn::LinearConfig;
 use burn::tensor::Tensor;
@@ -111,6 +111,8 @@ fn is_as_planned_with(row: &Row, outer: Option<OuterSteps>) {
     let ranks = on_mesh(&row.mesh(), |groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
         let reports = (0..row.steps).filter_map(|step| row.step(&mut engine, step, &groups));
+        // Of the first round there is no outer momentum yet while outer gradients are under way.
+        let reports = reports.skip(usize::from(outer.is_some_and(|outer| outer.overlapped_fragments > 0)));
         (groups.over(&[PP]).rank(), groups.over(&DATA).rank(), reports.collect::<Vec<_>>())
     });
     counts_are_as_planned(Configuration { outer, ..configuration(row) }, &ranks, &format!("{row:?}"));
@@ -175,7 +177,7 @@ fn with_several_steps_up_to_an_update() {
 
 #[test]
 fn with_workers_that_meet_in_outer_steps() {
-    let steps = OuterSteps { workers: 2, inner_steps: 2, bytes: 4, state_bytes: 0 };
+    let steps = OuterSteps { workers: 2, inner_steps: 2, bytes: 4, state_bytes: 0, overlapped_fragments: 0 };
     let dtypes = [(OuterDtype::F32, 4), (OuterDtype::Bf16, 2), (OuterDtype::Int8, 1)];
     let outer = dtypes.map(|(dtype, bytes)| {
         (local_updates::diloco(2, dtype), OuterSteps { bytes, state_bytes: 8, ..steps })
@@ -188,6 +190,37 @@ fn with_workers_that_meet_in_outer_steps() {
             let row = Row { workers: 2, pp, dp, tied, micro_batches: 2, zero: zero(stage), ..Row::default() };
             let row = Row { strategy: strategy.clone(), steps: 4, ..row };
             is_as_planned_with(&row, Some(outer));
+        }
+    }
+}
+
+#[test]
+fn with_workers_that_meet_with_one_fragment_after_the_other() {
+    let outer = |bytes, overlapped_fragments| OuterSteps {
+        workers: 2,
+        inner_steps: 4,
+        bytes,
+        state_bytes: 8,
+        overlapped_fragments,
+    };
+    for (dtype, bytes) in [(OuterDtype::F32, 4), (OuterDtype::Int8, 1)] {
+        for (count, overlap) in [(2, 0), (2, 1), (1, 3)] {
+            let fragments = Fragments { count, overlap, mixing: 0.5 };
+            let strategy = local_updates::streaming(4, dtype, Some(fragments));
+            let outer = outer(bytes, if overlap > 0 { count } else { 0 });
+            for (pp, dp, stage, tied) in [
+                (1, 1, 0, false),
+                (1, 2, 0, true),
+                (1, 2, 1, true),
+                (2, 2, 3, true),
+                (2, 2, 1, true),
+                (2, 1, 0, true),
+            ] {
+                let row =
+                    Row { workers: 2, pp, dp, tied, micro_batches: 2, zero: zero(stage), ..Row::default() };
+                let row = Row { strategy: strategy.clone(), steps: 8, ..row };
+                is_as_planned_with(&row, Some(outer));
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use brigade::core::{
     Strategy, Synchronous, Zero,
 };
 use brigade::kernels::SgdConfig;
+use brigade::models::Logits;
 
 use crate::mesh::{on_mesh, same_bits};
 use crate::resume::{Saved, every_row_goes_on_from_every_row, snapshot};
@@ -331,6 +332,51 @@ fn no_mesh_inside_of_workers_changes_a_bit_of_fragments() {
     equal(&rows(&base), None);
     let mixed = Row { precision: MIXED, offload: true, tied: true, ..base };
     equal(&rows(&mixed), None);
+}
+
+/// After training, the blocks have the model's values.
+#[test]
+fn blocks_end_with_what_workers_have_in_common() {
+    let strategy = streaming(4, OuterDtype::F32, Some(Fragments { count: 2, overlap: 1, mixing: 0.5 }));
+    let row = Row { strategy, steps: 4, workers: 2, micro_batches: MICRO_BATCHES, ..Row::default() };
+    let ranks = on_mesh(&row.mesh(), |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        (0..row.steps).for_each(|step| drop(row.step(&mut engine, step, &groups)));
+        let input = || row.batch(99, 0).input;
+        let predicted = |logits: Logits| logits.whole().into_data();
+        let own = predicted(engine.chain().predict(input()).unwrap());
+        let (model, refused) = (predicted(engine.predict(input()).unwrap()), engine.replica().err().unwrap());
+        assert!(refused.to_string().contains("values of its own"), "{refused}");
+        engine.keep_model_values().unwrap();
+        let kept = predicted(engine.chain().predict(input()).unwrap());
+        let again = predicted(engine.predict(input()).unwrap());
+        (own, model, kept, again)
+    });
+    for (own, model, kept, again) in &ranks {
+        assert!(own != model && kept == model && again == model, "the model's values");
+        assert!(*model == ranks[0].1, "on every worker");
+    }
+}
+
+/// A rank whose validation fails says so at once, and has its own values when it computes again.
+#[test]
+fn a_validation_that_fails_is_told_at_once() {
+    let strategy = streaming(2, OuterDtype::F32, Some(Fragments { count: 2, overlap: 0, mixing: 0.5 }));
+    let base = Row { strategy, steps: 4, tied: true, ..Row::default() };
+    let trained = |fails: bool| {
+        let row = rows(&base).swap_remove(0);
+        Saved::of(on_mesh(&row.mesh(), |groups| {
+            let mut engine = row.engine(groups.clone()).unwrap();
+            for step in 0..row.steps {
+                if row.step(&mut engine, step, &groups).is_some() && fails {
+                    let error = engine.evaluate(1, |_| Err("no such file".into())).unwrap_err();
+                    assert!(error.to_string().contains("no such file"), "{error}");
+                }
+            }
+            snapshot(&engine)
+        }))
+    };
+    trained(true).same(&trained(false), "after validations that failed");
 }
 
 /// Validation is of the values that the workers have in common, and changes nothing of their own.

@@ -55,6 +55,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         let end = RunEvent::Finished { step: self.progress.step, ended_early: stopped.clone() };
         self.reporter.iter_mut().try_for_each(|reporter| reporter.event(end.clone()))?;
         self.finish_reports(&paths)?;
+        self.engine.keep_model_values()?;
         let weights = paths.into_iter().next().unwrap_or_default();
         Ok(Trained::new(self.engine, &self.progress, stopped, weights))
     }

@@ -72,10 +72,13 @@ GB/s sent by each rank; * is the fastest. --collectives flat|halving|hierarchica
 hierarchical warns that they are not.
 ";
 
-/// The algorithm for a size: the fastest one, if it is much faster than the one that is used without a table.
+/// The algorithm for a size: the fastest one, if it is much faster than the one that is used without a table. Where a hierarchy is not used
+/// without being asked for, it would change the bits, and a table has none.
 fn chosen(names: &[Algorithm], speeds: &[f64], auto: Algorithm) -> Algorithm {
     let speed = |algorithm: Algorithm| names.iter().position(|name| *name == algorithm).map(|at| speeds[at]);
-    let fastest = names.iter().zip(speeds).max_by(|a, b| a.1.total_cmp(b.1));
+    let keeps_bits = |algorithm: Algorithm| algorithm != Algorithm::Hierarchical || auto == algorithm;
+    let fastest =
+        names.iter().zip(speeds).filter(|(name, _)| keeps_bits(**name)).max_by(|a, b| a.1.total_cmp(b.1));
     match (fastest, speed(auto)) {
         (Some((name, fastest)), Some(usual)) if *fastest > FASTER * usual => *name,
         _ => auto,
@@ -185,7 +188,8 @@ mod tests {
         use Algorithm::{Flat, Halving, Hierarchical};
         let names = [Flat, Halving, Hierarchical];
         assert_eq!(chosen(&names, &[1.0, 1.05, 0.5], Flat), Flat);
-        assert_eq!(chosen(&names, &[1.0, 1.2, 2.0], Flat), Hierarchical);
+        assert_eq!(chosen(&names, &[1.0, 1.2, 2.0], Flat), Halving, "a hierarchy would change the bits");
+        assert_eq!(chosen(&names, &[2.5, 1.2, 2.0], Hierarchical), Flat);
         let rows = table_rows(OpType::AllReduce, &[Halving, Halving, Flat, Flat, Flat], Flat);
         let expected =
             AlgorithmRow { collective: OpType::AllReduce, up_to: Some(64 << 10), algorithm: Halving };

@@ -22,6 +22,22 @@ struct State {
     running: AtomicUsize,
 }
 
+/// A call that counts as running for as long as this lives, also if what attends to it panics.
+struct Call(Arc<State>);
+
+impl Call {
+    fn begin(state: &Arc<State>) -> Self {
+        state.running.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Calls {
     /// Takes up to `most` calls at the same time from now on; further ones are closed, and may come again. `name` is that of the threads. `attend` gets the
     /// connection, and whether the listener is closing.
@@ -43,18 +59,14 @@ impl Calls {
                     thread::sleep(POLL);
                     continue;
                 };
-                if listening.running.fetch_add(1, Ordering::SeqCst) >= most {
-                    listening.running.fetch_sub(1, Ordering::SeqCst);
+                let call = Call::begin(&listening);
+                if listening.running.load(Ordering::SeqCst) > most {
                     continue;
                 }
-                let (state, attend) = (Arc::clone(&listening), Arc::clone(&attend));
-                let started = thread::Builder::new().name(name.into()).spawn(move || {
-                    attend(stream, &state.closing);
-                    state.running.fetch_sub(1, Ordering::SeqCst);
-                });
-                if started.is_err() {
-                    listening.running.fetch_sub(1, Ordering::SeqCst);
-                }
+                let attend = Arc::clone(&attend);
+                let attended = move || attend(stream, &call.0.closing);
+                // Without a thread the connection is closed, and may come again.
+                drop(thread::Builder::new().name(name.into()).spawn(attended));
             }
         };
         let thread = thread::Builder::new().name(name.into()).spawn(listen)?;
@@ -87,6 +99,23 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_call_whose_attendance_panics_counts_no_longer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let calls = Calls::take(listener, "calls", 1, |_, _| panic!("on purpose")).unwrap();
+        for _ in 0..3 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            assert!(!matches!(stream.read(&mut [0]), Ok(1)));
+        }
+        let begin = Instant::now();
+        while calls.running() > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            thread::sleep(POLL);
+        }
+    }
 
     #[test]
     fn so_many_are_attended_to_at_once_and_none_after_the_end() {

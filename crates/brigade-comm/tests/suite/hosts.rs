@@ -122,8 +122,8 @@ fn a_table_sends_what_its_algorithms_send_with_the_same_bits() {
         };
         let own = || numbers(group.rank(), 4096);
         let (mut a, mut b) = (own(), own());
-        let (usual, flat) = (crossed(&group, &mut a)?, crossed(&by_table, &mut b)?);
-        assert!(each_collective(&by_table)?.0 == each_collective(&group)?.0);
+        let (usual, flat) = (crossed(group, &mut a)?, crossed(&by_table, &mut b)?);
+        assert!(each_collective(&by_table)?.0 == each_collective(group)?.0);
         Ok((a == b, usual, flat))
     }) {
         let (same, usual, flat) = rank.unwrap();

@@ -259,11 +259,15 @@ impl ParameterStore {
         readers.into_iter().map(send).collect()
     }
 
-    /// Receives the new own elements of the units that other stages step.
-    pub(crate) fn receive_tied_weights(&mut self, clock: &mut Clock) -> Result<()> {
+    /// Receives the new own elements of the units of a kind that other stages step.
+    pub(crate) fn receive_tied_weights(
+        &mut self,
+        is_of: &dyn Fn(&Unit) -> bool,
+        clock: &mut Clock,
+    ) -> Result<()> {
         for unit in 0..self.units.len() {
             let stored = &self.units[unit];
-            if stored.is_owned || !stored.unit.trainable {
+            if stored.is_owned || !stored.unit.trainable || !is_of(&stored.unit) {
                 continue;
             }
             let pending = self.groups.pp.receive(self.stage_of(stored.unit.home), &self.device);

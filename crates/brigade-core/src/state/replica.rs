@@ -22,6 +22,11 @@ where
     /// Between two outer steps, if a collective fails, or a tensor cannot be read from its device.
     pub fn replica(&self) -> Result<(Vec<UnitMetadata>, Vec<WriteItem>)> {
         self.check_met()?;
+        if self.settings.strategy.fragments().is_some() {
+            return Err(Error::State(
+                "a worker that meets with one fragment after the other has values of its own, which another cannot continue from".into(),
+            ));
+        }
         let (mut units, mut items) = (Vec::new(), Vec::new());
         for (index, stored) in self.store.units.iter().enumerate() {
             if !stored.changes() {

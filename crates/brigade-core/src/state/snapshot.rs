@@ -165,10 +165,7 @@ where
                     let part = share.start - stored.own.start..share.end - stored.own.start;
                     let own = |values: Tensor<1>| values.slice(part.clone());
                     let is_first = worker == 0;
-                    let local = match self.update.common_values(index) {
-                        Some(_) => Some(own(self.store.own_values(index)?)),
-                        None => None,
-                    };
+                    let local = self.local_values(index)?.map(own);
                     Some(Share {
                         start: share.start,
                         values: is_first.then(|| self.model_values(index)).transpose()?.map(&own),

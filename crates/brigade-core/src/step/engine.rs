@@ -219,7 +219,8 @@ where
     }
 
     /// The model with the values of the last step. Where pipeline stages or ZeRO-3 leave this rank with a part of it,
-    /// it gives no values: see [`collect`](Self::collect).
+    /// it gives no values: see [`collect`](Self::collect). Where workers meet with one [fragment](crate::Fragments) after the other, the values are
+    /// this one's own until [`keep_model_values`](Self::keep_model_values).
     pub fn chain(&self) -> &Chain<I, O> {
         &self.chain
     }
@@ -314,6 +315,7 @@ where
         learning_rate: f64,
         clock: &mut Clock,
     ) -> Result<StepReport> {
+        self.take_back_own_values()?;
         let sums = self.sums(batches, learning_rate, clock)?;
         let skips = self.settings.on_nonfinite == NonFinite::Skip;
         let skipped = sums.target_weight == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());

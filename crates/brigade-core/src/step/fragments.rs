@@ -9,6 +9,7 @@ use crate::dist::PendingTensor;
 use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
+use crate::sharding::unit::Unit;
 use crate::step::engine::Engine;
 use crate::step::strategy::Due;
 
@@ -17,8 +18,12 @@ use crate::step::strategy::Due;
 pub(crate) struct OuterInFlight {
     /// By unit, the sums over the workers.
     sums: Vec<(usize, PendingTensor)>,
+    /// The number of the fragment, and of fragments.
+    fragment: (usize, usize),
     /// Bytes that this rank had sent to other workers before.
     sent_before: u64,
+    /// This worker's own values, while the engine has those that all have in common.
+    own: BTreeMap<usize, Tensor<1>>,
 }
 
 impl<I, O, T> Engine<I, O, T>
@@ -36,7 +41,11 @@ where
         let began = Instant::now();
         for due in fragments.due(self.step, inner_steps) {
             match due {
-                Due::Begin(fragment) => self.begin_fragment(fragment, fragments.count)?,
+                Due::Begin(fragment) => {
+                    self.begin_fragment((fragment, fragments.count))?;
+                    let bytes = if fragments.overlap > 0 { self.outer_in_flight_bytes() } else { 0 };
+                    self.memory.optimizer.set(self.update.state_bytes() + bytes);
+                }
                 Due::NextPhase => {
                     let sums = std::mem::take(&mut self.in_flight.sums);
                     let next = |(unit, sum): (usize, PendingTensor)| {
@@ -52,12 +61,13 @@ where
     }
 
     /// Begins to add up what each worker gives for the outer step of a fragment.
-    fn begin_fragment(&mut self, fragment: usize, count: usize) -> Result<()> {
+    fn begin_fragment(&mut self, fragment: (usize, usize)) -> Result<()> {
         let workers = self.store.groups.workers.clone();
         self.in_flight.sent_before = self.sent_to_workers();
+        self.in_flight.fragment = fragment;
         for unit in 0..self.store.units.len() {
             let stored = &self.store.units[unit];
-            if stored.is_updated() && stored.unit.home % count == fragment {
+            if stored.is_updated() && is_of(fragment, &stored.unit) {
                 let values = self.store.own_values(unit)?;
                 let sum = self.update.begin_outer_step(unit, values, &workers);
                 self.in_flight.sums.extend(sum.map(|sum| (unit, sum)));
@@ -68,7 +78,7 @@ where
 
     /// Ends the outer step under way.
     fn end_fragment(&mut self, clock: &mut Clock) -> Result<()> {
-        let OuterInFlight { sums, sent_before } = std::mem::take(&mut self.in_flight);
+        let OuterInFlight { sums, fragment, sent_before, .. } = std::mem::take(&mut self.in_flight);
         let workers = self.store.groups.workers.size();
         let mut values = BTreeMap::new();
         for (unit, sum) in sums {
@@ -77,7 +87,18 @@ where
             values.insert(unit, self.update.end_outer_step(unit, own, sum, workers));
         }
         self.inner_steps.sent += self.sent_to_workers() - sent_before;
-        self.replace_values(values, clock)
+        self.replace_values(values, &|unit| is_of(fragment, unit), clock)?;
+        self.memory.optimizer.set(self.update.state_bytes());
+        Ok(())
+    }
+
+    /// Bytes of the outer gradients under way, as if they were fp32.
+    fn outer_in_flight_bytes(&self) -> u64 {
+        let own = |(unit, _): &(usize, PendingTensor)| {
+            let stored = &self.store.units[*unit];
+            stored.own.end.min(stored.unit.layout.len()).saturating_sub(stored.own.start)
+        };
+        4 * self.in_flight.sums.iter().map(own).sum::<usize>() as u64
     }
 
     fn sent_to_workers(&self) -> u64 {
@@ -89,41 +110,86 @@ where
         self.update.common_values(unit).map_or_else(|| self.store.own_values(unit), Ok)
     }
 
-    /// Runs something with the values that all workers have in common, after which this worker has its own again.
+    /// Runs something with the values that all workers have in common, after which this worker has its own again. If it fails, others may not
+    /// have: nothing is sent then, and this worker takes its own values back when it computes the next time.
     pub(crate) fn with_model_values<R>(&mut self, run: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         if self.settings.strategy.fragments().is_none() {
             return run(self);
         }
-        let (mut common, mut own) = (BTreeMap::new(), BTreeMap::new());
-        for unit in (0..self.store.units.len()).filter(|unit| self.store.units[*unit].is_updated()) {
-            common.insert(unit, self.model_values(unit)?);
-            own.insert(unit, self.store.own_values(unit)?);
-        }
-        self.replace_values(common, &mut Clock::default())?;
-        let result = run(self);
-        self.replace_values(own, &mut Clock::default())?;
-        result
+        self.put_model_values()?;
+        let result = run(self)?;
+        self.take_back_own_values()?;
+        Ok(result)
     }
 
-    /// Gives some of the units that this rank updates other values of the own elements, and the others what they need of them. All ranks of a
-    /// worker call it together, for the same units.
+    /// Continues with the values that all workers have in common, where this one has others
+    /// ([`Fragments`](crate::Fragments)): then its blocks have the model's values when training has ended. All ranks call it together.
+    ///
+    /// # Errors
+    /// If a collective fails.
+    pub fn keep_model_values(&mut self) -> Result<()> {
+        if self.settings.strategy.fragments().is_some() {
+            self.put_model_values()?;
+            self.in_flight.own.clear();
+        }
+        Ok(())
+    }
+
+    /// Puts the values in common in the place of this worker's own, which are kept.
+    fn put_model_values(&mut self) -> Result<()> {
+        let mut common = BTreeMap::new();
+        for unit in (0..self.store.units.len()).filter(|unit| self.store.units[*unit].is_updated()) {
+            common.insert(unit, self.model_values(unit)?);
+            let own = self.store.own_values(unit)?;
+            self.in_flight.own.entry(unit).or_insert(own);
+        }
+        self.replace_values(common, &|_| true, &mut Clock::default())
+    }
+
+    /// Takes this worker's own values back, if the engine has those in common.
+    pub(crate) fn take_back_own_values(&mut self) -> Result<()> {
+        match self.in_flight.own.is_empty() {
+            true => Ok(()),
+            false => {
+                let own = std::mem::take(&mut self.in_flight.own);
+                self.replace_values(own, &|_| true, &mut Clock::default())
+            }
+        }
+    }
+
+    /// The own elements of a unit that this worker alone has, where it has others than all have in common.
+    pub(crate) fn local_values(&self, unit: usize) -> Result<Option<Tensor<1>>> {
+        match (self.update.common_values(unit), self.in_flight.own.get(&unit)) {
+            (None, _) => Ok(None),
+            (_, Some(own)) => Ok(Some(own.clone())),
+            _ => self.store.own_values(unit).map(Some),
+        }
+    }
+
+    /// Gives the units of a kind that this rank updates other values of the own elements, and the others what they need of them. All ranks
+    /// of a worker call it together, for the same kind.
     pub(crate) fn replace_values(
         &mut self,
-        values: BTreeMap<usize, Tensor<1>>,
+        mut values: BTreeMap<usize, Tensor<1>>,
+        is_of: &dyn Fn(&Unit) -> bool,
         clock: &mut Clock,
     ) -> Result<()> {
         let mut sent = Vec::new();
         for unit in 0..self.store.units.len() {
-            if !self.store.units[unit].is_updated() {
+            let stored = &self.store.units[unit];
+            if !stored.is_updated() || !is_of(&stored.unit) {
                 continue;
             }
-            // Stages that read tied weights wait for all of them.
-            let now = values.get(&unit).cloned().map_or_else(|| self.store.own_values(unit), Ok)?;
+            // Stages that read tied weights wait for all of the kind.
+            let now = values.remove(&unit).map_or_else(|| self.store.own_values(unit), Ok)?;
             sent.extend(self.store.send_tied_weights(unit, &now));
-            if values.contains_key(&unit) {
-                self.store.set_own_values(unit, now);
-            }
+            self.store.set_own_values(unit, now);
         }
-        self.give_new_values(sent, clock)
+        self.give_new_values(sent, is_of, clock)
     }
+}
+
+/// Whether a unit belongs to a fragment, of so many.
+fn is_of((fragment, count): (usize, usize), unit: &Unit) -> bool {
+    unit.home % count.max(1) == fragment
 }

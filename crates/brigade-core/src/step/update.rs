@@ -10,6 +10,7 @@ use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::Result;
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
+use crate::sharding::unit::Unit;
 use crate::step::engine::Engine;
 
 impl<I, O, T> Engine<I, O, T>
@@ -50,7 +51,7 @@ where
             }
         }
         self.store.flush()?;
-        self.give_new_values(sent, clock)?;
+        self.give_new_values(sent, &|_| true, clock)?;
         if self.memory.optimizer.live == 0 {
             self.memory.optimizer.set(self.update.state_bytes());
         }
@@ -109,16 +110,21 @@ where
             new.insert(unit, self.update.end_outer_step(unit, own, sum, workers));
         }
         if self.settings.strategy.fragments().is_none() {
-            self.replace_values(new, clock)?;
+            self.replace_values(new, &|_| true, clock)?;
         }
         self.bind_running()?;
         self.memory.optimizer.set(self.update.state_bytes());
         Ok(())
     }
 
-    /// Gives the blocks of this stage, and those of others that read them, the new values of what this rank owns.
-    pub(crate) fn give_new_values(&mut self, sent: Vec<Pending<()>>, clock: &mut Clock) -> Result<()> {
-        self.store.receive_tied_weights(clock)?;
+    /// Gives the blocks of this stage, and those of others that read them, the new values of the units of a kind that this rank owns.
+    pub(crate) fn give_new_values(
+        &mut self,
+        sent: Vec<Pending<()>>,
+        is_of: &dyn Fn(&Unit) -> bool,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        self.store.receive_tied_weights(is_of, clock)?;
         for pending in sent {
             clock.waiting("pipeline", || pending.wait())?;
         }

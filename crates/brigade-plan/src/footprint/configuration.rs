@@ -33,6 +33,9 @@ pub struct OuterSteps {
     pub bytes: usize,
     /// Bytes per element that a rank keeps for outer steps: the values after the last one, and the outer optimizer's state.
     pub state_bytes: usize,
+    /// In how many fragments of blocks outer gradients are under way while workers make inner steps: block `b` belongs to fragment
+    /// `b % fragments`. 0 where the workers wait for them.
+    pub overlapped_fragments: usize,
 }
 
 /// The configuration of a run, as far as its cost depends on it. The default is one rank with plain fp32 AdamW,

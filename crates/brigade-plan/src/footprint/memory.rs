@@ -28,6 +28,8 @@ pub struct MemoryFootprint {
     /// gradients travel as codes, both have what the codes left out ([`Cost::kept`](brigade_compress::Cost::kept)).
     pub gradients: Amount,
     /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`. Outer steps add what is kept for them.
+    ///
+    /// The peak also has outer gradients that are under way while workers make inner steps, in fp32.
     pub optimizer: Amount,
     /// Boundary activations: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
     /// micro-batches in flight, and what second halves of backwards wait with. Its formula is the most in flight times the largest
@@ -62,11 +64,23 @@ pub(super) fn memory(stage_units: &StageUnits<'_>) -> MemoryFootprint {
     let optimizer = Amount {
         formula: (state * stepped).div_ceil(shards),
         live: state * state_elements,
-        peak: state * state_elements,
+        peak: state * state_elements + FP32 * outer_in_flight(stage_units),
     };
     let (boundary_activations, saved_activations) =
         (boundary_activations(stage_units), saved_activations(stage_units));
     MemoryFootprint { parameters, gradients, optimizer, boundary_activations, saved_activations }
+}
+
+/// The most elements whose outer gradients are under way during inner steps.
+fn outer_in_flight(stage_units: &StageUnits<'_>) -> u64 {
+    let fragments = stage_units.configuration.outer.map_or(0, |outer| outer.overlapped_fragments);
+    let of = |fragment: usize| {
+        sum_stepped(stage_units, |unit| match unit.home % fragments == fragment {
+            true => unit.own.min(unit.elements),
+            false => 0,
+        })
+    };
+    (0..fragments).map(of).max().unwrap_or(0)
 }
 
 /// The elements of the units that the stage steps.

@@ -129,7 +129,7 @@ where
                 self.store.gather_served(unit);
             }
         }
-        self.give_new_values(Vec::new(), clock)?;
+        self.give_new_values(Vec::new(), &|_| true, clock)?;
         self.memory.optimizer.set(self.update.state_bytes());
         let own = std::mem::take(&mut self.inner_steps);
         let mut words = own.to_words(self.metric_names.len());

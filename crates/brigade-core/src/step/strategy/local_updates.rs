@@ -48,7 +48,7 @@ impl Strategy for LocalUpdates {
     }
 
     fn fragments(&self) -> Option<Fragments> {
-        self.fragments
+        self.fragments.filter(|_| self.outer.is_some())
     }
 
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
@@ -58,7 +58,7 @@ impl Strategy for LocalUpdates {
     fn update(&self, optimizer: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
         let DataParallel { device, .. } = data;
         let outer = self.outer.clone().map(OuterUnits::new);
-        let fragments = self.fragments;
+        let fragments = self.fragments();
         Box::new(LocalUpdate {
             inner: Optimizers::new(optimizer),
             outer,

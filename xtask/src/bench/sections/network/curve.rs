@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn runs_without_a_network_are_validated() {
-        let line = line(11, 2);
+        let line = line(METHODS.iter().position(|method| method.name == "diloco").unwrap(), 2);
         assert!(line.contains("--standalone --nproc-per-node 4") && line.contains("--seed 2"), "{line}");
         assert!(line.contains(VALIDATION) && line.contains("--strategy diloco"), "{line}");
     }
