@@ -8,6 +8,9 @@ use crate::scaling::profile::Profile;
 /// How much longer than its peers a rank must take to be slow, as a factor.
 const SLOW: f64 = 1.05;
 
+/// The gain in percent without which jitter is nothing special: two ranks on the virtual cores of one machine have 4.
+const USUAL_JITTER: f64 = 10.0;
+
 /// The share of steps, from some step on, in which a rank must be slow, and not by chance.
 const STEADY: f64 = 0.75;
 
@@ -84,15 +87,16 @@ fn peers(profile: &Profile, rank: usize) -> f64 {
     median(others.map(|other| profile.compute_of[other])).unwrap_or(profile.compute_of[rank])
 }
 
-/// Another rank each time.
+/// Another rank each time. Ranks that are well differ by some percent from step to step, too.
 pub fn jitter(profile: &Profile) -> Option<Finding> {
-    Finding::new(Cause::Jitter, profile.jitter, profile.step, |gain| {
+    let finding = Finding::new(Cause::Jitter, profile.jitter, profile.step, |gain| {
         format!(
             "in each step a different rank is last, by {} on average, and all wait for it: something else runs on the machines, or their processors \
             change frequency; with a core of its own for each rank, training would be {gain:.0}% faster",
             duration(profile.jitter)
         )
-    })
+    })?;
+    (finding.gain_percent >= USUAL_JITTER).then_some(finding)
 }
 
 /// A rank that does something else than the others.
