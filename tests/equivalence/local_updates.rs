@@ -110,6 +110,30 @@ impl Outer {
     }
 }
 
+/// What a worker of `row` is by itself, and an engine for each.
+fn workers_alone(row: &Row) -> (Row, Vec<Gpt>) {
+    let one = Row {
+        workers: 1,
+        micro_batches: MICRO_BATCHES,
+        strategy: Arc::new(Synchronous::default()),
+        ..row.reference()
+    };
+    let engines = (0..WORKERS).map(|_| one.engine(Groups::alone()).unwrap()).collect();
+    (one, engines)
+}
+
+/// An inner step of each worker, on its part of the global batch.
+fn step_each(one: &Row, engines: &mut [Gpt], step: u64) {
+    for (worker, engine) in engines.iter_mut().enumerate() {
+        let own = worker * MICRO_BATCHES..(worker + 1) * MICRO_BATCHES;
+        engine.step(own.map(|number| one.batch(step, number)).collect(), RATE).unwrap();
+    }
+}
+
+fn state(engine: &Gpt) -> Saved {
+    Saved::of(vec![snapshot(engine)])
+}
+
 /// The units of a fragment, which are called as their blocks or, if they are tied, a parameter of them.
 fn fragment(engine: &Gpt, values: &Values, number: usize, count: usize) -> Vec<String> {
     let block = |name: &str| {
@@ -134,14 +158,7 @@ fn one_after_another_in_fragments(
     fragments: Fragments,
     inner_steps: u64,
 ) -> Values {
-    let one = Row {
-        workers: 1,
-        micro_batches: MICRO_BATCHES,
-        strategy: Arc::new(Synchronous::default()),
-        ..row.reference()
-    };
-    let mut engines: Vec<Gpt> = (0..WORKERS).map(|_| one.engine(Groups::alone()).unwrap()).collect();
-    let state = |engine: &Gpt| Saved::of(vec![snapshot(engine)]);
+    let (one, mut engines) = workers_alone(row);
     let initial = state(&engines[0]).parameters();
     let mixing = fragments.mixing as f32;
     let mut outers: Vec<(Vec<String>, Outer)> = (0..fragments.count)
@@ -154,10 +171,7 @@ fn one_after_another_in_fragments(
     let each = inner_steps / fragments.count as u64;
     let mut given: Vec<Values> = Vec::new();
     for step in 0..row.steps {
-        for (worker, engine) in engines.iter_mut().enumerate() {
-            let own = worker * MICRO_BATCHES..(worker + 1) * MICRO_BATCHES;
-            engine.step(own.map(|number| one.batch(step, number)).collect(), RATE).unwrap();
-        }
+        step_each(&one, &mut engines, step);
         let now: Vec<Values> = engines.iter().map(|engine| state(engine).parameters()).collect();
         let place = (step % inner_steps) + 1;
         for (number, (units, outer)) in outers.iter_mut().enumerate() {
@@ -176,8 +190,8 @@ fn one_after_another_in_fragments(
                     mixing => zip(&own, &common, |own, common| own * mixing + common * (1.0 - mixing)),
                 };
                 let next = [now.clone(), mixed].into_iter().flatten().collect();
-                let state = state(engine);
-                engine.restore(step + 1, &mut &state.with_parameters(&next)).unwrap();
+                let saved = state(engine);
+                engine.restore(step + 1, &mut &saved.with_parameters(&next)).unwrap();
             }
         }
     }
@@ -195,22 +209,12 @@ enum Kind {
 
 /// The weights after `row`'s steps in one process, in which one engine after the other is a worker.
 fn one_after_another(row: &Row, inner_steps: u64, kind: Kind) -> Vec<NamedTensor> {
-    let one = Row {
-        workers: 1,
-        micro_batches: MICRO_BATCHES,
-        strategy: Arc::new(Synchronous::default()),
-        ..row.reference()
-    };
-    let mut engines: Vec<Gpt> = (0..WORKERS).map(|_| one.engine(Groups::alone()).unwrap()).collect();
-    let state = |engine: &Gpt| Saved::of(vec![snapshot(engine)]);
+    let (one, mut engines) = workers_alone(row);
     let (averages, is_coded) = (kind == Kind::Averages, kind == Kind::Coded);
     let values = state(&engines[0]).parameters();
     let mut outer = Outer { is_coded, values, velocity: None, averages };
     for step in 0..row.steps {
-        for (worker, engine) in engines.iter_mut().enumerate() {
-            let own = worker * MICRO_BATCHES..(worker + 1) * MICRO_BATCHES;
-            engine.step(own.map(|number| one.batch(step, number)).collect(), RATE).unwrap();
-        }
+        step_each(&one, &mut engines, step);
         if (step + 1).is_multiple_of(inner_steps) {
             let states: Vec<Saved> = engines.iter().map(state).collect();
             let workers: Vec<Values> = states.iter().map(Saved::parameters).collect();
