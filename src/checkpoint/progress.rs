@@ -19,8 +19,8 @@ pub(crate) struct RunProgress {
     pub is_stopped: bool,
     /// The step whose weights are the best so far.
     pub best_step: Option<u64>,
-    /// The meeting of workers that the parameters come from; 0 where they are of no meeting.
-    pub meeting: u64,
+    /// The quorum of workers that the parameters come from; 0 where they are of no quorum.
+    pub quorum: u64,
     /// Counters of what is watched from validation to validation, under names of their own.
     pub watched: BTreeMap<String, u64>,
     /// The steps of each additional model.
@@ -33,7 +33,7 @@ const LOSS: &str = "loss_bits";
 const VALIDATION_LOSS: &str = "validation_loss_bits";
 const STOPPED: &str = "stopped";
 const BEST_STEP: &str = "best_step";
-const MEETING: &str = "meeting";
+const QUORUM: &str = "quorum";
 const WATCHED: &str = "watched/";
 const ADDED: &str = "steps/";
 
@@ -60,7 +60,7 @@ impl RunProgress {
             validation_loss: get(VALIDATION_LOSS).map(f64::from_bits),
             is_stopped: get(STOPPED).is_some_and(|stopped| stopped > 0),
             best_step: best_step(counters),
-            meeting: get(MEETING).unwrap_or_default(),
+            quorum: get(QUORUM).unwrap_or_default(),
             watched: under(WATCHED),
             added: under(ADDED),
         }
@@ -73,7 +73,7 @@ impl RunProgress {
             (VALIDATION_LOSS, self.validation_loss.map(f64::to_bits)),
             (STOPPED, self.is_stopped.then_some(1)),
             (BEST_STEP, self.best_step),
-            (MEETING, (self.meeting > 0).then_some(self.meeting)),
+            (QUORUM, (self.quorum > 0).then_some(self.quorum)),
         ];
         let fixed = fixed.into_iter().filter_map(|(name, count)| Some((name.to_owned(), count?)));
         let under = |prefix, counts: &BTreeMap<String, u64>| {
@@ -103,7 +103,7 @@ mod tests {
             validation_loss: Some(f64::MIN_POSITIVE),
             is_stopped: true,
             best_step: Some(4),
-            meeting: 5,
+            quorum: 5,
             watched: BTreeMap::from([("patience".into(), 3)]),
             added: BTreeMap::from([("critic".into(), 35)]),
         };

@@ -8,9 +8,9 @@ use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcom
 use brigade_report::{LogFormat, RunEvent, add_to_history, json_line, log_format, message_of};
 
 use super::elastic::{ElasticRun, NodeChanges};
+use super::ending::exhaustion::ExhaustionWatch;
+use super::ending::notify::notify;
 use super::ending::{print_event, printed_its_error};
-use super::exhaustion::ExhaustionWatch;
-use super::notify::notify;
 use super::program::{Program, Role, environment, usage};
 use super::run_folder::{RUN_CHOICE, RUN_DIR, RUN_ID, RunFolder};
 use crate::device;

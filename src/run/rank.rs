@@ -36,9 +36,9 @@ impl Program<'_> {
         let plan = self.plan(info.world_size).map_err(usage)?;
         let prepared = prepare(role).map_err(usage)?;
         let engine = HostEngine::open(&self.settings.comm, info).map_err(usage)?;
-        let meeting = engine.meeting(info, detected).map_err(usage)?;
-        let token = meeting.token.clone();
-        let world = join(info, meeting, &self.settings.comm)?;
+        let rendezvous = engine.rendezvous(info, detected).map_err(usage)?;
+        let token = rendezvous.token.clone();
+        let world = join(info, rendezvous, &self.settings.comm)?;
         if let Err(error) = check_same_configuration(world.group(), &self.config) {
             // Not a mistake found here: another rank failed meanwhile, for a reason of its own.
             if error.is::<brigade_comm::Error>() {

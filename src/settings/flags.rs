@@ -8,6 +8,7 @@ use brigade_core::compress::Method;
 use brigade_core::plan::PipelineScheduleKind;
 use brigade_launch::{LaunchArgs, NprocPerNode};
 use brigade_report::LogFormat;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, StrategyName, Transport};
 
@@ -57,6 +58,23 @@ pub fn parse_whole_number<T: FromStr>(text: &str) -> Result<T, String> {
     let is_whole = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let allowed = if is_whole { "it is too large" } else { "it must be a whole number of at least 0" };
     text.parse().map_err(|_| allowed.into())
+}
+
+/// The values of `--transport`.
+pub fn parse_transport() -> impl TypedValueParser<Value = Transport> {
+    const VALUES: [(Transport, &str, &str); 3] = [
+        (Transport::Auto, "auto", "Shared memory between processes of one host, TCP between hosts"),
+        (Transport::SharedMemory, "shared_memory", "Shared memory only"),
+        (Transport::Tcp, "tcp", "TCP only"),
+    ];
+    let possible = VALUES.map(|(transport, name, help)| {
+        let value = PossibleValue::new(name).help(help);
+        if transport == Transport::SharedMemory { value.alias("shm") } else { value }
+    });
+    PossibleValuesParser::new(possible).map(|name| {
+        let named = VALUES.into_iter().find(|(_, known, _)| *known == name);
+        named.map_or(Transport::SharedMemory, |(transport, _, _)| transport)
+    })
 }
 
 /// The standard flags. A flag overrides the setting that it stands for.
@@ -131,7 +149,7 @@ pub struct StandardFlags {
     #[arg(long, value_name = "WHICH")]
     pub recompute: Option<String>,
     /// What carries bytes between ranks.
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = parse_transport())]
     pub transport: Option<Transport>,
     /// Steps: passes over a global batch.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]

@@ -6,9 +6,9 @@ use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-use super::backend::auto_values;
-use super::length::GivenLength;
 use super::nearest::{Suggestion, suggest};
+use super::sections::backend::auto_values;
+use super::sections::length::GivenLength;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]

@@ -3,46 +3,39 @@
 //! The same structure is read from TOML files, overridden by `--set` and flags, written into the run's folder once resolved,
 //! and compared between ranks.
 
-mod backend;
 mod changes;
-mod checkpoint;
-mod comm;
 mod flags;
 mod layers;
-mod length;
-mod metric_mode;
 mod nearest;
-mod optimizer;
-mod parallelism;
 mod plan;
-mod profile;
+mod sections;
 mod server;
-mod strategy;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use brigade_comm::{Encryption, Transport};
 use brigade_core::plan::{ScheduleError, SplitError};
 use brigade_core::{LrSchedulerKind, ParameterGroup};
 use brigade_models::ShardSize;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use backend::resolve_auto;
-pub use backend::{Backend, CollectivesBackend, ComputeType, SumOrder};
 pub(crate) use changes::changes;
-pub use checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
-pub use comm::CommSettings;
-pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_whole_number};
+pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_transport, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};
-pub(crate) use metric_mode::LOSS as LOSS_METRIC;
-pub use metric_mode::MetricMode;
 pub use nearest::Suggestion;
-pub use optimizer::{OptimizerGroup, OptimizerSettings};
-pub use parallelism::{Balance, ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use plan::RunPlan;
-pub use profile::ProfileSettings;
-pub use strategy::{StrategyName, StrategySettings};
+pub(crate) use sections::backend::resolve_auto;
+pub use sections::backend::{Backend, CollectivesBackend, ComputeType, SumOrder};
+pub use sections::checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
+pub use sections::comm::CommSettings;
+pub(crate) use sections::metric_mode::LOSS as LOSS_METRIC;
+pub use sections::metric_mode::MetricMode;
+pub use sections::optimizer::{OptimizerGroup, OptimizerSettings};
+pub use sections::parallelism::{Balance, ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
+pub use sections::profile::ProfileSettings;
+pub use sections::strategy::{StrategyName, StrategySettings};
 
 /// The resolved configuration of a run, in its folder.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -234,32 +227,6 @@ impl Default for ScheduleSettings {
             decay_steps: 0,
         }
     }
-}
-
-/// How ranks of different processes send bytes to each other.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub enum Transport {
-    /// Shared memory between processes of one host, TCP between hosts.
-    #[default]
-    Auto,
-    /// Shared memory only.
-    #[value(alias = "shm")]
-    SharedMemory,
-    /// TCP only.
-    Tcp,
-}
-
-/// Which traffic between ranks is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Encryption {
-    /// Everything that leaves a host.
-    #[default]
-    BetweenHosts,
-    /// Only control messages.
-    Off,
 }
 
 /// `[output]`

@@ -3,7 +3,7 @@
 use brigade_core::compress::Method;
 use brigade_core::{AsyncServer, DP, Mesh, PP, Rounds, SeparateWorlds};
 
-use super::strategy::is_endpoint;
+use super::sections::strategy::is_endpoint;
 use super::{CollectivesBackend, OnNonFinite, SettingError, Settings, StrategyName, StrategySettings};
 
 const SERVERS: &str = "strategy.servers (--servers)";

@@ -119,7 +119,7 @@ impl Session {
         }
         lines.extend(compression_line(plan));
         let group = self.group();
-        let hosts: Vec<usize> = (0..group.size()).map(|rank| group.place(rank).host).collect();
+        let hosts: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
         lines.extend(levels_note(plan, &hosts));
         lines.extend(same_bits_note(&self.settings, plan));
         lines.extend(parallelism_lines(plan, chain, seconds));

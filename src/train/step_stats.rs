@@ -195,11 +195,11 @@ fn device_of(values: &[f64]) -> Option<DeviceMemory> {
 /// The record of the step of all ranks, without what comes after it.
 pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats) -> StepRecord {
     let [forward, backward, optimizer, data_wait, comm_wait, bubble, hidden] = stats.seconds;
-    let collectives: BTreeMap<String, brigade_report::Collective> = stats
+    let collectives: BTreeMap<String, brigade_report::CollectiveRecord> = stats
         .traffic
         .iter()
         .map(|(operation, (calls, bytes))| {
-            (operation.name().to_owned(), brigade_report::Collective { calls: *calls, bytes: *bytes })
+            (operation.name().to_owned(), brigade_report::CollectiveRecord { calls: *calls, bytes: *bytes })
         })
         .collect();
     StepRecord {

@@ -12,7 +12,7 @@ use brigade_comm::{Group, ProcessGroup};
 use brigade_launch::Endpoint;
 use brigade_launch::{Detected, RankInfo};
 
-use super::join::Meeting;
+use super::join::Rendezvous;
 use crate::settings::CommSettings;
 #[cfg(feature = "mpi")]
 use crate::settings::{CollectivesBackend, SumOrder};
@@ -48,10 +48,10 @@ impl HostEngine {
     ///
     /// # Errors
     /// If there is no secret, or MPI fails.
-    pub(crate) fn meeting(&self, info: &RankInfo, detected: &Detected) -> anyhow::Result<Meeting> {
+    pub(crate) fn rendezvous(&self, info: &RankInfo, detected: &Detected) -> anyhow::Result<Rendezvous> {
         let token = || detected.token(&|name| std::env::var(name).ok());
         match self {
-            Self::Streams => Ok(Meeting {
+            Self::Streams => Ok(Rendezvous {
                 endpoint: info.endpoint.to_string(),
                 listener: brigade_launch::inherited_listener()?,
                 token: token()?,
@@ -69,7 +69,7 @@ impl HostEngine {
                 let (secret, port) = shared.split_at(secret.len());
                 let port = port.first_chunk().map_or(info.endpoint.port, |port| u16::from_le_bytes(*port));
                 let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-                Ok(Meeting {
+                Ok(Rendezvous {
                     endpoint: Endpoint { port, ..info.endpoint.clone() }.to_string(),
                     listener,
                     token: match token() {

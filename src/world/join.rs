@@ -7,7 +7,7 @@ use anyhow::Context;
 use brigade_comm::{AuthToken, Join, Timeouts, World};
 use brigade_launch::RankInfo;
 
-use crate::settings::{CommSettings, Encryption, Transport};
+use crate::settings::CommSettings;
 
 /// Overrides, for tests and clusters with unusual networking, which ranks share a host.
 const HOST_ID: &str = "BRIGADE_HOST_ID";
@@ -21,7 +21,7 @@ pub(crate) fn timeouts(comm: &CommSettings) -> Timeouts {
 }
 
 /// How the ranks of a world find each other.
-pub(crate) struct Meeting {
+pub(crate) struct Rendezvous {
     /// `host:port`, where rank 0 listens.
     pub endpoint: String,
     /// Rank 0's socket, if it listens already.
@@ -30,8 +30,8 @@ pub(crate) struct Meeting {
 }
 
 /// Joins the world that the launcher or the cluster described.
-pub(crate) fn join(info: &RankInfo, meeting: Meeting, comm: &CommSettings) -> anyhow::Result<World> {
-    let Meeting { endpoint, listener, token } = meeting;
+pub(crate) fn join(info: &RankInfo, rendezvous: Rendezvous, comm: &CommSettings) -> anyhow::Result<World> {
+    let Rendezvous { endpoint, listener, token } = rendezvous;
     let world = brigade_comm::join(Join {
         rank: info.rank,
         world_size: info.world_size,
@@ -51,15 +51,8 @@ pub(crate) fn outer_join(comm: &CommSettings, token: AuthToken, init: Duration) 
 /// Joining as the settings say, still without a rank.
 fn as_set(comm: &CommSettings, token: AuthToken) -> Join {
     Join {
-        transport: match comm.transport {
-            Transport::Auto => brigade_comm::Transport::Auto,
-            Transport::SharedMemory => brigade_comm::Transport::SharedMemory,
-            Transport::Tcp => brigade_comm::Transport::Tcp,
-        },
-        encryption: match comm.encryption {
-            Encryption::BetweenHosts => brigade_comm::Encryption::BetweenHosts,
-            Encryption::Off => brigade_comm::Encryption::Off,
-        },
+        transport: comm.transport,
+        encryption: comm.encryption,
         algorithm: comm.collectives.algorithm(),
         timeouts: timeouts(comm),
         host: std::env::var(HOST_ID).ok(),

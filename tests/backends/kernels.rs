@@ -1,8 +1,8 @@
 //! Operations that have kernels on a backend, near the CPU's: products of odd shapes, as transposed and as padded as they come, and what is fused with them.
 
 use brigade::kernels::{
-    Activation, CrossEntropyConfig, Mask, Weight, attention, attention_packed, feed_forward, is_fused,
-    layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual, square_sums,
+    ActivationFunction, CrossEntropyConfig, Mask, Weight, attention, attention_packed, feed_forward,
+    is_fused, layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual, square_sums,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -74,7 +74,7 @@ fn products() {
                 assert!(is_fused(&x), "there are no kernels on this device");
                 let y = linear(x.clone(), w.clone(), bias());
                 let y = linear_residual(x.clone(), Weight::Transposed(v.clone()), bias(), y);
-                let y = y + linear_activation(x.clone(), w.clone(), bias(), Activation::GeluTanh);
+                let y = y + linear_activation(x.clone(), w.clone(), bias(), ActivationFunction::GeluTanh);
                 outcome(y, [("x", x), ("w", w), ("v", v), ("b", b)])
             });
             near(
@@ -88,7 +88,7 @@ fn products() {
                         [(outputs, 4), (inputs, 5)].map(|(n, salt)| values([1, n], salt, device, dtype));
                     let up = (w.clone(), Some(b.clone().reshape([outputs])));
                     let down = (Weight::Transposed(v.clone()), Some(c.clone().reshape([inputs])));
-                    let y = feed_forward(x.clone(), up, Activation::GeluTanh, down, Some(x.clone()));
+                    let y = feed_forward(x.clone(), up, ActivationFunction::GeluTanh, down, Some(x.clone()));
                     outcome(y, [("x", x), ("w", w), ("v", v), ("b", b), ("c", c)])
                 },
             );

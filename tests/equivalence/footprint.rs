@@ -14,9 +14,9 @@ use burn::nn::LinearConfig;
 use burn::tensor::Tensor;
 
 use crate::layers::{Layer, adamw, squared_error};
-use crate::local_updates;
 use crate::mesh::{on_mesh, on_threads};
 use crate::row::{MIXED, Row};
+use crate::strategies::local_updates;
 
 /// Live bytes and their peak by kind, and calls and bytes by operation; nothing for an operation that was not used.
 type Counts = BTreeMap<&'static str, (u64, u64)>;

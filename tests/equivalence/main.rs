@@ -3,38 +3,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod async_server;
 mod axes;
 mod backward_halves;
-mod burn_layers;
+mod blocks;
 mod case;
-mod classifiers;
-mod coded_gathers;
-mod compressed;
-mod context;
-mod decoders;
-mod dropout;
-mod elastic_workers;
-mod encoders;
 mod footprint;
-mod frozen;
 mod in_flight;
-mod keep_in_f32;
 mod layers;
-mod load;
-mod local_updates;
 mod mesh;
-mod model_shapes;
+mod models;
 #[cfg(feature = "mpi")]
 mod mpi;
-mod predict;
+mod parameters;
 mod resume;
 mod row;
-#[cfg(feature = "text")]
-mod rows;
-mod running_state;
-mod strategy;
-mod sync_batch_norm;
+mod strategies;
 mod table;
 mod update;
 

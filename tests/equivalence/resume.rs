@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use brigade::checkpoints::{PARAMETERS, UnitMetadata, WriteItem};
 use brigade::core::{BoxError, Error, Groups, StateReader, Zero};
 
-use crate::frozen;
 use crate::mesh::{on_mesh, on_threads, same_bits};
+use crate::parameters::frozen;
 use crate::row::{Gpt, MIXED, Row};
 
 /// A state in memory, put together from the pieces of all ranks.

@@ -8,15 +8,13 @@ mod book;
 mod build_time;
 mod cargo;
 mod chaos;
-mod check_burn_train;
-mod check_hf;
-mod check_manifests;
 mod checks;
 mod dist;
 mod fuzz;
 mod image;
 mod mpi;
 mod network;
+mod peers;
 mod process_table;
 mod sanitize;
 mod slurm;
@@ -63,11 +61,11 @@ enum Command {
     /// Compare the program that was ported from burn-train with burn-train; builds Burn a second time.
     CheckBurnTrain,
     /// Let `transformers` make models, train them here, and let it load the results; needs `transformers`.
-    CheckHf(check_hf::Args),
+    CheckHf(peers::hf::Args),
     /// Download a real encoder, compare it with `transformers`, and train it on several meshes.
-    CheckMinilm(check_hf::MiniLmArgs),
+    CheckMinilm(peers::hf::MiniLmArgs),
     /// Check the manifests of `brigade submit` against the CustomResourceDefinitions of clusters.
-    CheckManifests(check_manifests::Args),
+    CheckManifests(peers::manifests::Args),
     /// Kill training at random instants, hundreds of times, and check that nothing is ever lost.
     Chaos(chaos::Args),
     /// Feed damaged input to every parser of bytes from outside, and report what breaks.
@@ -97,10 +95,10 @@ fn main() -> ExitCode {
         Command::Book(args) => book::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BuildTime => build_time::run(),
-        Command::CheckBurnTrain => check_burn_train::run(),
-        Command::CheckHf(args) => check_hf::run(&args),
-        Command::CheckMinilm(args) => check_hf::run_minilm(&args),
-        Command::CheckManifests(args) => check_manifests::run(&args),
+        Command::CheckBurnTrain => peers::burn_train::run(),
+        Command::CheckHf(args) => peers::hf::run(&args),
+        Command::CheckMinilm(args) => peers::hf::run_minilm(&args),
+        Command::CheckManifests(args) => peers::manifests::run(&args),
         Command::Chaos(args) => chaos::run(&args),
         Command::Fuzz { args } => fuzz::run(&args),
         Command::Network(args) => network::run(&args),

@@ -11,11 +11,11 @@ use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use crate::adapters::Origin;
 use crate::data::DataSection;
-use crate::model_folder::model_folder;
+use crate::model_files::adapters::Origin;
+use crate::model_files::model_folder::model_folder;
+use crate::model_files::weights::Weights;
 use crate::tasks::{TaskModel, TaskName, TaskSection};
-use crate::weights::Weights;
 
 /// The tokenizer of a model or a run, in its folder.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";

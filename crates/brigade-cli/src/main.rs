@@ -7,22 +7,16 @@
 //! - Mistakes are found before a rank starts, as far as possible. Exit codes: 0 done, 1 failed, 2 wrong usage, 75 preempted with
 //!   a checkpoint saved, 130 interrupted.
 
-mod adapters;
-mod chats;
-mod columns;
 mod commands;
 mod config;
-mod corpus;
 mod data;
 mod generation;
-mod model_folder;
+mod model_files;
 mod output;
 mod ranks;
 #[cfg(test)]
 mod reference;
 mod tasks;
-mod vocabulary;
-mod weights;
 
 use std::process::ExitCode;
 
@@ -31,9 +25,9 @@ use brigade::log::LogFormat;
 use brigade::{UsageError, exit, format_error};
 use clap::{Parser, Subcommand};
 
+use commands::runs::{report, scaling, status, watch};
 use commands::{
-    checkpoint, coordinate, doctor, evaluate, export, generate, inspect, launch, plan, report, runs, scaling,
-    status, submit, train, watch,
+    checkpoint, coordinate, doctor, evaluate, export, generate, inspect, launch, plan, runs, submit, train,
 };
 
 /// Measures memory exactly, also for small models that stand in for large ones.

@@ -7,7 +7,7 @@ use anyhow::Context;
 use brigade::launcher::{Detected, LaunchArgs, Source, detect};
 use brigade::{
     Backend, CollectivesBackend, Program, Role, Session, Settings, StandardFlags, Transport, exit,
-    most_ranks_per_node, parse_whole_number,
+    most_ranks_per_node, parse_transport, parse_whole_number,
 };
 use clap::Args;
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ pub struct RankFlags {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub pp: Option<usize>,
     /// What carries bytes between ranks.
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = parse_transport())]
     transport: Option<Transport>,
     /// Last, as its heading would be that of all flags after it.
     #[command(flatten)]

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::link::event_fd::EventFd;
+use crate::link::shared::event_fd::EventFd;
 use crate::sync::{lock, wait_until};
 
 /// How long to wait for the control plane to say why a link broke.

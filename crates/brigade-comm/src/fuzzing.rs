@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use crate::flight::Recorder;
 use crate::link::endpoint::Link;
-use crate::link::event_fd::EventFd;
-use crate::link::segment::Segment;
+use crate::link::shared::event_fd::EventFd;
+use crate::link::shared::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
 use crate::op::call::{Call, OpType};
 use crate::op::dtype::DType;

@@ -23,7 +23,7 @@
 //! - **Every wait has a deadline, and nothing is taken on trust**: every operation starts with a header from every
 //!   member that sends to this rank (protocol version, group, sequence, operation, type, size). A difference is an error on
 //!   all ranks.
-//! - **A byte crosses the network once per host.** Ranks learn at the rendezvous which [host and NUMA node](Place) each of them
+//! - **A byte crosses the network once per host.** Ranks learn at the rendezvous which [host and NUMA node](Locality) each of them
 //!   is on. If every host has the same power of two of consecutive ranks, collectives run inside hosts first and last, and
 //!   between hosts in between ([`Algorithm`]); the bits are the same. [`Stats::between_hosts`] counts what crosses.
 //! - **A pair of ranks connects when it first communicates.** In groups of more than 32 ranks, a collective runs along the
@@ -67,10 +67,10 @@ mod group;
 mod join;
 mod limits;
 mod link;
+mod locality;
 mod memory;
 mod op;
 mod open_files;
-mod place;
 mod process_group;
 mod progress;
 mod sync;
@@ -84,6 +84,7 @@ pub use group::handle::Group;
 pub use group::threads::threads;
 pub use join::{AuthToken, Calls, Channel, ChannelError, Join, World, host_identity, join};
 pub use limits::{MAX_FRAME_BYTES, MAX_WORLD_SIZE, allowed_world_size};
+pub use locality::Locality;
 pub use memory::{MemoryGroup, in_memory};
 pub use op::buffer::HostBuffer;
 pub use op::call::{Call, OpType};
@@ -91,7 +92,6 @@ pub use op::dtype::{DType, Element, ReduceOp};
 pub use op::header::PROTOCOL_VERSION;
 pub use op::stats::{Count, Stats};
 pub use open_files::{RAISE_OPEN_FILES, open_files_of_a_rank, raise_open_files, ranks_within_open_files};
-pub use place::Place;
 pub use process_group::{Driver, OpArgs, OpBuffer, ProcessGroup, Work};
 pub use timeouts::Timeouts;
 pub use transport::{Encryption, Transport};

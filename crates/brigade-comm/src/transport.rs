@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What carries the bytes between two ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Transport {
     /// Shared memory where two ranks have the same host identity, TCP elsewhere.
     #[default]
@@ -16,6 +17,7 @@ pub enum Transport {
 
 /// Whether others on the network can read or change what ranks send each other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Encryption {
     /// What leaves a host is encrypted and authenticated.
     #[default]

@@ -13,7 +13,7 @@ pub use heap_meter::GlibcHeap;
 
 use brigade_comm::ProcessGroup;
 use brigade_core::{Groups, HeapMeter, Mesh};
-use brigade_host::Placement;
+use brigade_host::MemorySpace;
 use burn::tensor::Device;
 
 /// The device of every rank.
@@ -32,5 +32,5 @@ pub fn heap_meter() -> Option<Box<dyn HeapMeter>> {
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
 pub fn groups<G: ProcessGroup + Clone + 'static>(world: &G, mesh: Mesh) -> brigade_comm::Result<Groups> {
-    brigade_host::groups(world, mesh, Placement::Host)
+    brigade_host::groups(world, mesh, MemorySpace::Host)
 }

@@ -11,8 +11,8 @@ use brigade_core::{
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::copies::{Copier, DeviceCopies, HostTensor};
+use crate::memory_space::MemorySpace;
 use crate::message;
-use crate::placement::Placement;
 use crate::resident_buffer::ResidentBuffer;
 
 /// The longest message between stages that a rank takes, in bytes.
@@ -29,7 +29,7 @@ pub struct HostCollectives {
 
 impl HostCollectives {
     /// Collectives of a group of any engine, for tensors in the given place.
-    pub fn new(group: impl ProcessGroup + 'static, placement: Placement) -> Self {
+    pub fn new(group: impl ProcessGroup + 'static, placement: MemorySpace) -> Self {
         let copier = Arc::new(Copier::new(placement));
         Self {
             group: Arc::new(group),
@@ -129,7 +129,7 @@ impl Collectives for HostCollectives {
         dtype: FloatDType,
         device: &Device,
     ) -> Option<Box<dyn ReshardedBuffer>> {
-        let Placement::Host = self.copier.placement else { return None };
+        let MemorySpace::Host = self.copier.placement else { return None };
         let buffer = ResidentBuffer::new(self.group.clone(), self.copier.clone(), shard, dtype, device)?;
         Some(Box::new(buffer))
     }

@@ -8,8 +8,8 @@ use brigade_core::{Error, Part, Result};
 use burn::tensor::{Bytes, DType as TensorDType, Device, Tensor, TensorData};
 use cubecl_environment::bytes::Reader;
 
+use crate::memory_space::MemorySpace;
 use crate::message::Description;
-use crate::placement::Placement;
 
 /// Copies between a device and the host: their number, and their bytes. Where tensors already are in host memory, the tensors
 /// that were handed over.
@@ -24,13 +24,13 @@ pub struct DeviceCopies {
 /// Copies tensors, and counts the copies.
 #[derive(Debug)]
 pub(crate) struct Copier {
-    pub(crate) placement: Placement,
+    pub(crate) placement: MemorySpace,
     to_host: CopyCounter,
     to_device: CopyCounter,
 }
 
 impl Copier {
-    pub(crate) fn new(placement: Placement) -> Self {
+    pub(crate) fn new(placement: MemorySpace) -> Self {
         Self { placement, to_host: CopyCounter::default(), to_device: CopyCounter::default() }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use brigade_comm::ProcessGroup;
 use brigade_core::{Collectives, Groups, Mesh};
 
-use crate::{HostCollectives, Placement};
+use crate::{HostCollectives, MemorySpace};
 
 /// This rank's collectives along all axes of a mesh over the ranks of `world`, which all call it together, for tensors
 /// that are where `placement` says. Any engine will do. A process that is alone, and only describes a larger mesh, has none.
@@ -15,7 +15,7 @@ use crate::{HostCollectives, Placement};
 pub fn groups<G: ProcessGroup + Clone + 'static>(
     world: &G,
     mesh: Mesh,
-    placement: Placement,
+    placement: MemorySpace,
 ) -> brigade_comm::Result<Groups> {
     let world: Arc<dyn ProcessGroup> = Arc::new(world.clone());
     let all: Arc<dyn Collectives> = Arc::new(HostCollectives::new(world.clone(), placement));

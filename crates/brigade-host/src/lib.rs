@@ -2,7 +2,7 @@
 //!
 //! - A tensor is copied from its device to the host, a process group of [`brigade_comm`] communicates the bytes, and the
 //!   result is copied back: one copy each way, and back only the part that the rank keeps ([`DeviceCopies`]). If tensors
-//!   already *are* in host memory ([`Placement::Host`]), a whole tensor with a single owner is moved in and out without a
+//!   already *are* in host memory ([`MemorySpace::Host`]), a whole tensor with a single owner is moved in and out without a
 //!   copy.
 //! - Sums are taken per element, pairwise in rank order: equal addends give equal bits on every device.
 //! - Every operation has its group's deadline, and fails when the group fails.
@@ -10,12 +10,12 @@
 mod collectives;
 mod copies;
 mod groups;
+mod memory_space;
 pub mod message;
 mod pages;
-mod placement;
 mod resident_buffer;
 
 pub use collectives::HostCollectives;
 pub use copies::DeviceCopies;
 pub use groups::{SubgroupArgs, groups, subgroup};
-pub use placement::Placement;
+pub use memory_space::MemorySpace;

@@ -159,7 +159,7 @@ fn read(bytes: &[u8]) -> Option<(Vec<Option<Description>>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Placement;
+    use crate::MemorySpace;
     use burn::tensor::{Tensor, TensorData};
     use proptest::prelude::*;
 
@@ -172,10 +172,10 @@ mod tests {
     }
 
     fn encode(message: Message) -> Result<Vec<u8>> {
-        super::encode(message, &Copier::new(Placement::Host))
+        super::encode(message, &Copier::new(MemorySpace::Host))
     }
 
-    fn decode(bytes: Vec<u8>, placement: Placement) -> Result<Message> {
+    fn decode(bytes: Vec<u8>, placement: MemorySpace) -> Result<Message> {
         super::decode(bytes, &Device::flex(), &Copier::new(placement))
     }
 
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_message_comes_back_bit_by_bit() {
         let messages = [sample(), vec![], vec![None], sample()[..1].to_vec()];
-        let placements = [Placement::Host, Placement::DEVICE];
+        let placements = [MemorySpace::Host, MemorySpace::DEVICE];
         for (message, placement) in messages.iter().flat_map(|message| placements.map(|to| (message, to))) {
             let back = decode(encode(message.clone()).unwrap(), placement).unwrap();
             let (back, message) = (shown(&back), shown(message));
@@ -226,12 +226,12 @@ mod tests {
             cut in 1usize..100, place in any::<prop::sample::Index>(), value in any::<u8>(),
         ) {
             let whole = encode(sample()).unwrap();
-            prop_assert!(decode(whole[cut.min(whole.len())..].to_vec(), Placement::Host).is_err());
+            prop_assert!(decode(whole[cut.min(whole.len())..].to_vec(), MemorySpace::Host).is_err());
             let mut changed = whole;
             let place = place.index(changed.len());
             changed[place] = value;
             // What is not refused is what stands there: no value, shape or type but those of the changed byte's own.
-            if let Ok(message) = decode(changed.clone(), Placement::Host) {
+            if let Ok(message) = decode(changed.clone(), MemorySpace::Host) {
                 prop_assert_eq!(encode(message).unwrap(), changed);
             }
         }
@@ -239,7 +239,7 @@ mod tests {
         #[test]
         fn any_bytes_end_in_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             drop(described(&bytes));
-            drop(decode(bytes, Placement::Host));
+            drop(decode(bytes, MemorySpace::Host));
         }
     }
 }

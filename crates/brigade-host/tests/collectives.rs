@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use brigade_comm::ProcessGroup;
 use brigade_conformance::{Check, Suite, on_ranks, on_ranks_in_memory};
 use brigade_core::{Collectives, DP, Mesh, PP};
-use brigade_host::{HostCollectives, Placement, groups};
+use brigade_host::{HostCollectives, MemorySpace, groups};
 use burn::tensor::{Device, FloatDType, Tensor};
 
 /// The suite on an engine of which this starts the ranks: on three in host memory, on four as on devices with memory of their
@@ -17,15 +17,15 @@ macro_rules! on_engine {
         mod $engine {
             use super::*;
 
-            fn check_on(ranks: usize, placement: Placement, check: Check) {
+            fn check_on(ranks: usize, placement: MemorySpace, check: Check) {
                 $on_ranks(ranks, |group| {
                     check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement));
                 });
             }
 
-            on_engine! { @ranks in_host_memory: 3, Placement::Host }
-            on_engine! { @ranks on_a_device: 4, Placement::DEVICE }
-            on_engine! { @ranks alone: 1, Placement::Host }
+            on_engine! { @ranks in_host_memory: 3, MemorySpace::Host }
+            on_engine! { @ranks on_a_device: 4, MemorySpace::DEVICE }
+            on_engine! { @ranks alone: 1, MemorySpace::Host }
         }
     };
     (@ranks $name:ident: $ranks:literal, $placement:expr) => {
@@ -56,7 +56,7 @@ fn given(rank: usize, dtype: FloatDType) -> Tensor<1> {
 
 /// The bits of an all-reduce and a reduce-scatter on each rank.
 fn bits(group: impl ProcessGroup + 'static) -> Vec<Vec<u8>> {
-    let ranks = HostCollectives::new(group, Placement::Host);
+    let ranks = HostCollectives::new(group, MemorySpace::Host);
     let (rank, size) = (ranks.rank(), ranks.size());
     let sums = [FloatDType::F32, FloatDType::BF16].map(|dtype| {
         let all = ranks.all_reduce(given(rank, dtype)).wait().unwrap();
@@ -90,7 +90,7 @@ fn engines_give_equal_bits() {
 fn any_engine_has_the_groups_of_a_mesh() {
     on_ranks_in_memory(4, |world| {
         let rank = world.rank();
-        let groups = groups(&world, Mesh::new(4, [(PP, 2), (DP, 2)]).unwrap(), Placement::Host).unwrap();
+        let groups = groups(&world, Mesh::new(4, [(PP, 2), (DP, 2)]).unwrap(), MemorySpace::Host).unwrap();
         let members = |group: &dyn Collectives| {
             let found = group.all_gather_scalars(vec![rank as f64]).wait().unwrap();
             found.into_iter().map(|values| values[0] as usize).collect::<Vec<_>>()

@@ -9,7 +9,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use brigade_conformance::on_ranks;
 use brigade_core::{Collectives, Part};
-use brigade_host::{DeviceCopies, HostCollectives, Placement};
+use brigade_host::{DeviceCopies, HostCollectives, MemorySpace};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use cubecl_environment::bytes::{
     AccessError, AccessPolicy, AllocationController, AllocationProperty, Reader, Writer,
@@ -56,7 +56,7 @@ fn pinned(bytes: usize) -> Bytes {
 }
 
 /// A device that is read into pinned memory, and that provides buffers of it on request.
-const DEVICE: Placement = Placement::Device {
+const DEVICE: MemorySpace = MemorySpace::Device {
     buffer: |_, bytes| {
         ASKED.set(ASKED.get() + bytes);
         pinned(bytes)
@@ -128,7 +128,7 @@ const OPERATIONS: [(&str, Run, usize, usize); 5] = [
 
 #[test]
 fn values_are_copied_once_each_way() {
-    for placement in [Placement::Host, DEVICE] {
+    for placement in [MemorySpace::Host, DEVICE] {
         on_ranks(RANKS, |group| {
             let collectives = HostCollectives::new(group, placement);
             for (name, run, given, gets) in OPERATIONS {
@@ -181,7 +181,7 @@ fn results_go_up_from_pinned_memory() {
 #[test]
 fn host_memory_is_moved_in_and_out() {
     on_ranks(RANKS, |group| {
-        let collectives = HostCollectives::new(group, Placement::Host);
+        let collectives = HostCollectives::new(group, MemorySpace::Host);
         for (name, run, given, _) in [OPERATIONS[0], OPERATIONS[3]] {
             let (address, result) = seen(&collectives, given, run).addresses;
             assert_eq!(address, result, "{name} copied");
@@ -191,7 +191,7 @@ fn host_memory_is_moved_in_and_out() {
         assert_eq!(share.property, AllocationProperty::Native);
     });
     on_ranks(1, |group| {
-        let collectives = HostCollectives::new(group, Placement::Host);
+        let collectives = HostCollectives::new(group, MemorySpace::Host);
         let (address, result) = seen(&collectives, SHARE, REDUCE_SCATTER).addresses;
         assert_eq!(address, result, "the share of a rank that is alone is all");
     });

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use brigade_kernels::{
-    Activation, CrossEntropyConfig, Mask, attention_packed, layer_norm, linear, linear_activation,
+    ActivationFunction, CrossEntropyConfig, Mask, attention_packed, layer_norm, linear, linear_activation,
     linear_cross_entropy, rms_norm, set_fused,
 };
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
@@ -72,7 +72,7 @@ fn products(c: &mut Criterion) {
     let mut group = c.benchmark_group("linear_gelu");
     group.throughput(Throughput::Elements((6 * ROWS * WIDTH * HIDDEN) as u64));
     both(&mut group, inputs(), |[x, w, b]| {
-        linear_activation(x, w, Some(b.reshape([HIDDEN])), Activation::Gelu)
+        linear_activation(x, w, Some(b.reshape([HIDDEN])), ActivationFunction::Gelu)
     });
     group.finish();
 

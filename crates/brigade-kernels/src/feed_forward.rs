@@ -4,7 +4,7 @@ use burn::tensor::Tensor;
 use burn_autodiff::NodeId;
 use burn_flex::FlexTensor;
 
-use crate::activation::Activation;
+use crate::activation::ActivationFunction;
 use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, forward_strides, rows, values};
 use crate::linear::{Linear, Weight, adds_bias_after, linear, linear_activation, linear_residual};
 
@@ -18,7 +18,7 @@ use crate::linear::{Linear, Weight, adds_bias_after, linear, linear_activation, 
 pub fn feed_forward<const D: usize>(
     x: Tensor<D>,
     (up, up_bias): (impl Into<Weight>, Option<Tensor<1>>),
-    activation: Activation,
+    activation: ActivationFunction,
     (down, down_bias): (impl Into<Weight>, Option<Tensor<1>>),
     residual: Option<Tensor<D>>,
 ) -> Tensor<D> {
@@ -62,7 +62,7 @@ pub fn feed_forward<const D: usize>(
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FeedForward {
     pub up: Linear,
-    pub activation: Activation,
+    pub activation: ActivationFunction,
     pub down: Linear,
 }
 

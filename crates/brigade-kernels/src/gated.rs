@@ -3,14 +3,14 @@
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-use crate::activation::{self, Activation};
+use crate::activation::{self, ActivationFunction};
 use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 
 /// `activation(gate) · up`: SwiGLU with SiLU, GeGLU with GELU (Shazeer, "GLU Variants Improve Transformer", 2020).
 ///
 /// # Panics
 /// If the shapes differ.
-pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activation) -> Tensor<D> {
+pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: ActivationFunction) -> Tensor<D> {
     assert!(gate.dims() == up.dims(), "a gate of {:?} for {:?}", gate.dims(), up.dims());
     let tensors = [gate.clone().into_dispatch(), up.clone().into_dispatch()];
     let fused = apply(Gated(activation), tensors.each_ref());
@@ -23,7 +23,7 @@ pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activat
 }
 
 #[derive(Debug)]
-pub(crate) struct Gated(pub Activation);
+pub(crate) struct Gated(pub ActivationFunction);
 
 impl FusedOperation<2> for Gated {
     type Saved = [FlexTensor; 2];

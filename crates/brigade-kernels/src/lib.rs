@@ -13,43 +13,40 @@
 
 mod activation;
 mod attention;
+mod autodiff;
 mod cross_entropy;
 #[cfg(feature = "cube")]
 mod cube;
-mod deferred;
 mod embedding;
 mod feed_forward;
-mod function;
 mod fused;
 mod gated;
-mod graph;
 mod host;
-mod injected;
 mod linear;
 mod norm;
 mod optimizer;
 mod rotary;
 mod switch;
 
-pub use activation::{Activation, activate};
+pub use activation::{ActivationFunction, activate};
 pub use attention::{
     AttentionDropout, Mask, attention, attention_packed, attention_through, attention_with_dropout,
     soft_capped,
 };
+pub use autodiff::deferred::{DeferredGradient, DeferredGradients, deferring};
+pub use autodiff::function::{Function, apply_function};
+pub use autodiff::injected::with_gradient;
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 #[cfg(feature = "cube")]
 pub use cube::{Epilogue, MatrixProducts, Product, trust_software, use_products};
-pub use deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use embedding::embedding;
 pub use feed_forward::feed_forward;
-pub use function::{Function, apply_function};
 pub use fused::{is_fused, is_fused_on_cpu};
 pub use gated::gated;
-pub use injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{
-    AdamW, AdamWConfig, Lion, LionConfig, Run, ScaledStep, Sgd, SgdConfig, SgdState, square_sums,
+    AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, StepRun, square_sums,
 };
 pub use rotary::rotary;
 pub use switch::set_fused;

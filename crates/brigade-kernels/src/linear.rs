@@ -6,7 +6,7 @@ use burn_flex::FlexTensor;
 
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
-use crate::activation::{self, Activation};
+use crate::activation::{self, ActivationFunction};
 use crate::host::{
     Buffer, FusedOperation, Number, WeightProduct, apply, contiguous, forward_strides, leave, matrix, rows,
     values,
@@ -45,7 +45,7 @@ pub fn linear_activation<const D: usize>(
     x: Tensor<D>,
     weight: impl Into<Weight>,
     bias: Option<Tensor<1>>,
-    activation: Activation,
+    activation: ActivationFunction,
 ) -> Tensor<D> {
     Linear { activation: Some(activation), ..Linear::default() }.call(x, weight.into(), bias, None)
 }
@@ -73,7 +73,7 @@ pub(crate) fn adds_bias_after<T: Number>() -> bool {
 pub(crate) struct Linear {
     /// Whether the weight is `[outputs, inputs]`.
     pub transposed: bool,
-    pub activation: Option<Activation>,
+    pub activation: Option<ActivationFunction>,
     pub bias: bool,
     pub residual: bool,
 }

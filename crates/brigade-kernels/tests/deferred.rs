@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use brigade_kernels::{
-    Activation, DeferredGradient, DeferredGradients, deferring, linear, linear_activation, linear_residual,
-    set_fused,
+    ActivationFunction, DeferredGradient, DeferredGradients, deferring, linear, linear_activation,
+    linear_residual, set_fused,
 };
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -68,7 +68,9 @@ fn check<const N: usize>(
 fn of_linear_layers() {
     check(|x, [a, b]| linear(linear(x, a, None), b, None), [true, true]);
     check(
-        |x, [a, b]| linear_activation(linear_residual(x.clone(), a, None, x), b, None, Activation::Gelu),
+        |x, [a, b]| {
+            linear_activation(linear_residual(x.clone(), a, None, x), b, None, ActivationFunction::Gelu)
+        },
         [true, true],
     );
 }

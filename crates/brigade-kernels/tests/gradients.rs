@@ -5,7 +5,7 @@
 mod common;
 
 use brigade_kernels::{
-    Activation, AttentionDropout, CrossEntropyConfig, Mask, Weight, attention, attention_packed,
+    ActivationFunction, AttentionDropout, CrossEntropyConfig, Mask, Weight, attention, attention_packed,
     attention_with_dropout, deferring, embedding, feed_forward, gated, layer_norm, linear, linear_activation,
     linear_cross_entropy, linear_residual, rms_norm, rotary,
 };
@@ -69,7 +69,12 @@ fn linear_layers_with_a_residual() {
 
 #[test]
 fn linear_layers_with_an_activation() {
-    for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Silu, Activation::Relu] {
+    for activation in [
+        ActivationFunction::Gelu,
+        ActivationFunction::GeluTanh,
+        ActivationFunction::Silu,
+        ActivationFunction::Relu,
+    ] {
         for [rows, inputs, outputs] in SIZES {
             let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs]]);
             check(&case, |[x, w, b]| {
@@ -87,7 +92,12 @@ fn linear_layers_with_an_activation() {
 
 #[test]
 fn gated_linear_units() {
-    for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Silu, Activation::Relu] {
+    for activation in [
+        ActivationFunction::Gelu,
+        ActivationFunction::GeluTanh,
+        ActivationFunction::Silu,
+        ActivationFunction::Relu,
+    ] {
         for [rows, width, _] in SIZES {
             let case = Case::new([vec![rows, width], vec![rows, width]]);
             check(&case, |[gate, up]| {
@@ -268,9 +278,9 @@ fn feed_forward_has_the_bits_of_its_parts() {
         let case = Case::new([x.clone(), up, up_bias, down, down_bias, x]);
         let tensors = case.tensors(&Device::flex());
         for (dtype, activation) in [
-            (DType::F32, Activation::Gelu),
-            (DType::BF16, Activation::GeluTanh),
-            (DType::F32, Activation::Silu),
+            (DType::F32, ActivationFunction::Gelu),
+            (DType::BF16, ActivationFunction::GeluTanh),
+            (DType::F32, ActivationFunction::Silu),
         ] {
             let one = bits_of(&tensors, [rows, width, inner], dtype, |[x, up, down, residual], [a, b]| {
                 feed_forward(x, (up, a), activation, (down, b), Some(residual))
@@ -285,7 +295,7 @@ fn feed_forward_has_the_bits_of_its_parts() {
             feed_forward(
                 x.reshape([rows, width]),
                 (Weight::Transposed(up), None),
-                Activation::Gelu,
+                ActivationFunction::Gelu,
                 (down, None),
                 None,
             )
@@ -347,7 +357,7 @@ proptest! {
         let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs]]);
         check(&case, |[x, w, b]| {
             let (x, w) = (x.reshape([rows, inputs]), w.reshape([inputs, outputs]));
-            linear_activation(x, w, Some(b), Activation::Gelu)
+            linear_activation(x, w, Some(b), ActivationFunction::Gelu)
         });
     }
 }

@@ -5,7 +5,9 @@
 #[path = "common/devices.rs"]
 mod devices;
 
-use brigade_kernels::{AdamW, AdamWConfig, LionConfig, Run, ScaledStep, SgdConfig, set_fused, square_sums};
+use brigade_kernels::{
+    AdamW, AdamWConfig, LionConfig, ScaledStep, SgdConfig, StepRun, set_fused, square_sums,
+};
 use burn::optim::{
     self, Optimizer, RecordState, StateSink, decay::WeightDecayConfig, momentum::MomentumConfig,
 };
@@ -236,7 +238,7 @@ fn runs_in_one_pass_have_the_bits_of_each_alone() {
                 let gradient = values(100 + step);
                 let runs = ranges.iter().enumerate().map(|(index, range)| {
                     let (optimizer, learning_rate) = settings(index);
-                    Run { start: range.start, optimizer, learning_rate }
+                    StepRun { start: range.start, optimizer, learning_rate }
                 });
                 let runs: Vec<_> = runs.collect();
                 let of = [&together, &gradient];

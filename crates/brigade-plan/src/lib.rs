@@ -31,7 +31,8 @@ pub use footprint::{
     MemoryFootprint, OuterSteps, REDUCING, SavedActivations, Sent, StageFootprint, StepTraffic, UnitSize,
 };
 pub use schedule::{
-    Action, Pass, Pipeline, PipelineScheduleKind, Placement, ScheduleError, Span, Task, Timeline, formula,
+    Action, Pass, Pipeline, PipelineScheduleKind, Placement, ScheduleError, SimulatedSpan, SimulatedTimeline,
+    StageTask, formula,
 };
 pub use split::{SplitError, balanced, by_hand, by_shares, ranges, split};
 pub use stage::{Stage, StageSchedule};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::schedule::{Action, Pipeline, Placement, Task};
+use crate::schedule::{Action, Pipeline, Placement, StageTask};
 use crate::split::ranges;
 use crate::unshard::{BlockRun, ReshardPolicy, UnshardStep, unshard_plan};
 
@@ -89,10 +89,11 @@ impl StageSchedule {
         let mut runs = Vec::new();
         for action in &actions {
             match action {
-                Action::Forward(Task { chunk, .. }) => {
+                Action::Forward(StageTask { chunk, .. }) => {
                     runs.extend(stage.blocks(*chunk).map(|block| run(block, i32::from(trains))));
                 }
-                Action::Backward(Task { chunk, .. }) | Action::BackwardInput(Task { chunk, .. }) => {
+                Action::Backward(StageTask { chunk, .. })
+                | Action::BackwardInput(StageTask { chunk, .. }) => {
                     runs.extend(stage.blocks(*chunk).rev().map(|block| run(block, -1)));
                 }
                 _ => {}

@@ -3,11 +3,11 @@
 use Action::{Backward, BackwardInput, BackwardWeights, Forward, Receive, Reduce, Send};
 use brigade_plan::{
     Action, Pass, Pipeline, PipelineScheduleKind, Placement, ReshardPolicy, ScheduleError, Stage,
-    StageSchedule, Task,
+    StageSchedule, StageTask,
 };
 
-fn task(micro_batch: usize) -> Task {
-    Task { chunk: 0, micro_batch }
+fn task(micro_batch: usize) -> StageTask {
+    StageTask { chunk: 0, micro_batch }
 }
 
 fn send(pass: Pass, micro_batch: usize, to: usize) -> Action {
@@ -146,11 +146,11 @@ fn what_goes_to_the_wrong_place_is_found() {
         (0, "the activation for 0.0 does not come from 1".into())
     );
     assert_eq!(
-        also_first(0, Forward(Task { chunk: 1, micro_batch: 0 })).1,
+        also_first(0, Forward(StageTask { chunk: 1, micro_batch: 0 })).1,
         "there is no task 0.1 (micro-batch.chunk): 2 micro-batches, 1 chunks"
     );
     assert_eq!(
-        also_first(0, Backward(Task { chunk: 7, micro_batch: 0 })).1,
+        also_first(0, Backward(StageTask { chunk: 7, micro_batch: 0 })).1,
         "there is no task 0.7 (micro-batch.chunk): 2 micro-batches, 1 chunks"
     );
     let error = Pipeline::from_actions(Placement::Loop, 2, 1, 2, vec![Vec::new()]).unwrap_err();

@@ -49,7 +49,7 @@ pub use machine::{
 };
 pub use prometheus::{MetricsServer, metrics_address};
 pub use record::{
-    CheckpointRecord, Collective, DeviceMemory, MemoryRecord, OuterStepRecord, PLANNED_MEMORY_FILE,
+    CheckpointRecord, CollectiveRecord, DeviceMemory, MemoryRecord, OuterStepRecord, PLANNED_MEMORY_FILE,
     PlannedMemory, RankSeconds, RoundRecord, StepRecord, compute::Compute,
 };
 pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};

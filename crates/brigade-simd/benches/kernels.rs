@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use brigade_simd::activation::Activation;
+use brigade_simd::activation::ActivationFunction;
 use brigade_simd::cross_entropy::{Smoothing, cross_entropy, cross_entropy_backward};
 use brigade_simd::optimizer::{AdamW, Lion, Sgd, Step};
 use brigade_simd::{Element, add_rows, column_sums, math, norm};
@@ -56,7 +56,12 @@ fn activations<T: Element>(group: &mut Group, rows: usize) {
     let bias = vec![T::ZERO; WIDTH];
     let (mut out, mut other) = (x.clone(), x.clone());
     let mut sums = vec![0.0; WIDTH];
-    for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Silu, Activation::Relu] {
+    for activation in [
+        ActivationFunction::Gelu,
+        ActivationFunction::GeluTanh,
+        ActivationFunction::Silu,
+        ActivationFunction::Relu,
+    ] {
         measure::<T>(group, &format!("{activation:?} with a bias"), rows, 3, || {
             activation.forward(black_box(&mut x), Some(&bias), black_box(&mut out));
         });
@@ -65,10 +70,16 @@ fn activations<T: Element>(group: &mut Group, rows: usize) {
         });
     }
     measure::<T>(group, "SwiGLU", rows, 3, || {
-        Activation::Silu.gated(black_box(&x), black_box(&up), black_box(&mut out));
+        ActivationFunction::Silu.gated(black_box(&x), black_box(&up), black_box(&mut out));
     });
     measure::<T>(group, "SwiGLU backward", rows, 5, || {
-        Activation::Silu.gated_backward(black_box(&x), &up, &up, black_box(&mut out), black_box(&mut other));
+        ActivationFunction::Silu.gated_backward(
+            black_box(&x),
+            &up,
+            &up,
+            black_box(&mut out),
+            black_box(&mut other),
+        );
     });
     measure::<T>(group, "add rows", rows, 2, || add_rows(black_box(&x), &bias, black_box(&mut out)));
     measure::<T>(group, "column sums", rows, 1, || column_sums(black_box(&x), black_box(&mut sums)));

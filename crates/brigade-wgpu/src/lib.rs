@@ -17,12 +17,12 @@ pub use error::Error;
 
 use brigade_comm::ProcessGroup;
 use brigade_core::{Groups, Mesh};
-use brigade_host::Placement;
+use brigade_host::MemorySpace;
 
 /// This rank's groups along the axes of a mesh over all ranks of `world`, of any engine. All ranks call it together.
 ///
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
 pub fn groups<G: ProcessGroup + Clone + 'static>(world: &G, mesh: Mesh) -> brigade_comm::Result<Groups> {
-    brigade_host::groups(world, mesh, Placement::DEVICE)
+    brigade_host::groups(world, mesh, MemorySpace::DEVICE)
 }

@@ -9,7 +9,7 @@ use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, S
 use brigade_models::{WeightsFormat, WeightsMapping};
 
 use super::Trainer;
-use super::nonfinite::NonFiniteSteps;
+use super::step::nonfinite::NonFiniteSteps;
 use crate::checkpoint::{ModelReader, RunProgress, restore_step};
 use crate::dataset::Dataset;
 use crate::error::CheckpointUsageError;

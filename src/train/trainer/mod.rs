@@ -1,20 +1,13 @@
 //! A run under way on one rank.
 
 mod added;
-mod batch_counts;
 mod evaluate;
 mod finish;
 mod hooks;
-mod nonfinite;
-mod outer_step;
 mod prepare;
-mod profiled;
-mod read;
-mod round;
 mod saving;
-mod separate;
-mod shares;
 mod step;
+mod workers;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -28,7 +21,7 @@ use brigade_models::WeightsFormat;
 use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 
 use self::added::Added;
-use self::nonfinite::NonFiniteSteps;
+use self::step::nonfinite::NonFiniteSteps;
 use super::profile::Profile;
 use super::servers::{RemoteServers, ServedWorkers};
 use super::watch::{Best, BestCheckpoint, EarlyStopping};

@@ -9,7 +9,7 @@ use anyhow::bail;
 use brigade_core::{Activation, Engine, Model};
 
 use super::Trainer;
-use super::nonfinite::NonFiniteSteps;
+use super::step::nonfinite::NonFiniteSteps;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
 use crate::run::Session;

@@ -9,7 +9,7 @@ use brigade_report::timeline::Track;
 use brigade_report::{RunEvent, counted};
 
 use super::Trainer;
-use super::nonfinite::reason;
+use super::step::nonfinite::reason;
 use crate::checkpoint::{FIRST_MODEL, ModelSnapshot, RunProgress, SaveOutcome, restore};
 use crate::error::AgreedError;
 use crate::run::Session;

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use brigade_comm::host_identity;
-use brigade_launch::workers::{Answered, Base, Introduction, Meeting, Member, Request, Status};
+use brigade_launch::workers::{Answered, Base, JoinRequest, Member, Quorum, Request, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AgreedError, Interrupted};
 use crate::run::Session;
 use crate::world::all_gather_whole_text;
 
-pub(super) use self::replica::{Replica, exchange};
+pub(super) use self::replica::{Replica, transfer_state};
 use self::world::Listeners;
 pub(super) use self::world::OuterWorld;
 
@@ -32,9 +32,9 @@ pub(super) struct ElasticWorker {
     base: Base,
     /// The number of the last request.
     requests: u64,
-    /// The other contributors to the last meeting, and the world that this worker has with them.
+    /// The other participants of the last quorum, and the world that this worker has with them.
     world: OuterWorld,
-    /// Who took part in the last meeting.
+    /// Who took part in the last quorum.
     took_part: Vec<usize>,
 }
 
@@ -44,7 +44,7 @@ enum Decided {
     Nothing,
     Train,
     Join,
-    Meet(Meeting),
+    Quorum(Quorum),
     Failed(String),
     Interrupted,
 }
@@ -54,7 +54,7 @@ pub(super) enum Decision {
     /// To make inner steps.
     Train,
     /// To meet the others.
-    Meet(Meeting),
+    Quorum(Quorum),
 }
 
 impl ElasticWorker {
@@ -70,7 +70,7 @@ impl ElasticWorker {
         }
         let start = || {
             let facts: String = facts.iter().map(|(what, text)| format!("{what} = {text}\n")).collect();
-            let introduction = Introduction {
+            let join_request = JoinRequest {
                 version: brigade_launch::workers::VERSION,
                 worker: strategy.worker,
                 workers: strategy.workers,
@@ -82,7 +82,7 @@ impl ElasticWorker {
             let [wait, silence] =
                 [comm.init_timeout_seconds, comm.host_timeout_seconds].map(Duration::from_secs_f64);
             let token = session.token.clone();
-            anyhow::Ok(Member::start(strategy.coordinator.clone(), token, introduction, base, wait, silence)?)
+            anyhow::Ok(Member::start(strategy.coordinator.clone(), token, join_request, base, wait, silence)?)
         };
         let member = (session.rank() == 0).then(start).transpose()?;
         Ok(Some(Self { member, base, requests: 0, world: OuterWorld::Alone, took_part: Vec::new() }))
@@ -100,7 +100,7 @@ impl ElasticWorker {
         }
     }
 
-    /// Asks for a meeting after `step` steps. All ranks call it.
+    /// Asks for a quorum after `step` steps. All ranks call it.
     ///
     /// # Errors
     /// If the coordinator refuses this worker or cannot be reached, the run was interrupted, or a rank failed.
@@ -111,14 +111,14 @@ impl ElasticWorker {
             let address = member.address().context("the coordinator of the workers was never reached")?;
             listeners = Listeners::open(address)?;
             let [sums, transfer] = listeners.endpoints(address)?;
-            let world = self.world.meeting();
+            let world = self.world.quorum();
             let request = Request { number: self.requests, step, sums, transfer, world };
             member.set(self.base, Status::Waiting(request));
         }
         match self.decision(session, &format!("step {step}: waiting for the other workers"))? {
-            Decided::Meet(meeting) => {
-                self.set(Status::Meeting(meeting.id));
-                Ok((Decision::Meet(meeting), listeners))
+            Decided::Quorum(quorum) => {
+                self.set(Status::Quorum(quorum.id));
+                Ok((Decision::Quorum(quorum), listeners))
             }
             _ => {
                 self.set(Status::Training);
@@ -127,50 +127,50 @@ impl ElasticWorker {
         }
     }
 
-    /// The world of the contributors to a meeting, as far as there are several. All ranks call it.
+    /// The world of the participants of a quorum, as far as there are several. All ranks call it.
     ///
     /// # Errors
     /// On all ranks of this worker, if it cannot be formed; the others then ask again as well.
-    pub(super) fn meet(
+    pub(super) fn join_quorum(
         &mut self,
         session: &Session,
-        meeting: &Meeting,
+        quorum: &Quorum,
         listeners: &mut Listeners,
     ) -> anyhow::Result<&OuterWorld> {
-        if !(meeting.keeps_world && self.world.meeting() > 0) {
+        if !(quorum.keeps_world && self.world.quorum() > 0) {
             self.world = OuterWorld::Alone;
             let listener = listeners.sums.take();
-            self.world = OuterWorld::of(session, meeting.id, &meeting.contributors, &meeting.sums, listener)?;
+            self.world = OuterWorld::of(session, quorum.id, &quorum.participants, &quorum.sums, listener)?;
         }
         Ok(&self.world)
     }
 
-    /// Gives up the world of the contributors, of whom one was lost.
+    /// Gives up the world of the participants, of whom one was lost.
     pub(super) fn leave(&mut self) {
         self.world = OuterWorld::Alone;
     }
 
-    /// This worker has the parameters that a meeting resulted in. Gives a line on who took part, where they are others than before.
-    pub(super) fn has_met(&mut self, session: &Session, meeting: &Meeting) -> Option<String> {
-        self.base = meeting.base();
+    /// This worker has the parameters that a quorum resulted in. Gives a line on who took part, where they are others than before.
+    pub(super) fn has_made_outer_step(&mut self, session: &Session, quorum: &Quorum) -> Option<String> {
+        self.base = quorum.base();
         self.set(Status::Training);
         let workers = session.settings.strategy.workers;
-        let before = std::mem::replace(&mut self.took_part, meeting.contributors.clone());
+        let before = std::mem::replace(&mut self.took_part, quorum.participants.clone());
         let changed = before != self.took_part && !(before.is_empty() && self.took_part.len() == workers);
         let list = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         let missing: Vec<usize> = (0..workers).filter(|worker| !self.took_part.contains(worker)).collect();
         changed.then(|| match missing.is_empty() {
-            true => format!("step {}: all {workers} workers met", meeting.step),
+            true => format!("step {}: all {workers} workers met", quorum.step),
             false => format!(
                 "step {}: {} of {workers} workers met; missing: {}",
-                meeting.step,
+                quorum.step,
                 self.took_part.len(),
                 list(&missing)
             ),
         })
     }
 
-    /// The last step is made. Waits until the other contributors have all that this worker sends.
+    /// The last step is made. Waits until the other participants have all that this worker sends.
     pub(super) fn finish(mut self) {
         std::mem::replace(&mut self.world, OuterWorld::Alone).shut_down();
         self.set(Status::Done);
@@ -193,7 +193,7 @@ impl ElasticWorker {
                     Ok(None) => Decided::Nothing,
                     Ok(Some(Answered::Train)) => Decided::Train,
                     Ok(Some(Answered::Join)) => Decided::Join,
-                    Ok(Some(Answered::Meet(meeting))) => Decided::Meet(meeting),
+                    Ok(Some(Answered::Quorum(quorum))) => Decided::Quorum(quorum),
                     Err(error) => Decided::Failed(error.to_string()),
                 },
             };
@@ -228,10 +228,4 @@ pub(super) fn all_agree(session: &Session, is_well: bool) -> anyhow::Result<bool
 pub(super) fn incarnation() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) ^ u64::from(std::process::id()).rotate_left(32)
-}
-
-/// How long ranks may take to form a world: those who meet are all there, or lost.
-fn forming(session: &Session) -> Duration {
-    const MOST: Duration = Duration::from_secs(30);
-    Duration::from_secs_f64(session.settings.comm.init_timeout_seconds).min(MOST)
 }

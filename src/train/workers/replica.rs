@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use brigade_checkpoint::{UnitMetadata, WriteItem};
 use brigade_core::{BoxError, Collectives, StateReader};
-use brigade_launch::workers::Meeting;
+use brigade_launch::workers::Quorum;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
@@ -83,19 +83,19 @@ impl StateReader for Replica {
     }
 }
 
-/// Gives the state of the first contributor's ranks to those of the workers that join; returns it there. The ranks of the first contributor and
+/// Gives the state of the first participant's ranks to those of the workers that join; returns it there. The ranks of the first participant and
 /// of the workers that join call it together.
 ///
 /// # Errors
 /// If one of them was lost.
-pub(crate) fn exchange(
+pub(crate) fn transfer_state(
     session: &Session,
-    meeting: &Meeting,
+    quorum: &Quorum,
     listeners: &mut Listeners,
     own: Option<Replica>,
 ) -> anyhow::Result<Option<Replica>> {
-    let workers: Vec<usize> = meeting.contributors.iter().take(1).chain(&meeting.joiners).copied().collect();
-    let world = OuterWorld::of(session, meeting.id, &workers, &meeting.transfer, listeners.transfer.take())?;
+    let workers: Vec<usize> = quorum.participants.iter().take(1).chain(&quorum.recovering).copied().collect();
+    let world = OuterWorld::of(session, quorum.id, &workers, &quorum.transfer, listeners.transfer.take())?;
     let (group, device) = (world.workers(), session.device());
     let received = broadcast(&*group, &device, own.map(Replica::into_parts).transpose()?)?;
     world.shut_down();

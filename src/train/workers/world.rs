@@ -1,17 +1,17 @@
-//! Worlds of the ranks of several workers, for one meeting or for as long as the same workers meet.
+//! Worlds of the ranks of several workers, for one quorum or for as long as the same workers meet.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use brigade_comm::{Join, World};
 use brigade_core::{Collectives, DP, Mesh, SingleRankGroup, WORKERS};
 
-use super::forming;
 use crate::run::Session;
 use crate::world::outer_join;
 
-/// What rank 0 of a worker listens on while it asks for a meeting.
+/// What rank 0 of a worker listens on while it asks for a quorum.
 #[derive(Default)]
 pub(crate) struct Listeners {
     pub(super) sums: Option<TcpListener>,
@@ -40,8 +40,8 @@ pub(crate) enum OuterWorld {
     Alone,
     /// A world of all their ranks.
     Joined {
-        /// The meeting that it was formed for.
-        meeting: u64,
+        /// The quorum that it was formed for.
+        quorum: u64,
         world: World,
         workers: Arc<dyn Collectives>,
     },
@@ -54,7 +54,7 @@ impl OuterWorld {
     /// If it cannot be formed in time.
     pub(super) fn of(
         session: &Session,
-        meeting: u64,
+        quorum: u64,
         workers: &[usize],
         endpoint: &str,
         listener: Option<TcpListener>,
@@ -74,14 +74,14 @@ impl OuterWorld {
         let world = brigade_comm::join(join)?;
         let mesh = Mesh::new(workers.len() * ranks, [(WORKERS, workers.len()), (DP, ranks)])?;
         let workers = session.host_groups(world.group(), mesh)?.over(&[WORKERS]);
-        Ok(Self::Joined { meeting, world, workers })
+        Ok(Self::Joined { quorum, world, workers })
     }
 
-    /// The meeting that it was formed for; 0 without one.
-    pub(super) fn meeting(&self) -> u64 {
+    /// The quorum that it was formed for; 0 without one.
+    pub(super) fn quorum(&self) -> u64 {
         match self {
             Self::Alone => 0,
-            Self::Joined { meeting, .. } => *meeting,
+            Self::Joined { quorum, .. } => *quorum,
         }
     }
 
@@ -100,4 +100,10 @@ impl OuterWorld {
             drop(world.shutdown());
         }
     }
+}
+
+/// How long ranks may take to form a world: those who meet are all there, or lost.
+fn forming(session: &Session) -> Duration {
+    const MOST: Duration = Duration::from_secs(30);
+    Duration::from_secs_f64(session.settings.comm.init_timeout_seconds).min(MOST)
 }

@@ -1,6 +1,6 @@
 //! What a block and a schedule with backwards in two halves must hold to, and what a second half is given.
 
-use brigade::core::plan::{Action, Pipeline, PipelineScheduleKind, Placement, Task};
+use brigade::core::plan::{Action, Pipeline, PipelineScheduleKind, Placement, StageTask};
 use brigade::core::{
     Block, Chain, Engine, EngineSettings, Error, ForwardContext, Groups, OptimizerFactory,
     ParameterGradients, SplitForward,
@@ -37,7 +37,7 @@ fn a_schedule_that_does_not_fit_is_refused() {
 
 #[test]
 fn a_list_with_a_half_missing_or_too_early_is_refused() {
-    let task = Task { chunk: 0, micro_batch: 0 };
+    let task = StageTask { chunk: 0, micro_batch: 0 };
     let refused = |actions: Vec<Action>| {
         Pipeline::from_actions(Placement::Loop, 1, 1, 1, vec![actions]).unwrap_err().to_string()
     };

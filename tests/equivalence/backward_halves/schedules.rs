@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use brigade::core::plan::{Action, Pass, Pipeline, PipelineScheduleKind, Task};
+use brigade::core::plan::{Action, Pass, Pipeline, PipelineScheduleKind, StageTask};
 
 use Second::After;
 
@@ -23,7 +23,7 @@ pub fn in_halves(plain: &Pipeline, second: Second) -> Pipeline {
     let of_rank = |rank: usize| {
         let actions = plain.actions(rank);
         let (mut list, mut waiting) = (Vec::new(), VecDeque::new());
-        let release = |list: &mut Vec<Action>, waiting: &mut VecDeque<Task>, delay: usize| {
+        let release = |list: &mut Vec<Action>, waiting: &mut VecDeque<StageTask>, delay: usize| {
             while waiting.len() > delay
                 && let Some(task) = waiting.pop_front()
             {

@@ -3,6 +3,8 @@
 mod adapter;
 #[cfg(test)]
 mod documents;
+#[cfg(test)]
+mod layout;
 mod list;
 #[cfg(test)]
 mod promises;

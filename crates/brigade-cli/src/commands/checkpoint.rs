@@ -21,8 +21,8 @@ use brigade::{
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, CellAlignment, Row};
 
-use crate::columns::columns;
 use crate::commands::export::FormArgs;
+use crate::data::columns::columns;
 use crate::output::print;
 
 pub const EXAMPLES: &str = "\

@@ -9,7 +9,7 @@ use clap::Args;
 use comfy_table::Row;
 
 use super::network;
-use crate::columns::columns;
+use crate::data::columns::columns;
 use crate::output::print;
 use crate::ranks::RankFlags;
 

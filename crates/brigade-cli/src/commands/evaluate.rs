@@ -13,15 +13,15 @@ use brigade_hf::ConfigFile;
 use clap::Args;
 use serde_json::json;
 
-use crate::adapters::Origin;
-use crate::columns::columns;
 use crate::config::Config;
-use crate::corpus;
-use crate::model_folder::model_folder;
+use crate::data::columns::columns;
+use crate::data::corpus;
+use crate::model_files::adapters::Origin;
+use crate::model_files::model_folder::model_folder;
+use crate::model_files::weights::Weights;
 use crate::output::print;
 use crate::ranks::{RankFlags, RankProgram};
 use crate::tasks::{TaskModel, TaskName};
-use crate::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:

@@ -15,10 +15,10 @@ use brigade::{
 use brigade_hf::{Config, ConfigFile, Task};
 use clap::Args;
 
-use crate::adapters::{Origin, SavedAdapters};
 use crate::commands::train::COPIED;
 use crate::config::TOKENIZER_FILE;
-use crate::weights::Weights;
+use crate::model_files::adapters::{Origin, SavedAdapters};
+use crate::model_files::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:

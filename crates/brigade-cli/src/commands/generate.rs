@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::generation::{ChatSession, Continuation, Described, Generator, Given, Prompt, SamplingFlags};
-use crate::model_folder::model_folder;
+use crate::model_files::model_folder::model_folder;
 use crate::output::show;
 use crate::ranks::{RankFlags, RankProgram};
 

@@ -8,7 +8,7 @@ use brigade::report::HumanBytes;
 use brigade::{Session, Settings};
 use comfy_table::Row;
 
-use crate::columns::columns;
+use crate::data::columns::columns;
 use crate::output::print;
 use crate::ranks::{RankFlags, RankProgram};
 
@@ -42,7 +42,7 @@ pub fn run(flags: &RankFlags) -> anyhow::Result<ExitCode> {
 
 fn measure(session: &Session) -> anyhow::Result<()> {
     let group = session.group();
-    let several_hosts = (0..group.size()).any(|rank| group.place(rank).host > 0);
+    let several_hosts = (0..group.size()).any(|rank| group.locality(rank).host > 0);
     let algorithms = [Algorithm::Flat, Algorithm::Halving, Algorithm::Hierarchical];
     let algorithms = algorithms.into_iter().filter(|of| several_hosts || *of != Algorithm::Hierarchical);
     let groups = algorithms.map(|algorithm| Ok((algorithm, group.with_algorithm(algorithm)?)));
@@ -135,9 +135,9 @@ fn row(operation: OpType, bytes: usize, speeds: &[f64]) -> Row {
 /// The hosts with their ranks, and the NUMA nodes that ranks are bound to, where there are several.
 fn places(group: &Group) -> String {
     let mut hosts: Vec<Vec<String>> = Vec::new();
-    let has_nodes = (1..group.size()).any(|rank| group.place(rank).numa != group.place(0).numa);
+    let has_nodes = (1..group.size()).any(|rank| group.locality(rank).numa != group.locality(0).numa);
     for rank in 0..group.size() {
-        let place = group.place(rank);
+        let place = group.locality(rank);
         hosts.resize(hosts.len().max(place.host + 1), Vec::new());
         let numa =
             place.numa.filter(|_| has_nodes).map(|node| format!(" (NUMA node {node})")).unwrap_or_default();

@@ -11,9 +11,9 @@ use brigade_hf::chat::{Chat, ChatTemplate};
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 
 use super::{GenerationSettings, Given, Prompt, TextStream, TokenSampler};
-use crate::adapters::Origin;
 use crate::config::TOKENIZER_FILE;
-use crate::weights::Weights;
+use crate::model_files::adapters::Origin;
+use crate::model_files::weights::Weights;
 
 /// What is known of a model before its weights are read.
 pub struct Described {

@@ -17,7 +17,7 @@ use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chats::COLUMNS;
+use crate::data::chats::COLUMNS;
 use crate::data::{DataSection, sources};
 use labels::labels_in;
 use records::{LabelMap, LabelledTexts};

@@ -1,6 +1,6 @@
 //! Records with a text and a label.
 
-use brigade::data::{Example, Label, Place, Record, RecordEncoder, Result, Tokenizer};
+use brigade::data::{Example, Label, Record, RecordEncoder, RecordLocation, Result, Tokenizer};
 use serde_json::{Map, Value};
 
 use super::labels::not_a_label;
@@ -38,7 +38,7 @@ impl RecordEncoder for LabelledTexts {
         true
     }
 
-    fn example(&self, place: &Place, record: &str, tokenizer: &Tokenizer) -> Result<Example> {
+    fn example(&self, place: &RecordLocation, record: &str, tokenizer: &Tokenizer) -> Result<Example> {
         let fields: Map<String, Value> =
             serde_json::from_str(record).map_err(|error| place.error(error.to_string()))?;
         let column = |name: &str| fields.get(name).unwrap_or(&Value::Null);

@@ -10,9 +10,9 @@ use crate::Result;
 use crate::algorithm::Algorithm;
 use crate::error::{Diagnosis, Error};
 use crate::flight::{ExternalRecorder, FlightRecorder};
+use crate::locality::Locality;
 use crate::op::call::OpType;
 use crate::op::dtype::{Element, ReduceOp};
-use crate::place::Place;
 use crate::process_group::ProcessGroup;
 use crate::progress::context::{Context, GroupSpec};
 use crate::progress::engine::ProgressEngine;
@@ -77,8 +77,8 @@ impl Group {
     ///
     /// # Panics
     /// If `rank` is not below [`size`](ProcessGroup::size).
-    pub fn place(&self, rank: usize) -> Place {
-        self.0.progress.context.places[self.global_rank(rank)]
+    pub fn locality(&self, rank: usize) -> Locality {
+        self.0.progress.context.localities[self.global_rank(rank)]
     }
 
     /// The algorithm of the group's collectives: what [`Algorithm::Auto`] stands for.

@@ -11,10 +11,10 @@ use crate::group::handle::Group;
 use crate::link::channel::Channel;
 use crate::link::connector::{Connector, LinkSpec, LinkUnavailable, has_cores_for};
 use crate::link::endpoint::Link;
-use crate::link::event_fd::EventFd;
-use crate::link::segment::Segment;
+use crate::link::shared::event_fd::EventFd;
+use crate::link::shared::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
-use crate::place::{Place, numa_node};
+use crate::locality::{Locality, numa_node};
 use crate::progress::context::Context;
 use crate::sync::lock;
 use crate::timeouts::{OpTimeout, Timeouts};
@@ -34,14 +34,14 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
         fault: fault.clone(),
         links: Mutex::default(),
     });
-    let places: Arc<[Place]> = vec![Place { host: 0, numa: numa_node() }; n].into();
+    let localities: Arc<[Locality]> = vec![Locality { host: 0, numa: numa_node() }; n].into();
     let ranks = recorders.into_iter().map(|recorder| {
         let context = Context {
             connector: connector.clone(),
             fault: fault.clone(),
             recorder,
             timeout: OpTimeout::new(timeouts),
-            places: places.clone(),
+            localities: localities.clone(),
             algorithm: Algorithm::Auto,
             table: [].into(),
         };

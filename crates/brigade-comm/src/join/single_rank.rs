@@ -6,7 +6,7 @@ use crate::Result;
 use crate::error::Diagnosis;
 use crate::link::connector::{Connector, LinkSpec, LinkUnavailable};
 use crate::link::endpoint::Link;
-use crate::link::event_fd::EventFd;
+use crate::link::shared::event_fd::EventFd;
 
 /// The connector of a world of one rank.
 pub(super) struct SingleRankConnector;

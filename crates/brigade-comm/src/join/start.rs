@@ -19,10 +19,10 @@ use crate::flight::Recorder;
 use crate::group::handle::Group;
 use crate::join::network::acceptor::AcceptorThread;
 use crate::join::network::dialer::{DialQueue, Dialer};
-use crate::link::session::Session;
+use crate::link::tcp::session::Session;
+use crate::locality::{Locality, numa_node};
 use crate::op::header::PROTOCOL_VERSION;
 use crate::open_files::{explained, raise_open_files, shortage};
-use crate::place::{Place, numa_node};
 use crate::progress::context::Context;
 use crate::timeouts::OpTimeout;
 
@@ -43,7 +43,7 @@ pub fn join(join: Join) -> Result<World> {
             fault: fault.clone(),
             recorder,
             timeout,
-            places: [Place { host: 0, numa: numa_node() }].into(),
+            localities: [Locality { host: 0, numa: numa_node() }].into(),
             algorithm,
             table: [].into(),
         };
@@ -66,7 +66,7 @@ pub fn join(join: Join) -> Result<World> {
     let (acceptor_thread, joined) = run_rendezvous(join, fault.clone())?;
     let Joined { table, streams, rank_0 } = joined;
     let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
-    let places = table.places();
+    let localities = table.localities();
     let dialer = Dialer {
         rank,
         table,
@@ -79,8 +79,15 @@ pub fn join(join: Join) -> Result<World> {
     };
     let network = ProcessConnector { dialer: Arc::new(dialer), control: control.plane.clone() };
     let connector = Arc::new(network);
-    let context =
-        Context { connector, fault: fault.clone(), recorder, timeout, places, algorithm, table: [].into() };
+    let context = Context {
+        connector,
+        fault: fault.clone(),
+        recorder,
+        timeout,
+        localities,
+        algorithm,
+        table: [].into(),
+    };
     let group = Group::world(context, (0..world_size).collect())
         .inspect_err(|error| fault.raise(rank, error.clone()))?;
     let (control, acceptor_thread) = (Some(control), Some(acceptor_thread));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::error::{Diagnosis, Error, StalledRank};
 use crate::link::channel::Channel;
 use crate::link::endpoint::Link;
-use crate::link::event_fd::EventFd;
+use crate::link::shared::event_fd::EventFd;
 
 /// A link between two members of a group, as one of them sees it.
 pub(crate) struct LinkSpec<'a> {

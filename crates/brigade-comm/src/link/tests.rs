@@ -2,19 +2,19 @@
 
 use crate::link::endpoint::Link;
 use crate::link::error::LinkError;
-use crate::link::event_fd::EventFd;
-use crate::link::rings::RING_BYTES;
-use crate::link::rings::ring_bytes;
-use crate::link::segment::Segment;
-use crate::link::session::{self, Session};
 use crate::link::shared::SharedLink;
+use crate::link::shared::event_fd::EventFd;
+use crate::link::shared::rings::RING_BYTES;
+use crate::link::shared::rings::ring_bytes;
+use crate::link::shared::segment::Segment;
 use crate::link::shared::segment_bytes;
 use crate::link::tcp::TcpLink;
+use crate::link::tcp::session::{self, Session};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use super::rings::ALL_RINGS_BYTES;
+use super::shared::rings::ALL_RINGS_BYTES;
 
 fn shared(members: usize) -> (Link, Link) {
     let segment = Arc::new(Segment::anonymous(segment_bytes(members)).unwrap());

@@ -6,7 +6,7 @@ use crate::algorithm::{Algorithm, AlgorithmRow};
 use crate::fault::Fault;
 use crate::flight::Recorder;
 use crate::link::connector::Connector;
-use crate::place::Place;
+use crate::locality::Locality;
 use crate::timeouts::OpTimeout;
 
 /// Who this rank is in its group.
@@ -37,7 +37,7 @@ pub(crate) struct Context {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) timeout: OpTimeout,
     /// Of every rank of the world.
-    pub(crate) places: Arc<[Place]>,
+    pub(crate) localities: Arc<[Locality]>,
     pub(crate) algorithm: Algorithm,
     /// What [`Algorithm::Auto`] uses for some sizes, in groups that are on several hosts if the world is.
     pub(crate) table: Arc<[AlgorithmRow]>,

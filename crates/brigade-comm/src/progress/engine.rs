@@ -18,7 +18,7 @@ use crate::flight::{EntryId, Waiting};
 use crate::link::channel::Channel;
 use crate::link::connector::{LinkSpec, LinkUnavailable};
 use crate::link::error::LinkError;
-use crate::link::event_fd::EventFd;
+use crate::link::shared::event_fd::EventFd;
 use crate::op::call::Call;
 use crate::op::plan::layout::Layout;
 use crate::op::stats::Counters;
@@ -65,9 +65,9 @@ impl ProgressEngine {
     pub(crate) fn new(spec: GroupSpec, context: Context, group_index: usize, event_fd: Arc<EventFd>) -> Self {
         let size = spec.members.len();
         let spin = context.connector.has_core_per_rank();
-        let hosts: Vec<usize> = spec.members.iter().map(|member| context.places[*member].host).collect();
+        let hosts: Vec<usize> = spec.members.iter().map(|member| context.localities[*member].host).collect();
         let mut layout = Layout::new(&hosts, context.algorithm);
-        let world: Vec<usize> = context.places.iter().map(|place| place.host).collect();
+        let world: Vec<usize> = context.localities.iter().map(|locality| locality.host).collect();
         let spans_hosts = |hosts: &[usize]| hosts.iter().any(|host| *host != hosts[0]);
         if context.algorithm == Algorithm::Auto && spans_hosts(&hosts) == spans_hosts(&world) {
             layout = layout.with_table(&hosts, &context.table);
@@ -294,7 +294,7 @@ impl ProgressEngine {
         lock(&self.submissions).outstanding -= 1;
         if succeeded {
             self.counters.add(operation.call().operation, traffic.0);
-            let host = |rank: usize| self.context.places[self.spec.members[rank]].host;
+            let host = |rank: usize| self.context.localities[self.spec.members[rank]].host;
             let is_elsewhere = |peer| host(peer) != host(self.spec.rank);
             self.counters.add_between_hosts(operation.sent(&is_elsewhere));
         }

@@ -95,7 +95,7 @@ fn hosts_of_three_ranks_add_host_by_host_only_when_asked() {
 fn a_group_of_some_ranks_has_the_levels_of_its_hosts() {
     // Uneven as a world, even as two groups.
     for rank in on_hosts(&[0, 0, 1, 1, 2], &[Algorithm::Auto], |group| {
-        let places: Vec<usize> = (0..group.size()).map(|rank| group.place(rank).host).collect();
+        let places: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
         assert_eq!(places, [0, 0, 1, 1, 2]);
         let even = group.split("even", (group.rank() == 4).into(), 0)?;
         each_collective(&even)?;

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::cache::BlockCache;
 use crate::model::context::ForwardContext;
-use crate::model::initialization::initialize;
+use crate::model::parameters::initialization::initialize;
+use crate::model::parameters::precision::Float;
 use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec};
-use crate::model::precision::Float;
 use crate::model::random_state::with_seed;
 use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 

@@ -14,7 +14,7 @@ use crate::model::batch::Batch;
 use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
 use crate::model::cache::Cache;
 use crate::model::context::ForwardContext;
-use crate::model::ties::Tie;
+use crate::model::parameters::ties::Tie;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use brigade_kernels::Run;
+use brigade_kernels::StepRun;
 use burn::optim::Optimizer;
 use burn::tensor::{DType, Device, Tensor};
 
@@ -56,7 +56,7 @@ impl<O: Elementwise> FlatOptimizer for OnePass<O> {
         scale: Option<f64>,
     ) -> Tensor<1> {
         let start = self.part.start;
-        let runs = self.runs.iter().map(|run| Run {
+        let runs = self.runs.iter().map(|run| StepRun {
             start: run.range.start - start,
             optimizer: &run.optimizer,
             learning_rate: learning_rate * run.learning_rate_factor,

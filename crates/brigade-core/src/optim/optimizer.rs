@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use brigade_kernels::Run;
+use brigade_kernels::StepRun;
 use burn::optim::{AdaGrad, Adam, AdamW, Adan, Lion, Optimizer, RmsProp, Sgd};
 use burn::tensor::{Device, Tensor};
 
@@ -65,7 +65,7 @@ pub trait Elementwise: Optimizer {
     /// One pass over flat values and their gradient whose runs of elements have optimizers and learning rates of their own; the state is of all elements. None if it
     /// [is not](Self::is_one_pass).
     fn step_runs(
-        _runs: &[Run<'_, Self>],
+        _runs: &[StepRun<'_, Self>],
         _of: [&Tensor<1>; 2],
         _scale: Option<f64>,
         _state: Option<Self::State<1>>,
@@ -105,7 +105,7 @@ macro_rules! scales_in_its_pass {
             }
 
             fn step_runs(
-                runs: &[Run<'_, Self>],
+                runs: &[StepRun<'_, Self>],
                 of: [&Tensor<1>; 2],
                 scale: Option<f64>,
                 state: Option<Self::State<1>>,

@@ -13,7 +13,7 @@ use crate::metrics::Clock;
 use crate::model::activation::Part;
 use crate::model::block::NamedBlock;
 use crate::model::parameters::NewValue;
-use crate::model::ties::Shared;
+use crate::model::parameters::ties::Shared;
 use crate::model::{Float, Precision};
 use crate::sharding::ParallelGroups;
 use crate::sharding::served::SeparateWorlds;

@@ -11,7 +11,7 @@ use crate::model::activation::Activation;
 use crate::model::block::NamedBlock;
 use crate::model::chain::Chain;
 use crate::model::parameters::ParameterSpec;
-use crate::model::ties::Tie;
+use crate::model::parameters::ties::Tie;
 use crate::sharding::groups::ParameterGroup;
 use crate::sharding::layout::FlatLayout;
 

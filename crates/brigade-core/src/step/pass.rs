@@ -14,16 +14,16 @@ use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
 use crate::model::batch::{Batch, TargetSum};
 use crate::optim::{sum_of_squares, tile};
-use crate::step::accumulation::PairwiseSum;
+use crate::step::engine::report::Evaluation;
+use crate::step::engine::settings::CheckBlocks;
 use crate::step::engine::{Engine, Sums};
 use crate::step::forward_backward::interpreter::{Interpreter, PassMode, State, TargetWeight};
 use crate::step::forward_backward::micro_batches::{Given, Loaded, MicroBatches};
 use crate::step::forward_backward::non_finite::{NonFiniteCheck, first};
-use crate::step::gradient_hook;
-use crate::step::metric_sums::MetricSums;
-use crate::step::report::Evaluation;
+use crate::step::gradients::accumulation::PairwiseSum;
+use crate::step::gradients::hook;
+use crate::step::gradients::metric_sums::MetricSums;
 use crate::step::running_state::bind_running;
-use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
 use crate::step::window::Window;
 use brigade_plan::StageSchedule;
@@ -267,7 +267,7 @@ where
             let Some(found) = gradient.take() else { continue };
             let found = if weight == 1.0 || weight == 0.0 { found } else { found.div_scalar(weight) };
             let block = self.chain.blocks[stored.unit.home].name.as_str();
-            *gradient = Some(gradient_hook::run(&self.gradient_hooks, self.step, (stored, block), found)?);
+            *gradient = Some(hook::run(&self.gradient_hooks, self.step, (stored, block), found)?);
         }
         clock.optimizer += started.elapsed();
         Ok(())

@@ -5,16 +5,13 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUstream;
 
+use super::codes::{COMPUTE, check, data_type};
 use super::gemm::{Gemm, Number, Operand};
-use super::library::{Cublas, SUCCESS, Status};
+use super::library::Cublas;
 use super::lt::{Addresses, Finish, Plan};
 use crate::driver::Context;
 use crate::error::Error;
 
-/// CUDA_R_32F, CUDA_R_16F and CUDA_R_16BF of `library_types.h`.
-const TYPES: [(Number, c_int); 3] = [(Number::F32, 0), (Number::F16, 2), (Number::Bf16, 14)];
-/// CUBLAS_COMPUTE_32F.
-pub(super) const COMPUTE: c_int = 68;
 /// CUBLAS_COMPUTE_32F_FAST_TF32: as Burn's own kernels multiply fp32.
 const COMPUTE_TF32: c_int = 77;
 /// CUBLAS_GEMM_DEFAULT.
@@ -122,11 +119,6 @@ impl Handle {
     }
 }
 
-/// A `cudaDataType_t`.
-pub(super) fn data_type(number: Number) -> c_int {
-    TYPES.iter().find(|(of, _)| *of == number).map_or(0, |(_, code)| *code)
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed once.
@@ -135,20 +127,4 @@ impl Drop for Handle {
             tracing::warn!("{error}");
         }
     }
-}
-
-pub(super) fn check(status: Status, call: &'static str) -> Result<(), Error> {
-    let name = match status {
-        SUCCESS => return Ok(()),
-        1 => "CUBLAS_STATUS_NOT_INITIALIZED",
-        3 => "CUBLAS_STATUS_ALLOC_FAILED",
-        7 => "CUBLAS_STATUS_INVALID_VALUE",
-        8 => "CUBLAS_STATUS_ARCH_MISMATCH",
-        11 => "CUBLAS_STATUS_MAPPING_ERROR",
-        13 => "CUBLAS_STATUS_EXECUTION_FAILED",
-        14 => "CUBLAS_STATUS_INTERNAL_ERROR",
-        15 => "CUBLAS_STATUS_NOT_SUPPORTED",
-        _ => "cublasStatus_t",
-    };
-    Err(Error::Cublas { call, status: format!("{name} ({status})") })
 }

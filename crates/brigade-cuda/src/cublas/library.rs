@@ -6,14 +6,10 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
 
+use super::codes::Status;
 use super::lt::Lt;
 use crate::error::Error;
 use crate::loading::{file_of, function_table, reason, symbol};
-
-/// A `cublasStatus_t`, as a number.
-pub(super) type Status = c_int;
-
-pub(super) const SUCCESS: Status = 0;
 
 /// The environment variable that names cuBLAS's file, or is `off`.
 pub const CUBLAS_FILE: &str = "BRIGADE_CUBLAS";

@@ -8,9 +8,8 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
 
+use super::codes::{COMPUTE, Status, check, data_type};
 use super::gemm::{Gemm, Operand};
-use super::handle::{COMPUTE, check, data_type};
-use super::library::Status;
 use crate::driver::Context;
 use crate::error::Error;
 use crate::loading::function_table;

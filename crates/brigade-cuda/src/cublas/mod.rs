@@ -1,5 +1,6 @@
 //! cuBLAS: NVIDIA's products of matrices, found at run time. Without it, Burn's own kernels multiply.
 
+mod codes;
 mod gemm;
 mod handle;
 mod library;

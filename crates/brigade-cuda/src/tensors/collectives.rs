@@ -8,7 +8,7 @@ use brigade_core::{
     CollectiveKind, Collectives, Error, Message, Pending, PendingTensor, PendingValues, Result, Traffic,
 };
 use brigade_host::message::describe;
-use brigade_host::{HostCollectives, Placement};
+use brigade_host::{HostCollectives, MemorySpace};
 use burn::tensor::{Device, Tensor};
 
 use super::flat_tensor::FlatTensor;
@@ -46,7 +46,7 @@ struct Buffers {
 
 impl NcclCollectives {
     pub(super) fn new(comm_stream: CommStream, group: Group, links: PipelineLinks) -> Self {
-        let host = HostCollectives::new(group.clone(), Placement::DEVICE);
+        let host = HostCollectives::new(group.clone(), MemorySpace::DEVICE);
         Self { comm_stream, host, group, links, traffic: Mutex::default() }
     }
 

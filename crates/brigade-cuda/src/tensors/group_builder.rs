@@ -6,10 +6,10 @@ use std::time::Duration;
 use brigade_comm::{DType, Group, ReduceOp};
 use brigade_core::Collectives;
 
-use super::burn_order::{BurnOrder, MAX_CONNECTIONS, SyncMode};
 use super::collectives::{NcclCollectives, PipelineLinks};
 use super::flat_tensor::DeviceMemory;
 use super::messages::{RECEIVER, SENDER};
+use super::order::burn_order::{BurnOrder, MAX_CONNECTIONS, SyncMode};
 use super::rank_gpu::RankGpu;
 use crate::{
     CommStream, Communicator, Context, Error, RankState, ReceiveQueue, Stream, UniqueId, Watchdog, nccl,

@@ -2,7 +2,7 @@
 
 use brigade_comm::{Group, ProcessGroup};
 use brigade_core::{Error, Groups, Mesh, PP};
-use brigade_host::{Placement, SubgroupArgs, subgroup};
+use brigade_host::{MemorySpace, SubgroupArgs, subgroup};
 use burn::tensor::{Bytes, DType, Device, TensorData};
 
 use super::collectives::PipelineLinks;
@@ -48,7 +48,7 @@ pub fn groups(world: &Group, mesh: Mesh, gpu: &RankGpu, options: NcclOptions) ->
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
 pub fn host_groups<G: ProcessGroup + Clone + 'static>(world: &G, mesh: Mesh) -> brigade_comm::Result<Groups> {
-    brigade_host::groups(world, mesh, Placement::Device { buffer: pinned })
+    brigade_host::groups(world, mesh, MemorySpace::Device { buffer: pinned })
 }
 
 /// Pinned host memory, which the GPU copies from at full speed.

@@ -1,14 +1,11 @@
 //! Collectives over Burn's tensors: which memory a tensor has, when it may be touched, and the groups of a mesh.
 
-mod burn_order;
-mod burn_stream;
 mod collectives;
-mod counter;
-mod epilogues;
 mod flat_tensor;
 mod group_builder;
 mod groups;
 mod messages;
+mod order;
 mod products;
 mod rank_gpu;
 

@@ -10,7 +10,8 @@ mod progress;
 mod tokenizer;
 
 pub use corpus::{
-    Columns, Corpus, DEFAULT_CORPUS_BYTES, Place, Record, RecordEncoder, TEXT_EXTENSIONS, check_url, is_url,
+    Columns, Corpus, DEFAULT_CORPUS_BYTES, Record, RecordEncoder, RecordLocation, TEXT_EXTENSIONS, check_url,
+    is_url,
 };
 pub use dataset::{
     Example, Label, LabelKind, LongExamples, RowCounts, RowOptions, Sequence, SequenceLayout, TargetToken,

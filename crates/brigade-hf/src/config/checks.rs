@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::decoder::Activation;
+use super::decoder::ActivationFunction;
 use super::fields::{Fields, Ids};
 use crate::error::HfError;
 
@@ -138,9 +138,13 @@ impl SpecialTokens {
 }
 
 /// The activation that a field names.
-pub(super) fn activation(fields: &Fields<'_>, field: &str, absent: &str) -> Result<Activation, HfError> {
+pub(super) fn activation(
+    fields: &Fields<'_>,
+    field: &str,
+    absent: &str,
+) -> Result<ActivationFunction, HfError> {
     let name = fields.get(field, absent.to_owned())?;
-    Activation::of_name(&name).ok_or_else(|| fields.wrong(field, &Activation::allowed()))
+    ActivationFunction::of_name(&name).ok_or_else(|| fields.wrong(field, &ActivationFunction::allowed()))
 }
 
 /// The number of layers that a field says.

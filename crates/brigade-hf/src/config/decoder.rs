@@ -32,7 +32,7 @@ pub struct DecoderConfig {
     /// Whether a learned table of `max_positions` rows is added to the embeddings. Else layers rotate queries and keys.
     pub learned_positions: bool,
     /// The MLP's activation.
-    pub activation: Activation,
+    pub activation: ActivationFunction,
     /// Whether an MLP is `down(activation(gate(x)) · up(x))` instead of `down(activation(up(x)))`.
     pub gated_mlp: bool,
     /// All norms.
@@ -75,7 +75,7 @@ pub struct LayerConfig {
 
 /// The activation of an MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
+pub enum ActivationFunction {
     /// `x · Φ(x)`, with the error function.
     Gelu,
     /// The same by the hyperbolic tangent.
@@ -246,7 +246,7 @@ impl Names {
     }
 }
 
-impl Activation {
+impl ActivationFunction {
     /// All names, each with what it means.
     const NAMES: [(&str, Self); 9] = [
         ("gelu", Self::Gelu),

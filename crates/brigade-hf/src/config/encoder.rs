@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::checks::{Checks, Labels, SpecialTokens, activation, layers};
-use super::decoder::{Activation, Dropout, Names};
+use super::decoder::{ActivationFunction, Dropout, Names};
 use super::family::Family;
 use super::fields::Fields;
 use crate::error::HfError;
@@ -47,7 +47,7 @@ pub struct EncoderConfig {
     /// Rows of the table of token types, of which a single text has the first.
     pub token_types: usize,
     /// The activation of the MLP, and of the head of masked tokens.
-    pub activation: Activation,
+    pub activation: ActivationFunction,
     /// What layer norms add to the variance.
     pub norm_epsilon: f64,
     /// Parts that training leaves out at random.

@@ -13,7 +13,7 @@ mod rotary;
 use serde_json::{Map, Value};
 
 pub use checks::{Labels, Problem, SpecialTokens};
-pub use decoder::{Activation, Biases, DecoderConfig, Dropout, LayerConfig, Norm, NormKind};
+pub use decoder::{ActivationFunction, Biases, DecoderConfig, Dropout, LayerConfig, Norm, NormKind};
 pub use encoder::EncoderConfig;
 pub use family::{Family, Task};
 pub(crate) use file::read_object;

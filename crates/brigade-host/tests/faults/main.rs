@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 
 use brigade_conformance::{ALL, Check, Suite, on_ranks};
-use brigade_host::{HostCollectives, Placement};
+use brigade_host::{HostCollectives, MemorySpace};
 use burn::tensor::{Device, FloatDType};
 use faulty::{Fault, Faulty};
 
@@ -47,7 +47,7 @@ fn said(check: Check, fault: Fault) -> Vec<String> {
     let (said, receives) = (Mutex::new(Vec::new()), Arc::default());
     let run = || {
         on_ranks(3, |group| {
-            let ranks = HostCollectives::new(group, Placement::Host);
+            let ranks = HostCollectives::new(group, MemorySpace::Host);
             let ranks = Faulty::new(ranks, fault, Arc::clone(&receives));
             let outcome = catch_unwind(AssertUnwindSafe(|| check(&Suite::new(Device::flex()), &ranks)));
             if let Err(panic) = outcome {

@@ -6,15 +6,15 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::columns::{AHEAD, ROWS, column_sums, column_units, sum_of_lanes};
 use super::launch::{element, empty, rows, unit_count, unit_for_each, vector_size};
-use crate::activation::Activation;
+use super::linear::columns::{AHEAD, ROWS, column_sums, column_units, sum_of_lanes};
+use crate::activation::ActivationFunction;
 
 /// Adds a bias, if there is one, to the rows of a product in its place, and gives the activation of the sum. `hidden` must be nobody else's.
 pub(super) fn activated(
     hidden: &CubeTensor,
     bias: Option<&CubeTensor>,
-    activation: Activation,
+    activation: ActivationFunction,
 ) -> CubeTensor {
     let (hidden, [count, width]) = rows(hidden.clone());
     let output = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);
@@ -44,7 +44,7 @@ pub(super) fn activated(
 }
 
 /// The gradient of an activation's input, from that of its output.
-pub(super) fn slope(hidden: CubeTensor, gradient: CubeTensor, activation: Activation) -> CubeTensor {
+pub(super) fn slope(hidden: CubeTensor, gradient: CubeTensor, activation: ActivationFunction) -> CubeTensor {
     let ((hidden, [count, width]), (gradient, _)) = (rows(hidden), rows(gradient));
     let slope = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);
     let vector = vector_size(&[&hidden], count * width);
@@ -73,7 +73,7 @@ pub(super) fn slope(hidden: CubeTensor, gradient: CubeTensor, activation: Activa
 pub(super) fn slope_and_sums(
     hidden: CubeTensor,
     gradient: CubeTensor,
-    activation: Activation,
+    activation: ActivationFunction,
 ) -> [CubeTensor; 2] {
     let ((hidden, [count, width]), (gradient, _)) = (rows(hidden), rows(gradient));
     let slope = empty(&hidden, hidden.meta.shape().clone(), hidden.dtype);
@@ -111,7 +111,7 @@ fn activation_kernel<T: Float, N: Size>(
     elements: usize,
     #[comptime] width: usize,
     #[comptime] has_bias: bool,
-    #[comptime] activation: Activation,
+    #[comptime] activation: ActivationFunction,
     #[define(T)] _element: ElemType,
 ) {
     let mut index = ABSOLUTE_POS;
@@ -134,7 +134,7 @@ fn slope_kernel<T: Float, N: Size>(
     gradient: &[Vector<T, N>],
     slope: &mut [Vector<T, N>],
     elements: usize,
-    #[comptime] activation: Activation,
+    #[comptime] activation: ActivationFunction,
     #[define(T)] _element: ElemType,
 ) {
     let mut index = ABSOLUTE_POS;
@@ -155,7 +155,7 @@ fn slope_and_sums_kernel<T: Float, N: Size>(
     rows: usize,
     parts: usize,
     #[comptime] width: usize,
-    #[comptime] activation: Activation,
+    #[comptime] activation: ActivationFunction,
     #[define(T)] _element: ElemType,
 ) {
     let column = ABSOLUTE_POS_X as usize;
@@ -207,33 +207,41 @@ const HALF_ROOT: f32 = std::f32::consts::FRAC_1_SQRT_2;
 const DENSITY: f32 = 0.398_942_3;
 
 #[cube]
-pub(super) fn activate<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+pub(super) fn activate<N: Size>(
+    x: Vector<f32, N>,
+    #[comptime] activation: ActivationFunction,
+) -> Vector<f32, N> {
     match comptime!(activation) {
-        Activation::Gelu => x * normal_share::<N>(x),
-        Activation::GeluTanh => x * logistic::<N>(inner::<N>(x)),
-        Activation::Silu => x * logistic::<N>(x),
-        Activation::Relu => max(x, Vector::new(0.0f32)),
+        ActivationFunction::Gelu => x * normal_share::<N>(x),
+        ActivationFunction::GeluTanh => x * logistic::<N>(inner::<N>(x)),
+        ActivationFunction::Silu => x * logistic::<N>(x),
+        ActivationFunction::Relu => max(x, Vector::new(0.0f32)),
     }
 }
 
 #[cube]
-pub(super) fn derivative<N: Size>(x: Vector<f32, N>, #[comptime] activation: Activation) -> Vector<f32, N> {
+pub(super) fn derivative<N: Size>(
+    x: Vector<f32, N>,
+    #[comptime] activation: ActivationFunction,
+) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);
     match comptime!(activation) {
-        Activation::Gelu => {
+        ActivationFunction::Gelu => {
             let density = (x * x * Vector::new(-0.5f32)).exp() * Vector::new(DENSITY);
             normal_share::<N>(x) + x * density
         }
-        Activation::GeluTanh => {
+        ActivationFunction::GeluTanh => {
             let share = logistic::<N>(inner::<N>(x));
             let change = (one + x * x * Vector::new(3.0f32 * CUBIC)) * Vector::new(2.0f32 * ROOT);
             share + x * share * (one - share) * change
         }
-        Activation::Silu => {
+        ActivationFunction::Silu => {
             let share = logistic::<N>(x);
             share + x * share * (one - share)
         }
-        Activation::Relu => select_many(x.greater_than(&Vector::new(0.0f32)), one, Vector::new(0.0f32)),
+        ActivationFunction::Relu => {
+            select_many(x.greater_than(&Vector::new(0.0f32)), one, Vector::new(0.0f32))
+        }
     }
 }
 

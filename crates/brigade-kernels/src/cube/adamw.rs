@@ -13,7 +13,7 @@ use super::launch::{unit_count, unit_for_each, vector_size};
 
 /// Elements of a part from `start` on, up to the next run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Run {
+pub(crate) struct StepRun {
     pub start: usize,
     pub learning_rate: f64,
     pub weight_decay: f32,
@@ -24,7 +24,7 @@ pub(crate) struct Run {
 pub(crate) fn adamw(
     [beta_1, beta_2, epsilon]: [f32; 3],
     (number, scale): (i32, f32),
-    runs: &[Run],
+    runs: &[StepRun],
     [values, gradient]: [&Tensor<1>; 2],
     moments: [Tensor<1>; 2],
     part: Range<usize>,

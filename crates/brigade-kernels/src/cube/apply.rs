@@ -9,7 +9,7 @@ use burn_autodiff::checkpoint::strategy::NoCheckpointing;
 use burn_cubecl::cubecl::ir::features::Plane;
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::graph::{Operation, primitive, run};
+use crate::autodiff::graph::{Operation, primitive, run};
 use crate::switch::is_switched_on;
 
 type InGraph = Autodiff<Cube, NoCheckpointing>;

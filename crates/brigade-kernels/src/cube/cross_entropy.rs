@@ -8,11 +8,11 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::columns::column_sums;
 use super::launch::{UNITS, cubes, element, empty, rows, transposed, unit_count, unit_for_each, vector_size};
-use super::products::{add_product, has_library, product};
+use super::linear::columns::column_sums;
+use super::linear::products::{add_product, has_library, product};
+use crate::autodiff::graph::Operation;
 use crate::cross_entropy::CrossEntropyConfig;
-use crate::graph::Operation;
 
 /// Logits that are in memory at a time, in elements: some rows of them.
 const CHUNK: usize = 1 << 28;

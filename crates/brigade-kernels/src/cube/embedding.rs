@@ -10,7 +10,7 @@ use cubecl::prelude::*;
 
 use super::apply::on_device;
 use super::launch::{cubes, element, empty, rows, unit_count, unit_for_each, vector_size};
-use crate::graph::Operation;
+use crate::autodiff::graph::Operation;
 
 /// Planes whose votes fit into a number.
 const WIDEST: u32 = 32;

@@ -7,9 +7,9 @@ use cubecl::prelude::*;
 
 use super::activation::{activate, derivative};
 use super::launch::{element, empty, rows, unit_count, unit_for_each, vector_size};
-use crate::activation::Activation;
+use crate::activation::ActivationFunction;
+use crate::autodiff::graph::Operation;
 use crate::gated::Gated;
-use crate::graph::Operation;
 
 impl Operation<2, CubeTensor> for Gated {
     type Saved = [CubeTensor; 2];
@@ -86,7 +86,7 @@ fn gated_kernel<T: Float, N: Size>(
     up: &[Vector<T, N>],
     output: &mut [Vector<T, N>],
     elements: usize,
-    #[comptime] activation: Activation,
+    #[comptime] activation: ActivationFunction,
     #[define(T)] _element: ElemType,
 ) {
     let mut index = ABSOLUTE_POS;
@@ -105,7 +105,7 @@ fn gated_backward_kernel<T: Float, N: Size>(
     d_gate: &mut [Vector<T, N>],
     d_up: &mut [Vector<T, N>],
     elements: usize,
-    #[comptime] activation: Activation,
+    #[comptime] activation: ActivationFunction,
     #[define(T)] _element: ElemType,
 ) {
     let mut index = ABSOLUTE_POS;

@@ -6,9 +6,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::columns::{AHEAD, ROWS, column_sums, column_units, sum_of_lanes};
 use super::launch::{element, empty, plane_count, plane_for_each, plane_index, rows, vector_size};
-use crate::graph::Operation;
+use super::linear::columns::{AHEAD, ROWS, column_sums, column_units, sum_of_lanes};
+use crate::autodiff::graph::Operation;
 
 /// The layer norm of x with gamma, and beta if there is one, or without a mean the RMS norm of x with gamma.
 #[derive(Debug, Clone, Copy)]

@@ -10,7 +10,7 @@ use burn_autodiff::{Autodiff, NodeId};
 use burn_flex::{Flex, FlexTensor};
 
 use super::number::Number;
-use crate::graph::{Operation, primitive, run};
+use crate::autodiff::graph::{Operation, primitive, run};
 use crate::switch::is_switched_on;
 
 /// An [`Operation`] on host memory, for each type of numbers that all its inputs may have.

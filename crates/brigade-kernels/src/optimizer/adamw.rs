@@ -7,9 +7,9 @@ use brigade_simd::optimizer::{self as kernel, Step};
 use burn::optim::{self, AdamWState, AdaptiveMomentumState, LearningRate, Optimizer};
 use burn::tensor::{Device, Tensor};
 
-#[cfg(feature = "cube")]
-use super::{Run, fits_kernels, part_alone};
 use super::{ScaledStep, fits, scaled, stepped};
+#[cfg(feature = "cube")]
+use super::{StepRun, fits_kernels, part_alone};
 
 /// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with the bits and the state of Burn's.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -154,16 +154,16 @@ impl ScaledStep for AdamW {
 
     #[cfg(feature = "cube")]
     fn step_runs(
-        runs: &[Run<'_, Self>],
+        runs: &[StepRun<'_, Self>],
         of: [&Tensor<1>; 2],
         scale: Option<f64>,
         state: Option<AdamWState<1>>,
     ) -> Option<(Tensor<1>, AdamWState<1>)> {
         let fused = runs.first()?.optimizer.fused?;
-        let of_device = |run: &Run<'_, Self>| {
+        let of_device = |run: &StepRun<'_, Self>| {
             let weight_decay = run.optimizer.fused?.weight_decay;
             let (start, learning_rate) = (run.start, run.learning_rate);
-            Some(crate::cube::Run { start, learning_rate, weight_decay })
+            Some(crate::cube::StepRun { start, learning_rate, weight_decay })
         };
         let runs: Vec<_> = runs.iter().map(of_device).collect::<Option<_>>()?;
         let stepped = Tensor::empty(of[0].dims(), (&of[0].device(), of[0].dtype()));
@@ -191,15 +191,15 @@ const MOST_RUNS: usize = 32;
 
 /// All elements.
 #[cfg(feature = "cube")]
-fn whole_run(fused: kernel::AdamW, learning_rate: LearningRate) -> crate::cube::Run {
-    crate::cube::Run { start: 0, learning_rate, weight_decay: fused.weight_decay }
+fn whole_run(fused: kernel::AdamW, learning_rate: LearningRate) -> crate::cube::StepRun {
+    crate::cube::StepRun { start: 0, learning_rate, weight_decay: fused.weight_decay }
 }
 
 /// A step of a part by a kernel of its device.
 #[cfg(feature = "cube")]
 fn part_on_device(
     fused: kernel::AdamW,
-    runs: &[crate::cube::Run],
+    runs: &[crate::cube::StepRun],
     of: [&Tensor<1>; 2],
     part: Range<usize>,
     stepped: Tensor<1>,

@@ -48,7 +48,7 @@ pub trait ScaledStep: Optimizer {
 
     /// One pass over flat values and their gradient whose runs have optimizers and learning rates of their own; the state is of all elements. None if it [is not](Self::is_one_pass).
     fn step_runs(
-        _runs: &[Run<'_, Self>],
+        _runs: &[StepRun<'_, Self>],
         _of: [&Tensor<1>; 2],
         _scale: Option<f64>,
         _state: Option<Self::State<1>>,
@@ -59,7 +59,7 @@ pub trait ScaledStep: Optimizer {
 
 /// Elements of a flat tensor that one optimizer steps: from `start` on, up to the next run.
 #[derive(Debug)]
-pub struct Run<'a, O> {
+pub struct StepRun<'a, O> {
     /// The first of them.
     pub start: usize,
     /// What steps them.

@@ -42,7 +42,7 @@ pub fn run(
             epoch,
             host,
             numbers: &[0],
-            newcomers: &|| None,
+            waiting_nodes: &|| None,
             messages,
             node_group,
             on_event,

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{AuthToken, Calls, Channel};
 
-use super::meetings::Meetings;
-use super::message::{Answer, Introduction, Report, VERSION};
+use super::message::{Answer, JoinRequest, Report, VERSION};
+use super::quorum::Quorums;
 use crate::error::{Error, Result};
 use crate::text_difference::first_difference;
 
 /// How long a caller may take to say who it is.
-const INTRODUCTION: Duration = Duration::from_secs(10);
+const JOIN_REQUEST: Duration = Duration::from_secs(10);
 
 /// Connections at the same time; further ones are closed, and come again.
 const MOST_CALLS: usize = 4096;
@@ -29,9 +29,9 @@ struct Shared {
     token: AuthToken,
     workers: usize,
     host_timeout: Duration,
-    meetings: Mutex<Meetings>,
+    quorums: Mutex<Quorums>,
     /// The first worker's, which all others must match.
-    first: Mutex<Option<Introduction>>,
+    first: Mutex<Option<JoinRequest>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,7 +39,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Coordinator {
-    /// Takes calls of up to `workers` workers at `listener` from now on. Those that ask for a meeting wait for the others for up to `wait`; one
+    /// Takes calls of up to `workers` workers at `listener` from now on. Those that ask for a quorum wait for the others for up to `wait`; one
     /// that is silent for `host_timeout` is gone.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Coordinator {
             token,
             workers,
             host_timeout,
-            meetings: Mutex::new(Meetings::new(workers, wait)),
+            quorums: Mutex::new(Quorums::new(workers, wait)),
             first: Mutex::new(None),
         });
         let attending = Arc::clone(&shared);
@@ -74,12 +74,12 @@ impl Coordinator {
 
     /// What has happened since this was asked before: who came and went, and who met.
     pub fn take_notes(&self) -> Vec<String> {
-        lock(&self.shared.meetings).take_notes()
+        lock(&self.shared.quorums).take_notes()
     }
 
     /// Whether a worker has made the run's last step, and none is there any more.
     pub fn is_over(&self) -> bool {
-        lock(&self.shared.meetings).is_over(Instant::now())
+        lock(&self.shared.quorums).is_over(Instant::now())
     }
 }
 
@@ -87,22 +87,22 @@ impl Shared {
     /// One connection from its begin to its end. Whatever breaks it, the worker finds out and calls again.
     fn attend(&self, stream: TcpStream, closing: &AtomicBool) {
         let Ok(mut channel) = Channel::accept(stream, &self.token) else { return };
-        let Some(Report::Introduction(who, base, status)) = receive(&mut channel, INTRODUCTION) else {
+        let Some(Report::JoinRequest(who, base, status)) = receive(&mut channel, JOIN_REQUEST) else {
             return;
         };
         let identity = (who.worker, who.incarnation);
         if let Some(reason) = self.mismatch(&who) {
-            return send(&mut channel, &Answer::Refused { reason, again: false }, INTRODUCTION).unwrap_or(());
+            return send(&mut channel, &Answer::Refused { reason, again: false }, JOIN_REQUEST).unwrap_or(());
         }
-        if let Err(reason) = lock(&self.meetings).enter(identity, base, status.clone()) {
+        if let Err(reason) = lock(&self.quorums).enter(identity, base, status.clone()) {
             // It may be gone, and its connection not yet broken.
             let refused = Answer::Refused { reason, again: true };
-            return send(&mut channel, &refused, INTRODUCTION).unwrap_or(());
+            return send(&mut channel, &refused, JOIN_REQUEST).unwrap_or(());
         }
         let mut said = (base, status);
         while !closing.load(Ordering::SeqCst) {
             let (base, status) = said;
-            let answer = lock(&self.meetings).hear(identity, base, status, Instant::now());
+            let answer = lock(&self.quorums).report(identity, base, status, Instant::now());
             if send(&mut channel, &answer, self.host_timeout).is_none() {
                 break;
             }
@@ -111,11 +111,11 @@ impl Shared {
                 _ => break,
             }
         }
-        lock(&self.meetings).lose(identity, Instant::now());
+        lock(&self.quorums).lose(identity, Instant::now());
     }
 
     /// Why a worker does not fit to the others.
-    fn mismatch(&self, who: &Introduction) -> Option<String> {
+    fn mismatch(&self, who: &JoinRequest) -> Option<String> {
         if who.version != VERSION {
             return Some(format!(
                 "its protocol has version {}, but the coordinator has {VERSION}",

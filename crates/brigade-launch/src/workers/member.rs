@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{AuthToken, Channel, ChannelError};
 
-use super::message::{Answer, Base, Introduction, Meeting, Report, Status};
+use super::message::{Answer, Base, JoinRequest, Quorum, Report, Status};
 use crate::error::{Error, Result};
 
 /// Between two reports of a worker that asks for something, and of any other.
@@ -33,16 +33,16 @@ pub struct Member {
 pub enum Answered {
     /// To train: this worker has the newest parameters.
     Train,
-    /// To ask for a meeting, because others have newer parameters.
+    /// To ask for a quorum, because others have newer parameters.
     Join,
     /// To meet.
-    Meet(Meeting),
+    Quorum(Quorum),
 }
 
 struct Shared {
     endpoint: String,
     token: AuthToken,
-    introduction: Introduction,
+    join_request: JoinRequest,
     host_timeout: Duration,
     state: Mutex<State>,
     changed: Condvar,
@@ -75,7 +75,7 @@ impl Member {
     pub fn start(
         endpoint: String,
         token: AuthToken,
-        introduction: Introduction,
+        join_request: JoinRequest,
         base: Base,
         wait: Duration,
         host_timeout: Duration,
@@ -91,7 +91,7 @@ impl Member {
             closing: false,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { endpoint, token, introduction, host_timeout, state, changed });
+        let shared = Arc::new(Shared { endpoint, token, join_request, host_timeout, state, changed });
         let reporting = Arc::clone(&shared);
         let thread = thread::Builder::new().name("worker-member".into()).spawn(move || reporting.run());
         let thread = thread.map_err(|source| Error::System { operation: "start a thread", source })?;
@@ -123,9 +123,9 @@ impl Member {
             match &state.answer {
                 Some(Answer::Train) => return Ok(Some(Answered::Train)),
                 Some(Answer::Join) => return Ok(Some(Answered::Join)),
-                Some(Answer::Meet { request, meeting }) if matches!(&state.status, Status::Waiting(asked) if asked.number == *request) =>
+                Some(Answer::Quorum { request, quorum }) if matches!(&state.status, Status::Waiting(asked) if asked.number == *request) =>
                 {
-                    return Ok(Some(Answered::Meet(meeting.clone())));
+                    return Ok(Some(Answered::Quorum(quorum.clone())));
                 }
                 Some(Answer::Over { step }) => {
                     return failed(format!(
@@ -205,7 +205,7 @@ impl Shared {
             };
             let asks = matches!(status, Status::Starting | Status::Waiting(_));
             let report = match is_introduced {
-                false => Report::Introduction(self.introduction.clone(), base, status.clone()),
+                false => Report::JoinRequest(self.join_request.clone(), base, status.clone()),
                 true => Report::Status(base, status.clone()),
             };
             // Plain data in memory have a JSON form.

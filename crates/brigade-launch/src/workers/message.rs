@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 pub struct Base {
     /// The steps that led to them.
     pub step: u64,
-    /// The meeting that they come from; 0 for initial values, and for those of a checkpoint that no meeting preceded.
-    pub meeting: u64,
+    /// The quorum that they come from; 0 for initial values, and for those of a checkpoint that no quorum preceded.
+    pub quorum: u64,
 }
 
 /// Who a worker is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Introduction {
+pub struct JoinRequest {
     /// The version of these messages.
     pub version: u32,
     /// Its number, below `workers`.
@@ -37,15 +37,15 @@ pub enum Status {
     Starting,
     /// It makes inner steps.
     Training,
-    /// It asks for a meeting.
+    /// It asks for a quorum.
     Waiting(Request),
     /// It takes part in this one.
-    Meeting(u64),
+    Quorum(u64),
     /// It has made its last step.
     Done,
 }
 
-/// A worker's request for a meeting.
+/// A worker's request for a quorum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The number of the request, each time another one.
@@ -56,40 +56,40 @@ pub struct Request {
     pub sums: String,
     /// And where those that join would find it.
     pub transfer: String,
-    /// The meeting since which it has a world together with the other contributors; 0 where it has none.
+    /// The quorum since which it has a world together with the other participants; 0 where it has none.
     pub world: u64,
 }
 
 /// Who takes part in an outer step, and how they find each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meeting {
+pub struct Quorum {
     /// Its number, greater than that of any before it.
     pub id: u64,
     /// The steps after which it is.
     pub step: u64,
     /// The workers that contribute, in order. The first one gives the result to those that join.
-    pub contributors: Vec<usize>,
+    pub participants: Vec<usize>,
     /// Whether they keep the world that they have together.
     pub keeps_world: bool,
     /// `host:port` where their new world's rank 0 listens.
     pub sums: String,
     /// The workers that join, in order.
-    pub joiners: Vec<usize>,
-    /// `host:port` where the first contributor waits for them.
+    pub recovering: Vec<usize>,
+    /// `host:port` where the first participant waits for them.
     pub transfer: String,
 }
 
-impl Meeting {
+impl Quorum {
     /// The name of the parameters that it results in.
     pub fn base(&self) -> Base {
-        Base { step: self.step, meeting: self.id }
+        Base { step: self.step, quorum: self.id }
     }
 }
 
 /// A worker's words: first who it is, then what it does, again and again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Report {
-    Introduction(Introduction, Base, Status),
+    JoinRequest(JoinRequest, Base, Status),
     Status(Base, Status),
 }
 
@@ -100,10 +100,10 @@ pub(super) enum Answer {
     Noted,
     /// To a worker that starts: it has the newest parameters.
     Train,
-    /// To a worker that starts: others have newer ones; it should ask for a meeting.
+    /// To a worker that starts: others have newer ones; it should ask for a quorum.
     Join,
     /// To a request.
-    Meet { request: u64, meeting: Meeting },
+    Quorum { request: u64, quorum: Quorum },
     /// The others have ended the run, after this many steps.
     Over { step: u64 },
     /// `again`: another try may be accepted.

@@ -1,27 +1,27 @@
-//! Workers that train in worlds of their own and meet for outer steps: who takes part in which meeting.
+//! Workers that train in worlds of their own and meet for outer steps: who takes part in which quorum.
 //!
 //! Each worker is a launch of its own, with a number below the number of workers. A [`Coordinator`] knows which of them are there. A worker
-//! ([`Member`]) reports to it all the time, and asks it for a [`Meeting`] after its inner steps. The coordinator waits for the others, up to a
+//! ([`Member`]) reports to it all the time, and asks it for a [`Quorum`] after its inner steps. The coordinator waits for the others, up to a
 //! limit, and then tells all who wait who takes part: those that *contribute* trained from the newest parameters; those that *join*
 //! have older ones, or none yet, and are given the newest after the outer step. No tensor passes through the coordinator.
 //!
 //! # Invariants
-//! - Parameters have a name, the [`Base`]: the number of steps, and the meeting that they come from. Only workers with the same base contribute to one
-//!   meeting, so what they add up belongs together, whoever died, was late, or was cut off.
-//! - A new meeting is only decided once it is known what became of the one before: a worker has its result, or all that could have it are gone
+//! - Parameters have a name, the [`Base`]: the number of steps, and the quorum that they come from. Only workers with the same base contribute to one
+//!   quorum, so what they add up belongs together, whoever died, was late, or was cut off.
+//! - A new quorum is only decided once it is known what became of the one before: a worker has its result, or all that could have it are gone
 //!   or ask again.
 //! - The coordinator keeps nothing on disk. One that is started again learns from the workers' reports what it has to know.
 
 mod coordinator;
-mod meetings;
 mod member;
 mod message;
+mod quorum;
 #[cfg(test)]
 mod tests;
 
 pub use coordinator::Coordinator;
 pub use member::{Answered, Member};
-pub use message::{Base, Introduction, Meeting, Request, Status, VERSION};
+pub use message::{Base, JoinRequest, Quorum, Request, Status, VERSION};
 
 use brigade_comm::AuthToken;
 

@@ -5,31 +5,31 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::AuthToken;
 
-use super::meetings::Meetings;
 use super::message::{Answer, VERSION};
+use super::quorum::Quorums;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What a worker says, and the coordinator's rules.
 struct Rules {
-    meetings: Meetings,
+    quorums: Quorums,
     now: Instant,
     requests: u64,
 }
 
 impl Rules {
     fn new(workers: usize) -> Self {
-        Self { meetings: Meetings::new(workers, SECOND * 10), now: Instant::now(), requests: 0 }
+        Self { quorums: Quorums::new(workers, SECOND * 10), now: Instant::now(), requests: 0 }
     }
 
     fn start(&mut self, worker: usize, incarnation: u64, base: Base) -> Answer {
-        self.meetings.enter((worker, incarnation), base, Status::Starting).unwrap();
-        self.meetings.hear((worker, incarnation), base, Status::Starting, self.now)
+        self.quorums.enter((worker, incarnation), base, Status::Starting).unwrap();
+        self.quorums.report((worker, incarnation), base, Status::Starting, self.now)
     }
 
     fn says(&mut self, worker: usize, base: Base, status: Status) -> Answer {
-        self.meetings.hear((worker, 1), base, status, self.now)
+        self.quorums.report((worker, 1), base, status, self.now)
     }
 
     /// A request after `steps` more than those of the base; asked again, it is the same one.
@@ -46,11 +46,11 @@ impl Rules {
         request
     }
 
-    fn hear(&mut self, worker: usize, base: Base, request: &Request) -> Option<Meeting> {
+    fn report(&mut self, worker: usize, base: Base, request: &Request) -> Option<Quorum> {
         match self.says(worker, base, Status::Waiting(request.clone())) {
-            Answer::Meet { request: number, meeting } => {
+            Answer::Quorum { request: number, quorum } => {
                 assert_eq!(number, request.number);
-                Some(meeting)
+                Some(quorum)
             }
             Answer::Noted => None,
             other => panic!("{other:?}"),
@@ -58,44 +58,44 @@ impl Rules {
     }
 }
 
-const START: Base = Base { step: 0, meeting: 0 };
+const START: Base = Base { step: 0, quorum: 0 };
 
 #[test]
 fn all_meet_and_keep_their_world() {
     let mut rules = Rules::new(2);
     assert_eq!([0, 1].map(|worker| rules.start(worker, 1, START)), [Answer::Train, Answer::Train]);
     let first = rules.ask(0, START, 5, 0);
-    assert_eq!(rules.hear(0, START, &first), None, "the other one is still training");
+    assert_eq!(rules.report(0, START, &first), None, "the other one is still training");
     let second = rules.ask(1, START, 5, 0);
-    let meeting = rules.hear(0, START, &first).unwrap();
-    assert_eq!(rules.hear(1, START, &second).as_ref(), Some(&meeting));
-    assert_eq!((&meeting.contributors, meeting.keeps_world, meeting.step), (&vec![0, 1], false, 5));
-    assert_eq!(meeting.sums, "sums-0");
-    let base = meeting.base();
+    let quorum = rules.report(0, START, &first).unwrap();
+    assert_eq!(rules.report(1, START, &second).as_ref(), Some(&quorum));
+    assert_eq!((&quorum.participants, quorum.keeps_world, quorum.step), (&vec![0, 1], false, 5));
+    assert_eq!(quorum.sums, "sums-0");
+    let base = quorum.base();
     for worker in [0, 1] {
         rules.says(worker, base, Status::Training);
     }
-    let requests = [0, 1].map(|worker| rules.ask(worker, base, 5, meeting.id));
-    let next = rules.hear(0, base, &requests[0]).unwrap();
-    assert!(next.keeps_world && next.id > meeting.id && next.step == 10);
+    let requests = [0, 1].map(|worker| rules.ask(worker, base, 5, quorum.id));
+    let next = rules.report(0, base, &requests[0]).unwrap();
+    assert!(next.keeps_world && next.id > quorum.id && next.step == 10);
 }
 
 #[test]
-fn a_meeting_that_failed_for_all_is_repeated_without_the_dead() {
+fn a_quorum_that_failed_for_all_is_repeated_without_the_dead() {
     let mut rules = Rules::new(3);
     (0..3).for_each(|worker| drop(rules.start(worker, 1, START)));
     let requests = [0, 1, 2].map(|worker| rules.ask(worker, START, 5, 0));
-    let meeting = rules.hear(0, START, &requests[0]).unwrap();
-    assert_eq!(meeting.contributors, [0, 1, 2]);
-    rules.meetings.lose((1, 1), rules.now);
+    let quorum = rules.report(0, START, &requests[0]).unwrap();
+    assert_eq!(quorum.participants, [0, 1, 2]);
+    rules.quorums.lose((1, 1), rules.now);
     let again = rules.ask(0, START, 5, 0);
-    assert_eq!(rules.hear(0, START, &again), None, "worker 2 may have the result");
+    assert_eq!(rules.report(0, START, &again), None, "worker 2 may have the result");
     let last = rules.ask(2, START, 5, 0);
-    assert_eq!(rules.hear(0, START, &again), None, "worker 1 may call again");
+    assert_eq!(rules.report(0, START, &again), None, "worker 1 may call again");
     rules.now += SECOND * 2;
-    let repeated = rules.hear(0, START, &again).unwrap();
-    assert_eq!(rules.hear(2, START, &last).as_ref(), Some(&repeated));
-    assert_eq!((repeated.contributors, repeated.keeps_world), (vec![0, 2], false));
+    let repeated = rules.report(0, START, &again).unwrap();
+    assert_eq!(rules.report(2, START, &last).as_ref(), Some(&repeated));
+    assert_eq!((repeated.participants, repeated.keeps_world), (vec![0, 2], false));
 }
 
 #[test]
@@ -103,16 +103,16 @@ fn one_that_has_the_result_gives_it_to_those_without() {
     let mut rules = Rules::new(2);
     (0..2).for_each(|worker| drop(rules.start(worker, 1, START)));
     let requests = [0, 1].map(|worker| rules.ask(worker, START, 5, 0));
-    let meeting = rules.hear(0, START, &requests[0]).unwrap();
-    rules.says(0, meeting.base(), Status::Training);
+    let quorum = rules.report(0, START, &requests[0]).unwrap();
+    rules.says(0, quorum.base(), Status::Training);
     // For worker 1 the sum failed.
     let again = rules.ask(1, START, 5, 0);
     rules.now += SECOND * 100;
-    assert_eq!(rules.hear(1, START, &again), None, "it waits for the one that has the result");
-    let request = rules.ask(0, meeting.base(), 5, 0);
-    let next = rules.hear(0, meeting.base(), &request).unwrap();
-    assert_eq!((&next.contributors, &next.joiners), (&vec![0], &vec![1]));
-    assert_eq!(rules.hear(1, START, &again), Some(next));
+    assert_eq!(rules.report(1, START, &again), None, "it waits for the one that has the result");
+    let request = rules.ask(0, quorum.base(), 5, 0);
+    let next = rules.report(0, quorum.base(), &request).unwrap();
+    assert_eq!((&next.participants, &next.recovering), (&vec![0], &vec![1]));
+    assert_eq!(rules.report(1, START, &again), Some(next));
 }
 
 #[test]
@@ -120,25 +120,25 @@ fn late_workers_are_waited_for_up_to_a_limit_and_join_at_the_next_meeting() {
     let mut rules = Rules::new(3);
     (0..2).for_each(|worker| drop(rules.start(worker, 1, START)));
     let requests = [0, 1].map(|worker| rules.ask(worker, START, 5, 0));
-    assert_eq!(rules.hear(0, START, &requests[0]), None, "worker 2 may still come");
+    assert_eq!(rules.report(0, START, &requests[0]), None, "worker 2 may still come");
     rules.now += SECOND * 11;
-    let meeting = rules.hear(0, START, &requests[0]).unwrap();
-    let base = meeting.base();
+    let quorum = rules.report(0, START, &requests[0]).unwrap();
+    let base = quorum.base();
     [0, 1].into_iter().for_each(|worker| drop(rules.says(worker, base, Status::Training)));
     assert_eq!(rules.start(2, 1, START), Answer::Join);
     let join = rules.ask(2, START, 0, 0);
-    assert_eq!(rules.hear(2, START, &join), None);
-    let slow = rules.ask(0, base, 5, meeting.id);
+    assert_eq!(rules.report(2, START, &join), None);
+    let slow = rules.ask(0, base, 5, quorum.id);
     rules.now += SECOND * 11;
-    let next = rules.hear(0, base, &slow).unwrap();
-    assert_eq!((&next.contributors, &next.joiners, next.keeps_world), (&vec![0], &vec![2], false));
+    let next = rules.report(0, base, &slow).unwrap();
+    assert_eq!((&next.participants, &next.recovering, next.keeps_world), (&vec![0], &vec![2], false));
     // Worker 1 was too slow: what it has is older now.
     let behind = rules.ask(1, base, 5, 0);
     [0, 2].into_iter().for_each(|worker| drop(rules.says(worker, next.base(), Status::Training)));
-    assert_eq!(rules.hear(1, base, &behind), None);
+    assert_eq!(rules.report(1, base, &behind), None);
     let requests = [0, 2].map(|worker| rules.ask(worker, next.base(), 5, 0));
-    let third = rules.hear(2, next.base(), &requests[1]).unwrap();
-    assert_eq!((third.contributors, third.joiners), (vec![0, 2], vec![1]));
+    let third = rules.report(2, next.base(), &requests[1]).unwrap();
+    assert_eq!((third.participants, third.recovering), (vec![0, 2], vec![1]));
 }
 
 #[test]
@@ -146,13 +146,13 @@ fn when_the_newest_parameters_are_lost_the_others_go_on() {
     let mut rules = Rules::new(2);
     (0..2).for_each(|worker| drop(rules.start(worker, 1, START)));
     let requests = [0, 1].map(|worker| rules.ask(worker, START, 5, 0));
-    let meeting = rules.hear(0, START, &requests[0]).unwrap();
-    rules.says(0, meeting.base(), Status::Training);
+    let quorum = rules.report(0, START, &requests[0]).unwrap();
+    rules.says(0, quorum.base(), Status::Training);
     let again = rules.ask(1, START, 5, 0);
-    rules.meetings.lose((0, 1), rules.now);
+    rules.quorums.lose((0, 1), rules.now);
     rules.now += SECOND * 2;
-    let alone = rules.hear(1, START, &again).unwrap();
-    assert_eq!((&alone.contributors, alone.step), (&vec![1], 5));
+    let alone = rules.report(1, START, &again).unwrap();
+    assert_eq!((&alone.participants, alone.step), (&vec![1], 5));
     // A replacement that knows less joins; one that knows as much trains.
     rules.says(1, alone.base(), Status::Training);
     assert_eq!(rules.start(0, 2, START), Answer::Join);
@@ -162,21 +162,21 @@ fn when_the_newest_parameters_are_lost_the_others_go_on() {
 fn a_number_has_one_worker_and_the_end_is_told() {
     let mut rules = Rules::new(2);
     rules.start(0, 1, START);
-    let refused = rules.meetings.enter((0, 2), START, Status::Starting).unwrap_err();
+    let refused = rules.quorums.enter((0, 2), START, Status::Starting).unwrap_err();
     assert!(refused.contains("worker 0"), "{refused}");
-    rules.meetings.lose((0, 1), rules.now);
+    rules.quorums.lose((0, 1), rules.now);
     assert_eq!(rules.start(0, 2, START), Answer::Train);
     let answer = rules.says(0, START, Status::Training);
     assert!(matches!(answer, Answer::Refused { again: false, .. }), "the first one is replaced: {answer:?}");
-    let end = Base { step: 10, meeting: 3 };
-    assert!(!rules.meetings.is_over(rules.now));
-    rules.meetings.hear((0, 2), end, Status::Done, rules.now);
-    assert!(rules.meetings.is_over(rules.now));
+    let end = Base { step: 10, quorum: 3 };
+    assert!(!rules.quorums.is_over(rules.now));
+    rules.quorums.report((0, 2), end, Status::Done, rules.now);
+    assert!(rules.quorums.is_over(rules.now));
     assert_eq!(rules.start(1, 1, START), Answer::Over { step: 10 });
 }
 
-fn introduction(worker: usize) -> Introduction {
-    Introduction {
+fn join_request(worker: usize) -> JoinRequest {
+    JoinRequest {
         version: VERSION,
         worker,
         workers: 2,
@@ -196,11 +196,11 @@ fn token() -> AuthToken {
     AuthToken::new("a-token-of-the-workers")
 }
 
-fn member(coordinator: &Coordinator, who: Introduction, token: AuthToken) -> Member {
+fn member(coordinator: &Coordinator, who: JoinRequest, token: AuthToken) -> Member {
     Member::start(coordinator.address().to_string(), token, who, START, SECOND * 5, SECOND * 3).unwrap()
 }
 
-fn asked(member: &Member, base: Base, number: u64) -> Meeting {
+fn asked(member: &Member, base: Base, number: u64) -> Quorum {
     let address = member.address().unwrap();
     let request = Request {
         number,
@@ -211,7 +211,7 @@ fn asked(member: &Member, base: Base, number: u64) -> Meeting {
     };
     member.set(base, Status::Waiting(request));
     match member.decision(SECOND * 20).unwrap() {
-        Some(Answered::Meet(meeting)) => meeting,
+        Some(Answered::Quorum(quorum)) => quorum,
         other => panic!("{other:?}"),
     }
 }
@@ -219,24 +219,24 @@ fn asked(member: &Member, base: Base, number: u64) -> Meeting {
 #[test]
 fn workers_meet_over_connections_and_a_dead_one_is_left_behind() {
     let coordinator = coordinator();
-    let first = member(&coordinator, introduction(0), token());
-    let second = member(&coordinator, introduction(1), token());
+    let first = member(&coordinator, join_request(0), token());
+    let second = member(&coordinator, join_request(1), token());
     for member in [&first, &second] {
         assert_eq!(member.decision(SECOND * 20).unwrap(), Some(Answered::Train));
         member.set(START, Status::Training);
     }
     let other = std::thread::spawn(move || {
-        let meeting = asked(&second, START, 1);
-        (second, meeting)
+        let quorum = asked(&second, START, 1);
+        (second, quorum)
     });
-    let meeting = asked(&first, START, 1);
+    let quorum = asked(&first, START, 1);
     let (second, same) = other.join().unwrap();
-    assert_eq!(same, meeting);
-    assert_eq!(meeting.sums, "127.0.0.1:1");
-    first.set(meeting.base(), Status::Training);
+    assert_eq!(same, quorum);
+    assert_eq!(quorum.sums, "127.0.0.1:1");
+    first.set(quorum.base(), Status::Training);
     drop(second);
-    let alone = asked(&first, meeting.base(), 2);
-    assert_eq!((alone.contributors.as_slice(), alone.step), ([0].as_slice(), 10));
+    let alone = asked(&first, quorum.base(), 2);
+    assert_eq!((alone.participants.as_slice(), alone.step), ([0].as_slice(), 10));
     assert!(!coordinator.is_over());
     first.set(alone.base(), Status::Done);
     drop(first);
@@ -250,23 +250,23 @@ fn workers_meet_over_connections_and_a_dead_one_is_left_behind() {
 #[test]
 fn who_does_not_fit_is_told_why() {
     let coordinator = coordinator();
-    let first = member(&coordinator, introduction(0), token());
+    let first = member(&coordinator, join_request(0), token());
     first.decision(SECOND * 20).unwrap();
-    let refused = |who: Introduction, token| {
+    let refused = |who: JoinRequest, token| {
         let error = member(&coordinator, who, token).decision(SECOND * 20).unwrap_err().to_string();
         assert!(error.contains("--coordinator"), "{error}");
         error
     };
-    let said = refused(Introduction { workers: 3, ..introduction(1) }, token());
+    let said = refused(JoinRequest { workers: 3, ..join_request(1) }, token());
     assert!(said.contains("--workers is 3 there, and 2 for the coordinator"), "{said}");
-    let said = refused(Introduction { worker: 2, ..introduction(1) }, token());
+    let said = refused(JoinRequest { worker: 2, ..join_request(1) }, token());
     assert!(said.contains("--worker 2 is not valid: it must be below --workers 2"), "{said}");
-    let said = refused(Introduction { configuration: "seed = 2".into(), ..introduction(1) }, token());
+    let said = refused(JoinRequest { configuration: "seed = 2".into(), ..join_request(1) }, token());
     assert!(said.contains("`seed = 2` there, `seed = 1` on worker 0"), "{said}");
-    let said = refused(introduction(1), AuthToken::new("another-token-than-theirs"));
+    let said = refused(join_request(1), AuthToken::new("another-token-than-theirs"));
     assert!(said.contains("BRIGADE_TOKEN"), "{said}");
     let begin = Instant::now();
-    let said = refused(Introduction { incarnation: 99, ..introduction(0) }, token());
+    let said = refused(JoinRequest { incarnation: 99, ..join_request(0) }, token());
     assert!(said.contains("there is already a worker 0"), "{said}");
     assert!(begin.elapsed() > SECOND * 3, "the one before may be gone");
 }
@@ -277,14 +277,14 @@ fn a_coordinator_that_is_started_again_learns_who_is_there() {
     let address = listener.local_addr().unwrap();
     let begin = |listener| Coordinator::start(listener, token(), 1, SECOND * 5, SECOND * 3).unwrap();
     let first = begin(listener);
-    let worker = member(&first, Introduction { workers: 1, ..introduction(0) }, token());
+    let worker = member(&first, JoinRequest { workers: 1, ..join_request(0) }, token());
     assert_eq!(worker.decision(SECOND * 20).unwrap(), Some(Answered::Train));
-    let meeting = asked(&worker, START, 1);
-    worker.set(meeting.base(), Status::Training);
+    let quorum = asked(&worker, START, 1);
+    worker.set(quorum.base(), Status::Training);
     drop(first);
     let second = begin(TcpListener::bind(address).unwrap());
-    let next = asked(&worker, meeting.base(), 2);
-    assert_eq!((next.step, next.contributors.as_slice()), (10, [0].as_slice()));
-    assert!(next.id > meeting.id);
+    let next = asked(&worker, quorum.base(), 2);
+    assert_eq!((next.step, next.participants.as_slice()), (10, [0].as_slice()));
+    assert!(next.id > quorum.id);
     drop((worker, second));
 }

@@ -4,7 +4,7 @@ mod classifier;
 mod smaller;
 
 use brigade_core::{Batch, Chain, Model};
-use brigade_hf::config::{Activation, NormKind};
+use brigade_hf::config::{ActivationFunction, NormKind};
 use brigade_hf::{Config, ConfigFile, DecoderConfig, Family, HfError, Task};
 use burn::tensor::{Device, Tensor};
 use serde_json::json;
@@ -240,7 +240,7 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
                 "an epsilon other than 1e-5",
             ),
             (config.attention_scale != usual_scale, "another scale of attention"),
-            (config.activation == Activation::Silu, "SiLU"),
+            (config.activation == ActivationFunction::Silu, "SiLU"),
         ],
     )?;
     Ok(GptConfig {
@@ -250,7 +250,7 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
         layers: config.layers.len(),
         heads: config.heads,
         tied_head: config.tied_embeddings,
-        activation: if config.activation == Activation::Gelu { Gelu::Gelu } else { Gelu::GeluTanh },
+        activation: if config.activation == ActivationFunction::Gelu { Gelu::Gelu } else { Gelu::GeluTanh },
         dropout: d.residual,
     })
 }

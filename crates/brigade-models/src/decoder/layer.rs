@@ -1,7 +1,7 @@
 //! One layer: attention and a gated feed-forward layer, each added to the residual stream.
 
 use brigade_core::{Block, BlockCache};
-use brigade_kernels::{Activation, gated};
+use brigade_kernels::{ActivationFunction, gated};
 use burn::module::Module;
 use burn::tensor::Tensor;
 
@@ -26,7 +26,7 @@ pub(super) struct FeedForward {
     pub up_proj: Linear,
     pub down_proj: Linear,
     #[module(skip)]
-    pub activation: Activation,
+    pub activation: ActivationFunction,
 }
 
 impl Layer {

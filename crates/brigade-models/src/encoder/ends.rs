@@ -1,7 +1,7 @@
 //! The first block, and the last of each task.
 
 use brigade_core::Block;
-use brigade_kernels::{Activation, embedding};
+use brigade_kernels::{ActivationFunction, embedding};
 use burn::module::{Module, Param};
 use burn::nn::Dropout;
 use burn::tensor::{Int, Tensor};
@@ -53,7 +53,7 @@ impl Block for Embedding {
 pub(super) struct MaskedHead {
     pub dense: Linear,
     #[module(skip)]
-    pub activation: Activation,
+    pub activation: ActivationFunction,
     pub norm: LayerNorm,
     pub words: Param<Tensor<2>>,
     pub bias: Param<Tensor<1>>,

@@ -1,7 +1,7 @@
 //! One layer: attention and a feed-forward layer, each added to the residual stream and then normed.
 
 use brigade_core::Block;
-use brigade_kernels::Activation;
+use brigade_kernels::ActivationFunction;
 use burn::module::Module;
 use burn::nn::Dropout;
 use burn::tensor::Tensor;
@@ -16,7 +16,7 @@ pub(super) struct Layer {
     pub attention_output: Output,
     pub intermediate: Linear,
     #[module(skip)]
-    pub activation: Activation,
+    pub activation: ActivationFunction,
     pub output: Output,
 }
 

@@ -1,7 +1,7 @@
 //! The blocks of a GPT-2.
 
 use brigade_core::{Block, BlockCache};
-use brigade_kernels::{Activation, attention_packed, embedding, feed_forward, layer_norm};
+use brigade_kernels::{ActivationFunction, attention_packed, embedding, feed_forward, layer_norm};
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, LayerNorm};
 use burn::tensor::Tensor;
@@ -165,7 +165,8 @@ pub(super) struct FeedForward {
 impl FeedForward {
     /// What it gives, added to the residual if there is one.
     fn forward(&self, x: Tensor<2>, residual: Option<Tensor<2>>) -> Tensor<2> {
-        let activation = if self.approximate { Activation::GeluTanh } else { Activation::Gelu };
+        let activation =
+            if self.approximate { ActivationFunction::GeluTanh } else { ActivationFunction::Gelu };
         if self.c_fc.lora.is_none() && self.c_proj.lora.is_none() {
             let layer = |layer: &Linear| (layer.weight(), layer.bias());
             return feed_forward(x, layer(&self.c_fc), activation, layer(&self.c_proj), residual);

@@ -1,13 +1,13 @@
 //! Activations.
 
 use brigade_hf::config;
-use brigade_kernels::Activation;
+use brigade_kernels::ActivationFunction;
 
 /// The one that a configuration names.
-pub(crate) fn activation(named: config::Activation) -> Activation {
+pub(crate) fn activation(named: config::ActivationFunction) -> ActivationFunction {
     match named {
-        config::Activation::Gelu => Activation::Gelu,
-        config::Activation::GeluTanh => Activation::GeluTanh,
-        config::Activation::Silu => Activation::Silu,
+        config::ActivationFunction::Gelu => ActivationFunction::Gelu,
+        config::ActivationFunction::GeluTanh => ActivationFunction::GeluTanh,
+        config::ActivationFunction::Silu => ActivationFunction::Silu,
     }
 }

@@ -1,6 +1,6 @@
 //! Linear layers.
 
-use brigade_kernels::{Activation, Weight, activate, linear, linear_activation, linear_residual};
+use brigade_kernels::{ActivationFunction, Weight, activate, linear, linear_activation, linear_residual};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -53,7 +53,7 @@ impl Linear {
     }
 
     /// `activation(forward(x))`.
-    pub fn activated(&self, x: Tensor<2>, activation: Activation) -> Tensor<2> {
+    pub fn activated(&self, x: Tensor<2>, activation: ActivationFunction) -> Tensor<2> {
         match &self.lora {
             None => linear_activation(x, self.weight(), self.bias(), activation),
             Some(_) => activate(self.forward(x), activation),

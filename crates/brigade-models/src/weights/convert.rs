@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::error::WeightsError;
 use super::files::Files;
-use super::format::WeightsFormat;
 use super::load::Weights;
 use super::mapping::{Stored, StoredParameter, WeightsMapping};
+use super::write::format::WeightsFormat;
 use super::write::{WeightsWriter, wrong};
 
 /// Writes the tensors of files in another number type, or cut into other files; one tensor is in memory at a time. `paths`: as for

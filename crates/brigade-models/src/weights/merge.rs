@@ -7,10 +7,10 @@ use brigade_core::{Activation, Chain};
 use super::differences::Strict;
 use super::error::WeightsError;
 use super::files::Files;
-use super::format::WeightsFormat;
 use super::load::{LoadWeights, Weights};
 use super::mapping::WeightsMapping;
 use super::write::WeightsWriter;
+use super::write::format::WeightsFormat;
 use crate::lora::{Adapters, is_adapter};
 
 /// Writes the weights of a chain with its adapters added, `weight + scale · b · a`, or its transpose where weights are so, into safetensors files; one parameter is in memory at a time. `paths`: the files

@@ -4,23 +4,21 @@ mod convert;
 mod differences;
 mod error;
 mod files;
-mod format;
 mod load;
 mod mapping;
 #[cfg(feature = "text")]
 mod merge;
 mod piece;
-mod shards;
 mod write;
 
 pub use convert::convert_weights;
 pub use differences::{LackingParameter, NameDifferences, Strict};
 pub use error::WeightsError;
 pub use files::{StoredTensor, stored_tensors};
-pub use format::{ShardSize, WeightsFormat, WeightsNumber};
 pub use load::{LoadReport, LoadWeights};
 pub use mapping::{Stored, StoredParameter, WeightsMapping};
 #[cfg(feature = "text")]
 pub use merge::merge_adapters;
-pub use shards::WeightsFiles;
+pub use write::format::{ShardSize, WeightsFormat, WeightsNumber};
+pub use write::shards::WeightsFiles;
 pub use write::{WeightsWriter, save_safetensors};

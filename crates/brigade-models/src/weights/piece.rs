@@ -11,7 +11,7 @@ const ROWS: usize = 16;
 
 /// A box of a tensor that is a part of a parameter.
 #[derive(Debug, Clone)]
-pub(super) struct Piece {
+pub(crate) struct Piece {
     /// The tensor's name.
     pub tensor: String,
     /// The shape of the whole tensor.
@@ -26,7 +26,7 @@ pub(super) struct Piece {
 
 /// A number of values, and how far apart they are.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stride {
+pub(crate) struct Stride {
     pub size: usize,
     pub in_tensor: usize,
     pub in_parameter: usize,
@@ -34,7 +34,7 @@ pub(super) struct Stride {
 
 /// Some rows of a tensor. The values of a row (its columns) are next to each other in the tensor.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Panel {
+pub(crate) struct Panel {
     /// Place of the first value.
     pub in_tensor: usize,
     pub in_parameter: usize,
@@ -46,7 +46,7 @@ pub(super) struct Panel {
 ///
 /// # Errors
 /// If there is no parameter of this shape.
-pub(super) fn pieces(
+pub(crate) fn pieces(
     path: &Path,
     name: &str,
     shape: &[usize],

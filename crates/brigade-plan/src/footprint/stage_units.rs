@@ -6,7 +6,7 @@ use brigade_compress::{Cost, GatherCodes};
 
 use super::configuration::Configuration;
 use super::sizes::UnitSize;
-use crate::schedule::{Action, Pipeline, Task};
+use crate::schedule::{Action, Pipeline, StageTask};
 use crate::stage::{Stage, StageSchedule};
 
 /// What every rank of one stage has.
@@ -98,7 +98,7 @@ impl<'a> StageUnits<'a> {
 
     /// The blocks whose gradients an action completes, in order.
     pub fn completes(&self, action: &Action) -> Vec<usize> {
-        let blocks = |task: &Task| self.stage.blocks(task.chunk).rev();
+        let blocks = |task: &StageTask| self.stage.blocks(task.chunk).rev();
         match action {
             Action::Backward(task) => blocks(task).collect(),
             Action::BackwardInput(task) => {

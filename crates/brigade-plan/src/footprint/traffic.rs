@@ -5,7 +5,7 @@ use brigade_compress::{Cost, Sends};
 use super::configuration::{CHUNK, Configuration, FP32, OuterSteps};
 use super::sizes::{BoundaryTensor, UnitSize};
 use super::stage_units::{StageUnit, StageUnits};
-use crate::schedule::{Action, Pass, Task};
+use crate::schedule::{Action, Pass, StageTask};
 
 /// Bytes at the end of a message between stages: the length of its description.
 const LENGTH: u64 = 4;
@@ -192,7 +192,7 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
     let configuration = stage_units.configuration;
     let mut sent = Sent::default();
     for action in &stage_units.schedule.actions {
-        if let Action::Send { pass, task: Task { chunk, .. }, .. } = action {
+        if let Action::Send { pass, task: StageTask { chunk, .. }, .. } = action {
             let blocks = stage_units.stage.blocks(*chunk);
             let bytes = match pass {
                 Pass::Forward => activation(Pass::Forward, configuration.boundary(blocks.end)),

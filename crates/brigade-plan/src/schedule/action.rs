@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One micro-batch through one of a rank's chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Task {
+pub struct StageTask {
     /// The rank's chunk, counted from 0 in the order of the pass through the model.
     pub chunk: usize,
     /// The micro-batch, counted from 0 within the step.
@@ -24,20 +24,20 @@ pub enum Pass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Run the chunk forward on the micro-batch.
-    Forward(Task),
+    Forward(StageTask),
     /// Run the chunk backward: the gradients of its input and of its weights.
-    Backward(Task),
+    Backward(StageTask),
     /// The first half of a backward: the gradient of the input, which the previous stage waits for (`B` in Qi et al. 2023,
     /// "Zero Bubble Pipeline Parallelism").
-    BackwardInput(Task),
+    BackwardInput(StageTask),
     /// The second half of a backward: the gradients of the weights (`W` there). It reads no parameters.
-    BackwardWeights(Task),
+    BackwardWeights(StageTask),
     /// Send the result of `pass` of `task` to another rank; does not wait for its arrival.
     Send {
         /// `Forward`: the output of `task`. `Backward`: the gradient of the input of `task`.
         pass: Pass,
         /// What was computed.
-        task: Task,
+        task: StageTask,
         /// The pipeline rank that receives it.
         to: usize,
     },
@@ -46,7 +46,7 @@ pub enum Action {
         /// `Forward`: the input of `task`. `Backward`: the gradient of the output of `task`.
         pass: Pass,
         /// What will be computed from it.
-        task: Task,
+        task: StageTask,
         /// The pipeline rank that sends it.
         from: usize,
     },
@@ -60,7 +60,7 @@ pub enum Action {
 impl Action {
     /// The pass whose result another stage may wait for; `None` for transfers, reductions and the half of a backward that no other stage
     /// waits for.
-    pub(super) fn pass(self) -> Option<(Pass, Task)> {
+    pub(super) fn pass(self) -> Option<(Pass, StageTask)> {
         match self {
             Self::Forward(task) => Some((Pass::Forward, task)),
             Self::Backward(task) | Self::BackwardInput(task) => Some((Pass::Backward, task)),
@@ -82,7 +82,7 @@ impl Action {
     }
 
     /// The task whose activations this action is the last to need.
-    pub(super) fn frees(self) -> Option<Task> {
+    pub(super) fn frees(self) -> Option<StageTask> {
         match self {
             Self::Backward(task) | Self::BackwardWeights(task) => Some(task),
             _ => None,
@@ -90,7 +90,7 @@ impl Action {
     }
 }
 
-impl fmt::Display for Task {
+impl fmt::Display for StageTask {
     /// Micro-batch, dot, chunk.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.micro_batch, self.chunk)

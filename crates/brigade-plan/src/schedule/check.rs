@@ -1,7 +1,7 @@
 //! What must hold of every schedule.
 
 use super::simulate::{Sends, simulate};
-use super::{Action, Pass, Pipeline, ScheduleError, Task};
+use super::{Action, Pass, Pipeline, ScheduleError, StageTask};
 
 impl Pipeline {
     /// Whether there is a list for each rank, and they run a step: every forward and backward of every
@@ -71,7 +71,7 @@ impl Pipeline {
 }
 
 /// Counts an action of a chunk that comes in the order of the micro-batches: how many of them there were.
-fn take_turn(done: &mut [usize], action: Action, task: Task) -> Result<Option<usize>, String> {
+fn take_turn(done: &mut [usize], action: Action, task: StageTask) -> Result<Option<usize>, String> {
     let Some(next) = done.get_mut(task.chunk) else { return Ok(None) };
     if task.micro_batch != *next {
         return Err(format!("{action} comes when it is the turn of micro-batch {next}"));

@@ -1,6 +1,6 @@
 //! How much of its time and memory a schedule uses, measured by performing it on paper.
 
-use super::simulate::{Sends, Timeline, simulate};
+use super::simulate::{Sends, SimulatedTimeline, simulate};
 use super::{Action, Pipeline, ScheduleError};
 
 impl Pipeline {
@@ -10,7 +10,7 @@ impl Pipeline {
     /// # Errors
     /// Where the ratio is not from 0.001 to 1000, or the public numbers were changed and no longer go with
     /// the actions.
-    pub fn timeline(&self, backward_ratio: f64) -> Result<Timeline, ScheduleError> {
+    pub fn timeline(&self, backward_ratio: f64) -> Result<SimulatedTimeline, ScheduleError> {
         if !(0.001..=1000.0).contains(&backward_ratio) {
             return Err(ScheduleError::BackwardRatio { given: backward_ratio });
         }
@@ -25,7 +25,10 @@ impl Pipeline {
     ///
     /// # Errors
     /// Where the public numbers were changed and no longer go with the actions.
-    pub fn timeline_of(&self, seconds: impl Fn(usize, Action) -> f64) -> Result<Timeline, ScheduleError> {
+    pub fn timeline_of(
+        &self,
+        seconds: impl Fn(usize, Action) -> f64,
+    ) -> Result<SimulatedTimeline, ScheduleError> {
         simulate(self, Sends::Buffered, seconds)
     }
 

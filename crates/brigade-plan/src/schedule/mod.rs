@@ -22,11 +22,11 @@ mod shape;
 mod show;
 mod simulate;
 
-pub use action::{Action, Pass, Task};
+pub use action::{Action, Pass, StageTask};
 pub use error::ScheduleError;
 pub use kind::PipelineScheduleKind;
 pub use shape::Placement;
-pub use simulate::{Span, Timeline};
+pub use simulate::{SimulatedSpan, SimulatedTimeline};
 
 use shape::Shape;
 

@@ -1,6 +1,6 @@
 //! Where a pipeline's chunks lie, and who works after whom.
 
-use super::{Pass, Task};
+use super::{Pass, StageTask};
 
 /// How the virtual stages of a pipeline, its parts counted from the input, are placed on its ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -50,18 +50,18 @@ impl Shape {
 
     /// The rank that takes the result of a pass of `task` on `rank`, and its task for it; `None` at the ends
     /// of the model. Neighbours may be on the same rank.
-    pub fn after(self, pass: Pass, rank: usize, task: Task) -> Option<(usize, Task)> {
+    pub fn after(self, pass: Pass, rank: usize, task: StageTask) -> Option<(usize, StageTask)> {
         let stage = self.virtual_stage(rank, task.chunk);
         let next = match pass {
             Pass::Forward => Some(stage + 1).filter(|&next| next < self.stages * self.chunks),
             Pass::Backward => stage.checked_sub(1),
         }?;
         let (rank, chunk) = self.placement.owner(self.stages, next);
-        Some((rank, Task { chunk, ..task }))
+        Some((rank, StageTask { chunk, ..task }))
     }
 
     /// The task whose result a pass of `task` on `rank` starts from; `None` at the ends of the model.
-    pub fn before(self, pass: Pass, rank: usize, task: Task) -> Option<(usize, Task)> {
+    pub fn before(self, pass: Pass, rank: usize, task: StageTask) -> Option<(usize, StageTask)> {
         match pass {
             Pass::Forward => self.after(Pass::Backward, rank, task),
             Pass::Backward => self.after(Pass::Forward, rank, task),
@@ -69,17 +69,17 @@ impl Shape {
     }
 
     /// [`Self::after`], where that is another rank.
-    pub fn receiver(self, pass: Pass, rank: usize, task: Task) -> Option<(usize, Task)> {
+    pub fn receiver(self, pass: Pass, rank: usize, task: StageTask) -> Option<(usize, StageTask)> {
         self.after(pass, rank, task).filter(|&(to, _)| to != rank)
     }
 
     /// [`Self::before`], where that is another rank.
-    pub fn sender(self, pass: Pass, rank: usize, task: Task) -> Option<(usize, Task)> {
+    pub fn sender(self, pass: Pass, rank: usize, task: StageTask) -> Option<(usize, StageTask)> {
         self.before(pass, rank, task).filter(|&(from, _)| from != rank)
     }
 
     /// A task's place in a rank's list of all tasks.
-    pub fn index(self, task: Task) -> usize {
+    pub fn index(self, task: StageTask) -> usize {
         task.chunk * self.micro_batches + task.micro_batch
     }
 }

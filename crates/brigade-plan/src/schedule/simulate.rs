@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 
 use super::shape::Shape;
-use super::{Action, Pass, Pipeline, ScheduleError, Task};
+use super::{Action, Pass, Pipeline, ScheduleError, StageTask};
 
 /// A computing action in time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Span {
+pub struct SimulatedSpan {
     /// What was computed.
     pub action: Action,
     /// When it started, in units of one forward of one chunk.
@@ -23,12 +23,12 @@ pub struct Span {
 
 /// What each rank computes when.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timeline {
+pub struct SimulatedTimeline {
     /// The computing actions of each rank, in order.
-    pub ranks: Vec<Vec<Span>>,
+    pub ranks: Vec<Vec<SimulatedSpan>>,
 }
 
-impl Timeline {
+impl SimulatedTimeline {
     /// When the last rank is done.
     pub fn length(&self) -> f64 {
         self.ranks.iter().flatten().fold(0.0, |length, span| span.end.max(length))
@@ -56,7 +56,7 @@ pub(super) fn simulate(
     pipeline: &Pipeline,
     sends: Sends,
     cost: impl Fn(usize, Action) -> f64,
-) -> Result<Timeline, ScheduleError> {
+) -> Result<SimulatedTimeline, ScheduleError> {
     let mut run = Run {
         shape: pipeline.shape(),
         sends,
@@ -103,19 +103,19 @@ struct Run<C> {
 /// The messages from one rank to another, with the time of their sending or posting.
 #[derive(Default)]
 struct Channel {
-    sent: Vec<(Pass, Task, f64)>,
-    posted: Vec<(Pass, Task, f64)>,
+    sent: Vec<(Pass, StageTask, f64)>,
+    posted: Vec<(Pass, StageTask, f64)>,
 }
 
 /// What a rank has done, by [`Shape::index`].
 struct Rank {
     clock: f64,
-    spans: Vec<Span>,
+    spans: Vec<SimulatedSpan>,
     forward: Vec<bool>,
     backward: Vec<bool>,
     weights: Vec<bool>,
     /// Sender, and place in the channel.
-    awaited: HashMap<(Pass, Task), (usize, usize)>,
+    awaited: HashMap<(Pass, StageTask), (usize, usize)>,
 }
 
 impl Rank {
@@ -161,7 +161,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
         }
     }
 
-    fn pass(&mut self, rank: usize, action: Action, pass: Pass, task: Task) -> Result<bool, String> {
+    fn pass(&mut self, rank: usize, action: Action, pass: Pass, task: StageTask) -> Result<bool, String> {
         let index = self.index(task)?;
         if pass == Pass::Backward && !self.ranks[rank].forward[index] {
             return Err(format!("{action} comes before its forward"));
@@ -201,7 +201,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
         let me = &mut self.ranks[rank];
         let start = me.clock;
         me.clock += seconds;
-        me.spans.push(Span { action, start, end: me.clock });
+        me.spans.push(SimulatedSpan { action, start, end: me.clock });
     }
 
     fn finish_weights(&mut self, rank: usize, action: Action, index: usize) -> Result<(), String> {
@@ -209,7 +209,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
         if twice { Err(format!("{action} stands twice")) } else { Ok(()) }
     }
 
-    fn send(&mut self, rank: usize, pass: Pass, task: Task, to: usize) -> Result<bool, String> {
+    fn send(&mut self, rank: usize, pass: Pass, task: StageTask, to: usize) -> Result<bool, String> {
         let index = self.index(task)?;
         let Some((_, theirs)) = self.shape.receiver(pass, rank, task).filter(|(wanted, _)| *wanted == to)
         else {
@@ -230,7 +230,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
         channel.compare(place).map(|()| true)
     }
 
-    fn receive(&mut self, rank: usize, pass: Pass, task: Task, from: usize) -> Result<(), String> {
+    fn receive(&mut self, rank: usize, pass: Pass, task: StageTask, from: usize) -> Result<(), String> {
         self.index(task)?;
         if self.shape.sender(pass, rank, task).is_none_or(|(wanted, _)| wanted != from) {
             return Err(format!("the {pass} for {task} does not come from {from}"));
@@ -245,7 +245,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
         channel.compare(place)
     }
 
-    fn index(&self, task: Task) -> Result<usize, String> {
+    fn index(&self, task: StageTask) -> Result<usize, String> {
         let Shape { chunks, micro_batches, .. } = self.shape;
         if task.chunk >= chunks || task.micro_batch >= micro_batches {
             return Err(format!(
@@ -256,14 +256,14 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
     }
 
     /// Everything was performed: is everything done, and nothing left over?
-    fn end(self) -> Result<Timeline, ScheduleError> {
+    fn end(self) -> Result<SimulatedTimeline, ScheduleError> {
         let trains = self.ranks.iter().any(|rank| rank.backward.contains(&true));
         for (number, rank) in self.ranks.iter().enumerate() {
             let fault = |fault: &str| Err(ScheduleError::Fault { rank: number, fault: fault.into() });
             let missing = |done: &[bool]| {
                 let index = done.iter().position(|done| !done)?;
                 let Shape { micro_batches, .. } = self.shape;
-                Some(Task { chunk: index / micro_batches, micro_batch: index % micro_batches })
+                Some(StageTask { chunk: index / micro_batches, micro_batch: index % micro_batches })
             };
             if let Some(task) = missing(&rank.forward) {
                 return fault(&format!("forward {task} is missing"));
@@ -283,7 +283,7 @@ impl<C: Fn(usize, Action) -> f64> Run<C> {
             let fault = format!("it does not ask for a message from {from}");
             return Err(ScheduleError::Fault { rank: to, fault });
         }
-        Ok(Timeline { ranks: self.ranks.into_iter().map(|rank| rank.spans).collect() })
+        Ok(SimulatedTimeline { ranks: self.ranks.into_iter().map(|rank| rank.spans).collect() })
     }
 }
 

@@ -4,7 +4,7 @@
 //! have columns of their own. A collective begins when the last column has come to it.
 
 use super::parts::StepParts;
-use crate::schedule::{Action, Pass, Pipeline, ScheduleError, Task};
+use crate::schedule::{Action, Pass, Pipeline, ScheduleError, StageTask};
 use crate::stage::{Stage, StageSchedule};
 use crate::unshard::ReshardPolicy;
 
@@ -219,7 +219,7 @@ impl<'a> Play<'a> {
     }
 
     /// Lets the clock of a rank wait for what a pass starts from. False if that is not sent yet.
-    fn wait(&mut self, rank: usize, pass: Pass, task: Task) -> bool {
+    fn wait(&mut self, rank: usize, pass: Pass, task: StageTask) -> bool {
         let part = self.pipeline.virtual_stage(rank, task.chunk);
         let parts = self.pipeline.virtual_stages();
         let from = match pass {
@@ -246,7 +246,7 @@ impl<'a> Play<'a> {
         true
     }
 
-    fn send(&mut self, rank: usize, pass: Pass, task: Task) {
+    fn send(&mut self, rank: usize, pass: Pass, task: StageTask) {
         let part = self.pipeline.virtual_stage(rank, task.chunk);
         let to = if pass == Pass::Forward { part + 1 } else { part - 1 };
         let travels = self.plan.messages.get(part.min(to)).copied().unwrap_or(0.0);
@@ -287,7 +287,7 @@ impl<'a> Play<'a> {
     }
 
     /// Starts to reduce a block's gradients where they are complete.
-    fn reduce(&mut self, rank: usize, block: usize, task: Task) {
+    fn reduce(&mut self, rank: usize, block: usize, task: StageTask) {
         let takes = self.plan.blocks[block].reduce;
         let is_last = task.micro_batch + 1 == self.pipeline.micro_batches;
         if takes == 0.0 || !(is_last || self.plan.reduce_each_micro_batch) {

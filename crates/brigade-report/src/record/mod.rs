@@ -83,7 +83,7 @@ pub struct StepRecord {
     pub comm_calls: u64,
     /// The same by collective (`all_reduce`, `all_gather`, …).
     #[serde(default)]
-    pub collectives: BTreeMap<String, Collective>,
+    pub collectives: BTreeMap<String, CollectiveRecord>,
     /// Bytes of tensors, by what they are for.
     #[serde(flatten)]
     pub memory: MemoryRecord,
@@ -252,7 +252,7 @@ pub struct PlannedMemory {
 
 /// One kind of collective in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Collective {
+pub struct CollectiveRecord {
     /// How often the world performed it.
     pub calls: u64,
     /// Payload bytes that all ranks sent in it.

@@ -23,7 +23,7 @@ pub struct Scaling {
     /// What communication costs.
     pub communication: Option<CommunicationModel>,
     /// What the gap to linear scaling of the largest run is made of, the largest part first.
-    pub gap: Vec<Part>,
+    pub gap: Vec<GapPart>,
     /// What makes the largest run slow, the greatest gain first.
     pub findings: Vec<Finding>,
 }
@@ -45,7 +45,7 @@ pub struct Point {
 
 /// A part of the gap to linear scaling.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Part {
+pub struct GapPart {
     /// What it is.
     pub name: String,
     /// Its share of the gap, in percent.
@@ -108,7 +108,7 @@ fn sent(run: &Run, profile: &Profile) -> (f64, f64) {
 }
 
 /// Where the time of a step went that it takes more than under linear scaling. What a part took on fewer ranks, scaled down, is no gap.
-fn gap(smallest: &Profile, largest: &Profile) -> Vec<Part> {
+fn gap(smallest: &Profile, largest: &Profile) -> Vec<GapPart> {
     let linear =
         smallest.step * (largest.tokens / smallest.tokens) * (smallest.ranks as f64 / largest.ranks as f64);
     let whole = largest.step - linear;
@@ -117,12 +117,12 @@ fn gap(smallest: &Profile, largest: &Profile) -> Vec<Part> {
     }
     let (before, after) = (parts(smallest), parts(largest));
     let scale = linear / smallest.step;
-    let mut gap: Vec<Part> = Vec::new();
+    let mut gap: Vec<GapPart> = Vec::new();
     for (name, seconds) in after {
         let earlier = before.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, seconds)| *seconds);
         let percent = 100.0 * (seconds - scale * earlier) / whole;
         if percent >= 1.0 {
-            gap.push(Part { name, percent });
+            gap.push(GapPart { name, percent });
         }
     }
     // What one part explains, another may explain as well: ranks that are late, and the sums that wait for them.

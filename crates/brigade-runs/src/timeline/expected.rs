@@ -1,6 +1,6 @@
 //! The schedule as it would run with the times that blocks took.
 
-use brigade_plan::{Action, ScheduleError, Span, balanced};
+use brigade_plan::{Action, ScheduleError, SimulatedSpan, balanced};
 use brigade_report::timeline::{Timeline, TraceEvent, Track, Tracks};
 
 use super::work::Work;
@@ -66,7 +66,7 @@ pub fn expected_events(timeline: &Timeline) -> Result<Vec<TraceEvent>, ScheduleE
     for (stage, spans) in expected.ranks.iter().enumerate() {
         let mut tracks = Tracks::new(work.ranks.len() + stage, format!("expected, stage {stage}"));
         for begin in &begins {
-            for Span { action, start, end } in spans {
+            for SimulatedSpan { action, start, end } in spans {
                 let at = (begin + 1e6 * start, begin + 1e6 * end);
                 let (letter, task) = match action {
                     Action::Forward(task) => ('F', task),

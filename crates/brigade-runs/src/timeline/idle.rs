@@ -18,12 +18,12 @@ pub struct IdleTime {
     /// The share in which it neither worked nor waited: hooks, and other processes on its core.
     pub other: f64,
     /// What it waited for, the longest first; their shares add up to `share`.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<IdleCause>,
 }
 
 /// What a rank waited for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cause {
+pub struct IdleCause {
     /// What.
     pub reason: Reason,
     /// The share of the rank's time.
@@ -70,8 +70,8 @@ fn of_rank(work: &Work<'_>, rank: usize, of: &RankWork<'_>) -> IdleTime {
         }
     }
     let share = |seconds: f64| if of.seconds > 0.0 { seconds / of.seconds } else { 0.0 };
-    let mut causes: Vec<Cause> =
-        causes.into_iter().map(|(reason, seconds)| Cause { reason, share: share(seconds) }).collect();
+    let mut causes: Vec<IdleCause> =
+        causes.into_iter().map(|(reason, seconds)| IdleCause { reason, share: share(seconds) }).collect();
     causes.sort_by(|a, b| b.share.total_cmp(&a.share));
     let other = share((of.seconds - of.busy - waited).max(0.0));
     IdleTime { rank, stage: work.stage(rank), share: share(waited), other, causes }

@@ -17,7 +17,7 @@ use brigade_report::timeline::{PROFILE_FOLDER, Timeline};
 use crate::error::{Error, Result};
 
 pub use expected::{Advice, expected_events};
-pub use idle::{Cause, IdleTime, Reason};
+pub use idle::{IdleCause, IdleTime, Reason};
 use work::Work;
 
 /// Who stood idle in some steps, and why.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Advice, Cause, Idle, IdleTime, Reason};
+use super::{Advice, Idle, IdleCause, IdleTime, Reason};
 use crate::numbers::duration;
 
 /// Smaller shares are not named.
@@ -42,7 +42,7 @@ impl Idle {
         writeln!(f, "rank {} waits {:.0}%{causes}", idle.rank, 100.0 * idle.share)
     }
 
-    fn cause(&self, idle: &IdleTime, cause: &Cause) -> String {
+    fn cause(&self, idle: &IdleTime, cause: &IdleCause) -> String {
         let percent = format!("{:.0}%", 100.0 * cause.share);
         match &cause.reason {
             Reason::Data => format!("{percent} for data"),

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use brigade_report::timeline::{PROFILE_FOLDER, Timeline, timeline_file};
 use brigade_report::{
-    CheckpointRecord, Collective, Compute, ConsoleMode, MemoryRecord, RankSeconds, Reporter, ReporterOptions,
-    RunEvent, StepRecord,
+    CheckpointRecord, CollectiveRecord, Compute, ConsoleMode, MemoryRecord, RankSeconds, Reporter,
+    ReporterOptions, RunEvent, StepRecord,
 };
 
 /// Ranks of the run: two stages of two.
@@ -39,7 +39,7 @@ pub fn record(step: u64) -> StepRecord {
         bubble_seconds: 0.01,
         comm_bytes: 4096,
         comm_calls: 2,
-        collectives: BTreeMap::from([("all_reduce".into(), Collective { calls: 2, bytes: 4096 })]),
+        collectives: BTreeMap::from([("all_reduce".into(), CollectiveRecord { calls: 2, bytes: 4096 })]),
         memory: MemoryRecord { parameter_bytes_peak: 1 << 20, ..MemoryRecord::default() },
         peak_rss_bytes: 64 << 20,
         validation_loss: step.is_multiple_of(10).then_some(4.0),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use brigade_report::{CheckpointRecord, Collective, HistoryRecord, RankSeconds, RunEvent, StepRecord};
+use brigade_report::{CheckpointRecord, CollectiveRecord, HistoryRecord, RankSeconds, RunEvent, StepRecord};
 use brigade_runs::{Run, RunState, settings_of};
 
 /// How many steps each has.
@@ -135,7 +135,10 @@ impl Simulated {
             bubble_seconds: in_pipeline,
             comm_bytes: self.bytes,
             comm_calls: 10,
-            collectives: BTreeMap::from([(what.to_owned(), Collective { calls: 10, bytes: self.bytes })]),
+            collectives: BTreeMap::from([(
+                what.to_owned(),
+                CollectiveRecord { calls: 10, bytes: self.bytes },
+            )]),
             rank_seconds: Some(RankSeconds { step: vec![end; ranks], compute, data_wait, comm_wait }),
             checkpoint: checkpoint.map(|(stall_seconds, _)| CheckpointRecord {
                 step,

@@ -2,13 +2,13 @@
 
 use pulp::Simd;
 
-use super::{Activation, Function, Gelu, GeluTanh, Relu, Silu, with_function};
+use super::{ActivationFunction, Function, Gelu, GeluTanh, Relu, Silu, with_function};
 use crate::arch::dispatch;
 use crate::element::Element;
 use crate::rows::check_length;
 use crate::slices::for_each_vector;
 
-impl Activation {
+impl ActivationFunction {
     /// `y ← f(gate) · up`.
     ///
     /// # Panics

@@ -15,7 +15,7 @@ use function::{Function, Gelu, GeluTanh, Relu, Silu};
 
 /// A function of each element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activation {
+pub enum ActivationFunction {
     /// `x · Φ(x)`, by the error function (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016).
     Gelu,
     /// Its approximation by a hyperbolic tangent, from the same paper.
@@ -30,19 +30,19 @@ pub enum Activation {
 macro_rules! with_function {
     ($activation:expr, |$function:ident| $call:expr) => {
         match $activation {
-            Activation::Gelu => {
+            ActivationFunction::Gelu => {
                 let $function = Gelu;
                 $call
             }
-            Activation::GeluTanh => {
+            ActivationFunction::GeluTanh => {
                 let $function = GeluTanh;
                 $call
             }
-            Activation::Silu => {
+            ActivationFunction::Silu => {
                 let $function = Silu;
                 $call
             }
-            Activation::Relu => {
+            ActivationFunction::Relu => {
                 let $function = Relu;
                 $call
             }
@@ -51,7 +51,7 @@ macro_rules! with_function {
 }
 use with_function;
 
-impl Activation {
+impl ActivationFunction {
     /// `x ← x + bias`, in each row, if there is a bias, which is as long as a row; then `y ← f(x)`.
     ///
     /// # Panics

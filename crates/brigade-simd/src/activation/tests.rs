@@ -7,25 +7,30 @@ use super::*;
 use crate::arch::tests::on_each;
 use crate::testing::{numbers, units, units_among};
 
-const ALL: [Activation; 4] = [Activation::Gelu, Activation::GeluTanh, Activation::Silu, Activation::Relu];
+const ALL: [ActivationFunction; 4] = [
+    ActivationFunction::Gelu,
+    ActivationFunction::GeluTanh,
+    ActivationFunction::Silu,
+    ActivationFunction::Relu,
+];
 
 /// The value, the derivative, and the magnitude of what the derivative is a sum of.
-fn exact(activation: Activation, x: f64) -> (f64, f64, f64) {
+fn exact(activation: ActivationFunction, x: f64) -> (f64, f64, f64) {
     let sigmoid = |z: f64| if z < 0.0 { z.exp() / (1.0 + z.exp()) } else { 1.0 / (1.0 + (-z).exp()) };
     // s(x) and x · s'(x), where the value is x · s(x).
     let (s, slope) = match activation {
-        Activation::Gelu => {
+        ActivationFunction::Gelu => {
             let density = (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
             (libm::erfc(-x / 2f64.sqrt()) / 2.0, x * density)
         }
-        Activation::GeluTanh => {
+        ActivationFunction::GeluTanh => {
             let factor = 2.0 * (2.0 / std::f64::consts::PI).sqrt();
             let z = factor * (x + 0.044715 * x * x * x);
             let dz = factor * (1.0 + 3.0 * 0.044715 * x * x);
             (sigmoid(z), if z.abs() > 700.0 { 0.0 } else { x * sigmoid(z) * sigmoid(-z) * dz })
         }
-        Activation::Silu => (sigmoid(x), x * sigmoid(x) * sigmoid(-x)),
-        Activation::Relu => (f64::from(u8::from(x > 0.0)), 0.0),
+        ActivationFunction::Silu => (sigmoid(x), x * sigmoid(x) * sigmoid(-x)),
+        ActivationFunction::Relu => (f64::from(u8::from(x > 0.0)), 0.0),
     };
     (x * s, s + slope, s.abs() + slope.abs())
 }
@@ -72,15 +77,15 @@ fn edges_are_pytorchs() {
         let mut y = [1.0; 7];
         activation.forward(&mut x.clone(), None, &mut y);
         assert_eq!(y.map(f32::to_bits)[..3], [0.0, -0.0, f32::INFINITY].map(f32::to_bits), "{activation:?}");
-        assert_eq!(y[3].is_nan(), activation != Activation::Relu, "{activation:?}");
+        assert_eq!(y[3].is_nan(), activation != ActivationFunction::Relu, "{activation:?}");
         assert!(y[4].is_nan());
         assert_eq!(y[5..], [f32::MAX, 0.0], "{activation:?}");
         let mut slope = [1.0; 7];
         activation.backward_again(&mut x.clone(), &mut slope, None);
-        let at_zero = if activation == Activation::Relu { 0.0 } else { 0.5 };
+        let at_zero = if activation == ActivationFunction::Relu { 0.0 } else { 0.5 };
         assert_eq!(slope[..2], [at_zero; 2], "{activation:?}");
-        assert_eq!(slope[2..4].iter().all(|x| x.is_nan()), activation != Activation::Relu);
-        assert_eq!(slope[4].is_nan(), activation != Activation::Relu);
+        assert_eq!(slope[2..4].iter().all(|x| x.is_nan()), activation != ActivationFunction::Relu);
+        assert_eq!(slope[4].is_nan(), activation != ActivationFunction::Relu);
         assert_eq!(slope[5..], [1.0, 0.0], "{activation:?}");
     }
 }
@@ -149,11 +154,11 @@ proptest! {
 #[test]
 #[should_panic(expected = "`y` must have 3 elements, but has 2")]
 fn the_output_must_fit() {
-    Activation::Gelu.forward(&mut [0f32; 3], None, &mut [0.0; 2]);
+    ActivationFunction::Gelu.forward(&mut [0f32; 3], None, &mut [0.0; 2]);
 }
 
 #[test]
 #[should_panic(expected = "`x` must be whole rows of 2, but has 3 elements")]
 fn the_bias_must_fit() {
-    Activation::Gelu.forward(&mut [0f32; 3], Some(&[0.0; 2]), &mut [0.0; 3]);
+    ActivationFunction::Gelu.forward(&mut [0f32; 3], Some(&[0.0; 2]), &mut [0.0; 3]);
 }

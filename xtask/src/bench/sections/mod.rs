@@ -9,7 +9,6 @@ mod pipeline;
 mod planned;
 mod saving;
 mod sharding;
-mod size;
 mod start;
 mod timeline;
 mod together;
@@ -90,7 +89,7 @@ impl SectionName {
             Self::Sharding => sharding::TITLE,
             Self::Pipeline => pipeline::TITLE,
             Self::Memory => memory::TITLE,
-            Self::Size => size::TITLE,
+            Self::Size => memory::size::TITLE,
             Self::Saving => saving::TITLE,
             Self::AllReduce => all_reduce::TITLE,
             Self::Start => start::TITLE,
@@ -119,7 +118,7 @@ impl SectionName {
             Self::Sharding => sharding::measure(runner),
             Self::Pipeline => pipeline::measure(runner),
             Self::Memory => memory::measure(runner),
-            Self::Size => size::measure(runner),
+            Self::Size => memory::size::measure(runner),
             Self::Saving => saving::measure(runner),
             Self::AllReduce => all_reduce::measure(runner),
             Self::Start => start::measure(runner),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use brigade::plan::cluster::Cluster;
 use brigade_files::write_atomic;
-use brigade_simd::activation::Activation;
+use brigade_simd::activation::ActivationFunction;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 use half::bf16;
 
@@ -145,7 +145,7 @@ fn bf16_product(size: usize) -> impl FnMut() {
 fn activations() -> impl FnMut() {
     let (mut x, mut y) = (vec![0.5_f32; VALUES], vec![0.0_f32; VALUES]);
     move || {
-        Activation::Gelu.forward(&mut x, None, &mut y);
+        ActivationFunction::Gelu.forward(&mut x, None, &mut y);
         black_box(&y);
     }
 }

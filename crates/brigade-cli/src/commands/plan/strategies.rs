@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{calibrate, calibrate_from, parse};
-use crate::model_folder::model_folder;
+use crate::model_files::model_folder::model_folder;
 use crate::output::print;
 
 /// Tokens per sequence unless the flag or the model says fewer.

@@ -23,7 +23,7 @@ use clap::{Args, FromArgMatches};
 use super::train::TrainArgs;
 use crate::output::print;
 use fit::Fit;
-use target::{Place, SystemName, TargetArgs};
+use target::{Destination, SystemName, TargetArgs};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -141,8 +141,8 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         ask: &mut || if args.detach { Answer::Leave } else { ask() },
     };
     let code = match &place {
-        Place::Hosts(ssh) => over_ssh(ssh, &job, &mut console).map_err(usage)?,
-        Place::System(system) => {
+        Destination::Hosts(ssh) => over_ssh(ssh, &job, &mut console).map_err(usage)?,
+        Destination::System(system) => {
             // Slurm's output lies where the job was submitted.
             let folder = match args.to {
                 SystemName::Slurm => None,
@@ -165,7 +165,7 @@ fn usage(error: Error) -> anyhow::Error {
 }
 
 /// The job and its target, after checking them.
-fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Place)> {
+fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
     let mut job = Job {
         name: String::new(),
         nodes: args.nodes,
@@ -180,7 +180,7 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Place)> {
     job.name = args.name.clone().unwrap_or_else(|| job.out().map_or_else(|| "brigade".into(), job_name));
     job.check()?;
     train_args(&job)?;
-    let place = args.target.place(args.to)?;
+    let place = args.target.destination(args.to)?;
     place.check(&job)?;
     Ok((job, place))
 }
@@ -199,7 +199,7 @@ fn train_args(job: &Job) -> anyhow::Result<Option<TrainArgs>> {
     Ok(Some(TrainArgs::from_arg_matches(&matches)?))
 }
 
-fn dry_run(args: &SubmitArgs, job: &Job, place: &Place, buckets: &Buckets) -> anyhow::Result<ExitCode> {
+fn dry_run(args: &SubmitArgs, job: &Job, place: &Destination, buckets: &Buckets) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for manifest in place.manifests(job) {
         text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
@@ -233,8 +233,8 @@ fn dry_run(args: &SubmitArgs, job: &Job, place: &Place, buckets: &Buckets) -> an
 }
 
 /// Whether the system has checked the job, or why it refuses it.
-fn asked(job: &Job, place: &Place) -> anyhow::Result<Result<bool, Error>> {
-    let Place::System(system) = place else { return Ok(Ok(false)) };
+fn asked(job: &Job, place: &Destination) -> anyhow::Result<Result<bool, Error>> {
+    let Destination::System(system) = place else { return Ok(Ok(false)) };
     let folder = tempfile::tempdir().context("cannot make a folder for the manifests")?;
     Ok(check_by_system(&**system, job, folder.path()))
 }

@@ -95,7 +95,7 @@ fn claim(text: &str) -> Result<Claim, String> {
 }
 
 /// Where a job is to run.
-pub enum Place {
+pub enum Destination {
     /// A system that takes jobs.
     System(Box<dyn System>),
     /// Hosts, for as long as this command runs.
@@ -107,7 +107,7 @@ impl TargetArgs {
     ///
     /// # Errors
     /// If a flag of another system is given.
-    pub fn place(&self, to: SystemName) -> Result<Place, Error> {
+    pub fn destination(&self, to: SystemName) -> Result<Destination, Error> {
         use SystemName::{
             Jobset, Pytorchjob, Slurm as SlurmName, Ssh as SshName, Trainjob, Vertex as VertexName,
         };
@@ -144,12 +144,12 @@ impl TargetArgs {
             return Err(Error::NotOfSystem { option: option.into(), system: to.name(), instead });
         }
         Ok(match to {
-            VertexName => Place::System(Box::new(self.vertex())),
-            Jobset => Place::System(Box::new(self.kubernetes(Controller::JobSet))),
-            Trainjob => Place::System(Box::new(self.kubernetes(Controller::TrainJob))),
-            Pytorchjob => Place::System(Box::new(self.kubernetes(Controller::PyTorchJob))),
-            SlurmName => Place::System(Box::new(self.slurm()?)),
-            SshName => Place::Hosts(Ssh {
+            VertexName => Destination::System(Box::new(self.vertex())),
+            Jobset => Destination::System(Box::new(self.kubernetes(Controller::JobSet))),
+            Trainjob => Destination::System(Box::new(self.kubernetes(Controller::TrainJob))),
+            Pytorchjob => Destination::System(Box::new(self.kubernetes(Controller::PyTorchJob))),
+            SlurmName => Destination::System(Box::new(self.slurm()?)),
+            SshName => Destination::Hosts(Ssh {
                 hosts: self.hosts.clone(),
                 folder: self.folder.clone(),
                 address: self.address.clone(),
@@ -221,7 +221,7 @@ impl SystemName {
     }
 }
 
-impl Place {
+impl Destination {
     pub fn check(&self, job: &Job) -> Result<(), Error> {
         match self {
             Self::System(system) => system.check(job),

@@ -19,11 +19,11 @@ use brigade_hf::{ConfigFile, Task};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::adapters::adapters_config;
 use crate::config::{Config, Described, TOKENIZER_FILE};
-use crate::corpus;
+use crate::data::corpus;
+use crate::model_files::adapters::adapters_config;
+use crate::model_files::weights::Weights;
 use crate::tasks::{TaskModel, TaskName};
-use crate::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:

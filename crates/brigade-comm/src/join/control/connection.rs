@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Result};
 use std::time::{Duration, Instant};
 
 use crate::join::wire::message::{FrameBuffer, Message};
-use crate::link::sealed::SealedStream;
+use crate::link::tcp::sealed::SealedStream;
 
 /// How long the rest of a message may wait until the connection takes it.
 const REST: Duration = Duration::from_secs(1);

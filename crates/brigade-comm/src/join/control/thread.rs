@@ -14,9 +14,9 @@ use crate::flight::{Recorder, STATUS_DELAY, unresponsive};
 use crate::join::control::connection::{Connection, deliver};
 use crate::join::control::status_query::{StatusQuery, VERDICT};
 use crate::join::wire::message::{FrameBuffer, Message};
-use crate::link::event_fd::EventFd;
-use crate::link::sealed::SealedStream;
-use crate::link::session::Session;
+use crate::link::shared::event_fd::EventFd;
+use crate::link::tcp::sealed::SealedStream;
+use crate::link::tcp::session::Session;
 use crate::sync::{lock, wait_until};
 
 /// The time between two pings.

@@ -24,7 +24,7 @@ use crate::join::wire::auth_token::{AuthToken, random};
 use crate::join::wire::handshake::{HandshakeError, SecureStream, Stream, respond};
 use crate::join::wire::message::{Hello, Message};
 use crate::limits::MAX_WORLD_SIZE;
-use crate::link::event_fd::EventFd;
+use crate::link::shared::event_fd::EventFd;
 use crate::open_files::is_out_of_files;
 use crate::sync::lock;
 

@@ -9,9 +9,9 @@ use crate::join::network::pending_links::{LinkLookup, LinkOutcome};
 use crate::link::channel::Channel;
 use crate::link::connector::{Connector, LinkSpec, LinkUnavailable, has_cores_for};
 use crate::link::endpoint::Link;
-use crate::link::event_fd::EventFd;
-use crate::link::rings::ring_bytes;
-use crate::link::segment::Segment;
+use crate::link::shared::event_fd::EventFd;
+use crate::link::shared::rings::ring_bytes;
+use crate::link::shared::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
 use crate::link::tcp::TcpLink;
 

@@ -20,7 +20,7 @@ use crate::join::wire::message::{LinkHello, LinkUse, Message, RankTable};
 use crate::join::wire::reach::reach;
 use crate::link::channel::Channel;
 use crate::link::connector::LinkSpec;
-use crate::link::segment::Segment;
+use crate::link::shared::segment::Segment;
 use crate::link::shared::segment_bytes;
 use crate::open_files::is_out_of_files;
 use crate::sync::lock;

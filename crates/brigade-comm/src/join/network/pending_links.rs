@@ -9,9 +9,9 @@ use crate::error::Error;
 use crate::join::wire::handshake::HandshakeError;
 use crate::join::wire::message::{LinkHello, LinkUse};
 use crate::link::channel::Channel;
-use crate::link::event_fd::EventFd;
-use crate::link::segment::Segment;
-use crate::link::session::Session;
+use crate::link::shared::event_fd::EventFd;
+use crate::link::shared::segment::Segment;
+use crate::link::tcp::session::Session;
 use crate::sync::lock;
 
 /// Links that may wait for their group.

@@ -9,7 +9,7 @@ use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::handshake::{HandshakeError, Stream};
 use crate::join::wire::message::{Hello, Message, RankTable};
 use crate::join::wire::reach::{RETRY, reach};
-use crate::link::session::Session;
+use crate::link::tcp::session::Session;
 use crate::open_files::is_out_of_files;
 
 /// How much longer than rank 0 the others wait, so that rank 0 can still tell them who is missing.

@@ -9,7 +9,7 @@ use crate::join::network::acceptor::{Acceptor, JoinRequest};
 use crate::join::wire::auth_token::random;
 use crate::join::wire::handshake::{HANDSHAKE_TIMEOUT, SecureStream, Stream};
 use crate::join::wire::message::{Hello, MAX_TEXT_BYTES, Message, RankAddress, RankTable};
-use crate::link::session::Session;
+use crate::link::tcp::session::Session;
 
 /// How long a rank of another start may take to hear that it is refused.
 const REFUSAL: Duration = Duration::from_secs(1);

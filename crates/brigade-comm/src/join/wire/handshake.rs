@@ -16,7 +16,7 @@ use snow::{Builder, HandshakeState};
 
 use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::message::{FrameBuffer, Message};
-use crate::link::session::{LENGTH_BYTES, Session, plain_bytes};
+use crate::link::tcp::session::{LENGTH_BYTES, Session, plain_bytes};
 use crate::open_files::{explained, is_out_of_files};
 
 /// Says that this is Brigade, and by its last byte with which handshake.

@@ -9,7 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::error::{Diagnosis, StalledRank};
 use crate::flight::RankStatus;
 use crate::limits::MAX_FRAME_BYTES;
-use crate::place::{Place, places};
+use crate::locality::{Locality, localities};
 use crate::transport::{Encryption, Transport};
 
 /// The longest text that a rank may announce about itself, in bytes.
@@ -101,8 +101,8 @@ pub(in crate::join) enum LinkUse {
 
 impl RankTable {
     /// Where each rank runs.
-    pub(in crate::join) fn places(&self) -> Arc<[Place]> {
-        places(self.addresses.iter().map(|address| (&*address.host, address.numa))).into()
+    pub(in crate::join) fn localities(&self) -> Arc<[Locality]> {
+        localities(self.addresses.iter().map(|address| (&*address.host, address.numa))).into()
     }
 
     /// Whether what two ranks send each other over TCP is sealed: between hosts, unless both leave it out.

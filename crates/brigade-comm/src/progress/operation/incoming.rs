@@ -210,7 +210,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::link::rings::RING_BYTES;
+    use crate::link::shared::rings::RING_BYTES;
     use crate::link::tcp::TcpLink;
     use crate::op::call::OpType;
     use crate::op::dtype::DType;

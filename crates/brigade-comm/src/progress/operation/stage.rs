@@ -1,7 +1,7 @@
 //! The bytes of an operation on a link: a header, the segments of its plan, and zeros up to a multiple of the header's
 //! size.
 
-use crate::link::rings::RING_BYTES;
+use crate::link::shared::rings::RING_BYTES;
 use crate::op::header::HEADER_BYTES;
 
 /// Bytes that a step moves at most in one direction of a link, before it looks at the others.

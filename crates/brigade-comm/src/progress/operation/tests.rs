@@ -10,7 +10,7 @@ use super::stop::{Stop, StopReason};
 use crate::flight::Recorder;
 use crate::link::endpoint::{Link, PeerLinks};
 use crate::link::error::LinkError;
-use crate::link::rings::RING_BYTES;
+use crate::link::shared::rings::RING_BYTES;
 use crate::link::tcp::TcpLink;
 use crate::op::call::{Call, OpType};
 use crate::op::dtype::{DType, ReduceOp};

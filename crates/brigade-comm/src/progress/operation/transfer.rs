@@ -150,8 +150,8 @@ mod tests {
 
     use super::*;
     use crate::flight::Recorder;
-    use crate::link::event_fd::EventFd;
-    use crate::link::segment::Segment;
+    use crate::link::shared::event_fd::EventFd;
+    use crate::link::shared::segment::Segment;
     use crate::link::shared::{SharedLink, segment_bytes};
     use crate::op::call::OpType;
     use crate::op::dtype::{DType, ReduceOp};

@@ -3,6 +3,7 @@
 //! `shares` is who works on what, and the bound; `message` what is sent; `worker` and `server` are the two sides. Where workers are
 //! worlds of their own, which may come and go, `links` has the servers' connections to them, and `separate` serves over these.
 
+mod batch_seed;
 mod links;
 mod message;
 mod separate;
@@ -16,9 +17,9 @@ use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
 use crate::model::batch::Batch;
-use crate::step::batch_seed::seed_of_batch;
+use crate::step::engine::report::{RoundReport, StepReport};
 use crate::step::engine::{Engine, difference};
-use crate::step::report::{RoundReport, StepReport};
+use crate::step::rounds::batch_seed::seed_of_batch;
 
 pub use links::{WorkerLink, WorkerLinkSender, WorkerLinks};
 use server::Serving;

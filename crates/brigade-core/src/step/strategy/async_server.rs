@@ -10,7 +10,7 @@ use crate::metrics::{Bytes, Clock};
 use crate::model::activation::Part;
 use crate::sharding::SeparateWorlds;
 use crate::sharding::store::cast;
-use crate::step::accumulation::PairwiseSum;
+use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::held;
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Rounds, Strategy};
 

@@ -4,11 +4,8 @@
 
 pub(crate) mod async_server;
 mod compressed;
-mod fragments;
-mod local_updates;
 mod optimizers;
-mod outer_optimizer;
-mod outer_sum;
+mod outer;
 mod rank_sums;
 mod synchronous;
 mod unit_codes;
@@ -29,11 +26,11 @@ use crate::sharding::zero::Zero;
 
 pub use async_server::AsyncServer;
 pub use compressed::Compressed;
-pub(crate) use fragments::Due;
-pub use fragments::Fragments;
-pub use local_updates::LocalUpdates;
-pub use outer_optimizer::OuterOptimizer;
-pub use outer_sum::OuterDtype;
+pub(crate) use outer::fragments::Due;
+pub use outer::fragments::Fragments;
+pub use outer::local_updates::LocalUpdates;
+pub use outer::outer_optimizer::OuterOptimizer;
+pub use outer::outer_sum::OuterDtype;
 pub use synchronous::Synchronous;
 
 /// How ranks that run different micro-batches train one model together: it provides the second and third part of their steps.

@@ -10,7 +10,7 @@ use crate::dist::PendingTensor;
 use crate::error::Result;
 use crate::metrics::{Bytes, Clock};
 use crate::optim::SavedState;
-use crate::step::accumulation::PairwiseSum;
+use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::{Exact, InFlight, RankSums, held};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState, Strategy};
 

@@ -2,7 +2,7 @@
 
 use brigade_comm::{DType, OpType, ReduceOp};
 use brigade_cuda::{GroupCall, NcclWork};
-use brigade_plan::{StageSchedule, Task, UnshardStep};
+use brigade_plan::{StageSchedule, StageTask, UnshardStep};
 
 use super::compute_stream::Numbers;
 use super::memory_pool::Buffer;
@@ -10,7 +10,7 @@ use super::step::{Checked, GRADIENT, Sharding, Step, text};
 
 impl Step<'_> {
     /// Accumulates the gradient of a backward, and starts the reduction when it is due.
-    pub fn add(&mut self, block: usize, found: Checked, task: Task) -> Result<(), String> {
+    pub fn add(&mut self, block: usize, found: Checked, task: StageTask) -> Result<(), String> {
         if self.replicas > 1 && self.plan.sharding == Sharding::Full {
             if let Some((reduced, work)) = self.reducing.remove(&block) {
                 work.synchronize().map_err(text)?;
@@ -29,7 +29,9 @@ impl Step<'_> {
             let (sum, _) = self.sums.remove(&block).unwrap();
             let all = (0..self.plan.micro_batches)
                 .map(|micro_batch| {
-                    self.over_replicas(|replica| self.gradient(block, Task { micro_batch, ..task }, replica))
+                    self.over_replicas(|replica| {
+                        self.gradient(block, StageTask { micro_batch, ..task }, replica)
+                    })
                 })
                 .fold(Numbers { first: 0, step: 0 }, Numbers::plus);
             // For every other block in place.

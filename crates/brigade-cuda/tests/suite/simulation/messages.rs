@@ -1,7 +1,7 @@
 //! Messages between stages, as `tensors::messages` and core's interpreter pass them.
 
 use brigade_comm::{DType, OpType};
-use brigade_plan::{Pass, Task};
+use brigade_plan::{Pass, StageTask};
 
 use super::memory_pool::Buffer;
 use super::mesh::{RECEIVER, SENDER};
@@ -11,7 +11,7 @@ use super::step::{Checked, Key, Step, text};
 const MAX_SENDS: usize = 2;
 
 impl Step<'_> {
-    pub fn send(&mut self, pass: Pass, task: Task, to: usize) -> Result<(), String> {
+    pub fn send(&mut self, pass: Pass, task: StageTask, to: usize) -> Result<(), String> {
         let place = self.stage.virtual_stage(task.chunk);
         let place = if pass == Pass::Forward { place + 1 } else { place - 1 };
         let message = self.outgoing.remove(&(pass, place, task.micro_batch)).unwrap();
@@ -51,7 +51,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    pub fn receive(&mut self, pass: Pass, task: Task, from: usize) {
+    pub fn receive(&mut self, pass: Pass, task: StageTask, from: usize) {
         let (comm_stream, receive_queue) = &self.sim.receive_queues[&from];
         let (comm_stream, pool, compute) =
             (comm_stream.clone(), self.sim.pool.clone(), self.sim.compute.clone());
@@ -82,7 +82,7 @@ impl Step<'_> {
         let (pass, place, micro_batch) = key;
         let (buffers, work) = self.posted.remove(&key).unwrap()().map_err(text)??;
         work.synchronize().map_err(text)?;
-        let task = Task { chunk: place / self.stage.stages, micro_batch };
+        let task = StageTask { chunk: place / self.stage.stages, micro_batch };
         let blocks = self.stage.blocks(task.chunk);
         let numbers = |part| match pass {
             Pass::Forward => self.activation(blocks.start, part, task),

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use brigade_comm::Work;
 use brigade_cuda::{Error, NcclWork};
-use brigade_plan::{Action, Pass, Pipeline, PipelineScheduleKind, ReshardPolicy, Stage, StageSchedule, Task};
+use brigade_plan::{
+    Action, Pass, Pipeline, PipelineScheduleKind, ReshardPolicy, Stage, StageSchedule, StageTask,
+};
 
 use super::compute_stream::{Kernel, Numbers};
 use super::memory_pool::Buffer;
@@ -79,7 +81,7 @@ pub struct Step<'a> {
     pub replicas: usize,
     pub random: u64,
     pub turn: usize,
-    pub tapes: BTreeMap<Task, Vec<Vec<Checked>>>,
+    pub tapes: BTreeMap<StageTask, Vec<Vec<Checked>>>,
     pub posted: BTreeMap<Key, Posted>,
     pub outgoing: BTreeMap<Key, Vec<Checked>>,
     pub sent: VecDeque<(Work<Vec<u8>>, NcclWork)>,
@@ -156,7 +158,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn forward(&mut self, task: Task, schedule: &StageSchedule) -> Result<(), String> {
+    fn forward(&mut self, task: StageTask, schedule: &StageSchedule) -> Result<(), String> {
         let place = self.stage.virtual_stage(task.chunk);
         let blocks = self.stage.blocks(task.chunk);
         let mut parts = if place == 0 {
@@ -182,7 +184,7 @@ impl Step<'_> {
         Ok(())
     }
 
-    fn backward(&mut self, task: Task, schedule: &StageSchedule) -> Result<(), String> {
+    fn backward(&mut self, task: StageTask, schedule: &StageSchedule) -> Result<(), String> {
         let place = self.stage.virtual_stage(task.chunk);
         let blocks = self.stage.blocks(task.chunk);
         let mut tape = self.tapes.remove(&task).unwrap();

@@ -2,23 +2,23 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use brigade_plan::Task;
+use brigade_plan::StageTask;
 
 use super::compute_stream::Numbers;
 use super::step::Step;
 
 impl Step<'_> {
     /// The input of block `block`.
-    pub fn activation(&self, block: usize, part: usize, task: Task) -> Numbers {
+    pub fn activation(&self, block: usize, part: usize, task: StageTask) -> Numbers {
         self.numbers(&[0, self.sim.replica as u64, block as u64, part as u64, task.micro_batch as u64])
     }
 
     /// The gradient of the input of block `block`.
-    pub fn upstream(&self, block: usize, task: Task) -> Numbers {
+    pub fn upstream(&self, block: usize, task: StageTask) -> Numbers {
         self.numbers(&[1, self.sim.replica as u64, block as u64, task.micro_batch as u64])
     }
 
-    pub fn gradient(&self, block: usize, task: Task, replica: usize) -> Numbers {
+    pub fn gradient(&self, block: usize, task: StageTask, replica: usize) -> Numbers {
         self.numbers(&[2, replica as u64, block as u64, task.micro_batch as u64])
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::bytes::BytesRead;
 use super::files::{Format, SourceFile};
 use super::input::Input;
-use super::records::{Columns, Part, Place, Record, RecordEncoder, records};
+use super::records::{Columns, Part, Record, RecordEncoder, RecordLocation, records};
 use crate::{Error, Result};
 
 /// Documents are read in chunks of about this many bytes, so that memory is bounded and one large document is tokenized by
@@ -23,7 +23,7 @@ pub(crate) struct TextChunk {
     /// Whether it belongs to the prompt.
     pub(crate) masked: bool,
     /// Where it is, if the text is a whole record as JSON, of which a [`RecordEncoder`] makes an example.
-    pub(crate) record: Option<Place>,
+    pub(crate) record: Option<RecordLocation>,
     /// Whether it is the last of its document.
     pub(crate) ends_document: bool,
 }

@@ -16,7 +16,7 @@ pub(crate) use documents::{TextChunk, chunks};
 pub(crate) use files::SourceFile;
 pub use files::TEXT_EXTENSIONS;
 use files::source_files;
-pub use records::{Columns, Place, Record, RecordEncoder};
+pub use records::{Columns, Record, RecordEncoder, RecordLocation};
 pub(crate) use records::{Part, parts, text_of_record};
 pub use remote::{check_url, is_url};
 

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::cache::FileLock;
 use super::*;
-use crate::{Columns, Example, Label, NoProgress, Place, Record, TokenSequences};
+use crate::{Columns, Example, Label, NoProgress, Record, RecordLocation, TokenSequences};
 
 /// A corpus of `documents` JSONL lines in a folder of its own, and a cache beside it.
 struct Bench {
@@ -352,7 +352,7 @@ impl RecordEncoder for Labelled {
         record.fields.contains_key("label")
     }
 
-    fn example(&self, place: &Place, record: &str, tokenizer: &Tokenizer) -> Result<Example> {
+    fn example(&self, place: &RecordLocation, record: &str, tokenizer: &Tokenizer) -> Result<Example> {
         let record: serde_json::Value = serde_json::from_str(record).unwrap();
         let text = record["text"].as_str().ok_or_else(|| place.error("it has no `text`"))?;
         let mut example = Example::of(tokenizer.encode(text)?);

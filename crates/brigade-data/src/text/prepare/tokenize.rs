@@ -12,7 +12,7 @@ use crate::text::corpus::{BytesRead, TextChunk, chunks};
 use crate::text::prepare::cache::{HashedFile, write_synced};
 use crate::text::tokenizer::Encoder;
 use crate::{
-    Columns, Error, Example, Label, LabelKind, Place, Progress, RecordEncoder, Result, TokenFile,
+    Columns, Error, Example, Label, LabelKind, Progress, RecordEncoder, RecordLocation, Result, TokenFile,
     TokenWriter, Tokenizer,
 };
 
@@ -143,7 +143,7 @@ impl Documents {
             Encoded::Example(example) => (example.label.map(Label::kind), chunk.record.as_ref()),
         };
         let before = *self.labels.get_or_insert(kind);
-        let place = || place.map_or_else(|| "a text".into(), Place::to_string);
+        let place = || place.map_or_else(|| "a text".into(), RecordLocation::to_string);
         check_labels(before, kind, &place)?;
         let ids = match encoded {
             Encoded::Text(ids) => ids,

@@ -314,7 +314,7 @@ impl Node<'_> {
             epoch,
             host: &self.host,
             numbers: &numbers,
-            newcomers: &|| self.newcomers(epoch),
+            waiting_nodes: &|| self.waiting_nodes(epoch),
             messages: &self.messages,
             node_group: self.node_group.as_ref(),
             on_event,
@@ -325,7 +325,7 @@ impl Node<'_> {
     }
 
     /// On node 0: the nodes that came since this start, if it has lasted long enough and they can be used.
-    fn newcomers(&self, epoch: Instant) -> Option<String> {
+    fn waiting_nodes(&self, epoch: Instant) -> Option<String> {
         let waiting = self.rendezvous.as_ref()?.waiting();
         if waiting.is_empty() || epoch.elapsed() < self.config.elastic.resize_interval {
             return None;

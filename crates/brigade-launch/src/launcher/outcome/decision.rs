@@ -36,7 +36,7 @@ pub fn decide(reports: Vec<NodeReport>, restarts: u32) -> Decision {
     let requested = |kind| {
         let requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
         requests
-            .filter(|request| request.kind == kind && request.origin != StopOrigin::Newcomer)
+            .filter(|request| request.kind == kind && request.origin != StopOrigin::WaitingNode)
             .map(|request| request.source.clone())
             .next()
     };
@@ -44,16 +44,16 @@ pub fn decide(reports: Vec<NodeReport>, restarts: u32) -> Decision {
         let mut requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
         requests.find(|request| request.origin == origin)
     };
-    // Where ranks exit because those of another node save for a newcomer, their launcher may hear of it later.
-    let newcomer = of(StopOrigin::Newcomer).filter(|_| of(StopOrigin::Signal).is_none());
+    // Where ranks exit because those of another node save for a waiting node, their launcher may hear of it later.
+    let waiting_node = of(StopOrigin::WaitingNode).filter(|_| of(StopOrigin::Signal).is_none());
     if let Some(signal) = requested(InterruptKind::Stop) {
         return Decision::is_final(Outcome::Interrupted { signal, exits: exits() });
     }
     let panicked = |rank| ranks.iter().any(|(_, report)| report.rank.exit.rank == rank && report.panicked);
-    let preempted = requested(InterruptKind::Preempt).filter(|_| newcomer.is_none());
+    let preempted = requested(InterruptKind::Preempt).filter(|_| waiting_node.is_none());
     let Some(index) = root_cause(ranks.iter().map(|(_, report)| &report.rank.exit), panicked) else {
         let is_done = exits().iter().all(|exit| exit.reason.is_success());
-        if let Some(request) = newcomer.filter(|_| !is_done) {
+        if let Some(request) = waiting_node.filter(|_| !is_done) {
             let outcome = Outcome::Preempted { signal: request.source.clone(), exits: exits() };
             return Decision { outcome, may_restart: false, resizes: true };
         }
@@ -106,7 +106,7 @@ pub fn decide_without_others(
         return decide(vec![report], restarts);
     }
     let unkillable = report.ranks.iter().any(|report| report.rank.exit.reason == ExitReason::Unkillable);
-    let may_restart = request.is_none_or(|request| request.origin == StopOrigin::Newcomer)
+    let may_restart = request.is_none_or(|request| request.origin == StopOrigin::WaitingNode)
         && !report.signalled
         && !unkillable;
     let others = report.ranks.into_iter().map(|report| report.rank).collect();
@@ -236,8 +236,10 @@ mod tests {
     #[test]
     fn who_saved_for_another_node_starts_again_with_it() {
         let resize = || {
-            let request =
-                StopRequest { origin: StopOrigin::Newcomer, ..stop_request(InterruptKind::Preempt).unwrap() };
+            let request = StopRequest {
+                origin: StopOrigin::WaitingNode,
+                ..stop_request(InterruptKind::Preempt).unwrap()
+            };
             Some(request)
         };
         let of_rank = || {

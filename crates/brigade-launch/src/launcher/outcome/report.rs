@@ -15,7 +15,7 @@ pub enum StopOrigin {
     /// A rank that exited with [`exit::PREEMPTED`](crate::exit::PREEMPTED), perhaps because others were told to.
     Rank,
     /// A node that came later: the ranks are to be started again with it.
-    Newcomer,
+    WaitingNode,
 }
 
 /// A request to end the ranks that came before any of them failed.

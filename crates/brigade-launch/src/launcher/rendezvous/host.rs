@@ -42,7 +42,7 @@ pub struct Host {
 
 /// A node that waits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Newcomer {
+pub struct WaitingNode {
     pub node: usize,
     pub host: String,
 }
@@ -90,11 +90,13 @@ impl Host {
     }
 
     /// The nodes that wait, by their number.
-    pub fn waiting(&self) -> Vec<Newcomer> {
+    pub fn waiting(&self) -> Vec<WaitingNode> {
         let waiting = lock(&self.shared.waiting);
-        let newcomer =
-            |Seat { candidate, .. }: &Seat| Newcomer { node: candidate.node, host: candidate.host.clone() };
-        let mut found: Vec<_> = waiting.iter().map(newcomer).collect();
+        let waiting_node = |Seat { candidate, .. }: &Seat| WaitingNode {
+            node: candidate.node,
+            host: candidate.host.clone(),
+        };
+        let mut found: Vec<_> = waiting.iter().map(waiting_node).collect();
         found.sort();
         found
     }
@@ -248,7 +250,7 @@ mod tests {
 
     fn until(host: &Host, nodes: &[usize]) {
         let begin = Instant::now();
-        while host.waiting().iter().map(|newcomer| newcomer.node).collect::<Vec<_>>() != nodes {
+        while host.waiting().iter().map(|waiting| waiting.node).collect::<Vec<_>>() != nodes {
             assert!(begin.elapsed() < WAIT, "{:?}", host.waiting());
             thread::sleep(POLL);
         }

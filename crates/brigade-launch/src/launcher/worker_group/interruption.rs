@@ -60,7 +60,8 @@ impl Supervisor<'_> {
             }
             // The cluster signals every node, and another one was first; or the ranks save for another node already.
             Phase::Preempting { .. } if first && kind == InterruptKind::Preempt => {
-                if self.stop_request.as_ref().is_some_and(|request| request.origin == StopOrigin::Newcomer) {
+                if self.stop_request.as_ref().is_some_and(|request| request.origin == StopOrigin::WaitingNode)
+                {
                     self.request_stop(kind, source, signal);
                 }
             }
@@ -105,7 +106,7 @@ impl Supervisor<'_> {
 
     /// The ranks save what they have, and are started again with a node that came later.
     fn resize(&mut self, source: String) {
-        let (kind, origin) = (InterruptKind::Preempt, StopOrigin::Newcomer);
+        let (kind, origin) = (InterruptKind::Preempt, StopOrigin::WaitingNode);
         self.stop_request = Some(StopRequest { kind, source: source.clone(), origin });
         self.cause = StopCause::Resize;
         self.publish();
@@ -114,10 +115,10 @@ impl Supervisor<'_> {
     }
 
     /// On node 0: whether a node came later that can be taken in now.
-    pub(super) fn look_for_newcomers(&mut self) {
+    pub(super) fn look_for_waiting_nodes(&mut self) {
         if self.phase == Phase::Running
             && self.has_ranks()
-            && let Some(source) = (self.group.newcomers)()
+            && let Some(source) = (self.group.waiting_nodes)()
         {
             self.resize(source);
         }

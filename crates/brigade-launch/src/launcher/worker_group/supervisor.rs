@@ -35,7 +35,7 @@ pub struct WorkerGroup<'a> {
     /// The numbers that users know the nodes by, in order of their numbers in this start.
     pub numbers: &'a [usize],
     /// Who came later and can be taken in now.
-    pub newcomers: &'a dyn Fn() -> Option<String>,
+    pub waiting_nodes: &'a dyn Fn() -> Option<String>,
     pub messages: &'a Receiver<Message>,
     /// The other nodes, where there are any.
     pub node_group: Option<&'a NodeGroup>,
@@ -118,7 +118,7 @@ impl Supervisor<'_> {
         let now = Instant::now();
         if now >= poll {
             self.poll_heartbeats();
-            self.look_for_newcomers();
+            self.look_for_waiting_nodes();
         }
         if self.phase.until().is_some_and(|until| now >= until) && self.has_ranks() {
             self.next_phase();

@@ -6,13 +6,13 @@ mod transfers;
 mod weights;
 
 use super::shape::Shape;
-use super::{Action, PipelineScheduleKind, Task, formula};
+use super::{Action, PipelineScheduleKind, StageTask, formula};
 
 pub(super) use transfers::MOST_POSTED;
 
 /// What each rank does in a training step.
 pub(super) fn training(kind: PipelineScheduleKind, shape: Shape) -> Vec<Vec<Action>> {
-    let passes = |backward: fn(Task) -> Action| -> Vec<_> {
+    let passes = |backward: fn(StageTask) -> Action| -> Vec<_> {
         (0..shape.stages).map(|rank| passes::training(kind, shape, rank, backward)).collect()
     };
     let computes = if kind.splits_backward() {

@@ -8,7 +8,7 @@
 //! where a rank would wait.
 
 use crate::schedule::shape::Shape;
-use crate::schedule::{Action, PipelineScheduleKind, Placement, Task};
+use crate::schedule::{Action, PipelineScheduleKind, Placement, StageTask};
 
 /// The forwards of a rank that evaluates.
 pub(super) fn evaluation(shape: Shape, rank: usize) -> Vec<Action> {
@@ -16,7 +16,7 @@ pub(super) fn evaluation(shape: Shape, rank: usize) -> Vec<Action> {
         return forwards(shape).into_iter().map(Action::Forward).collect();
     }
     // Until the first micro-batch comes up, those that go down; then one of each in turn.
-    let task = |chunk: usize| move |micro_batch: usize| Action::Forward(Task { chunk, micro_batch });
+    let task = |chunk: usize| move |micro_batch: usize| Action::Forward(StageTask { chunk, micro_batch });
     let lead = (2 * (shape.stages - rank) - 1).min(shape.micro_batches);
     let down = (lead..shape.micro_batches).map(task(0)).map(Some).chain(std::iter::repeat(None));
     let turns = (0..shape.micro_batches).map(task(1)).zip(down).flat_map(|(up, down)| [Some(up), down]);
@@ -25,14 +25,14 @@ pub(super) fn evaluation(shape: Shape, rank: usize) -> Vec<Action> {
 
 /// The forwards of a rank: micro-batches in groups of `stages`, each group through one chunk after the
 /// other. With one chunk that is the order of the micro-batches.
-fn forwards(shape: Shape) -> Vec<Task> {
+fn forwards(shape: Shape) -> Vec<StageTask> {
     let Shape { stages, chunks, micro_batches, .. } = shape;
     (0..micro_batches)
         .step_by(stages.max(1))
         .flat_map(|first| (0..chunks).map(move |chunk| (first, chunk)))
         .flat_map(|(first, chunk)| {
             let group = first..(first + stages).min(micro_batches);
-            group.map(move |micro_batch| Task { chunk, micro_batch })
+            group.map(move |micro_batch| StageTask { chunk, micro_batch })
         })
         .collect()
 }
@@ -42,7 +42,7 @@ pub(super) fn training(
     kind: PipelineScheduleKind,
     shape: Shape,
     rank: usize,
-    backward: fn(Task) -> Action,
+    backward: fn(StageTask) -> Action,
 ) -> Vec<Action> {
     let ranks_after = shape.stages - rank - 1;
     // Forwards before the first pair of a forward and a backward.
@@ -58,7 +58,7 @@ pub(super) fn training(
     };
     let forwards = forwards(shape);
     let last_chunk = shape.chunks - 1;
-    let backwards = forwards.iter().map(|task| Task { chunk: last_chunk - task.chunk, ..*task });
+    let backwards = forwards.iter().map(|task| StageTask { chunk: last_chunk - task.chunk, ..*task });
 
     let mut forward = forwards.iter().copied().map(Action::Forward);
     let mut backward = backwards.map(backward);
@@ -74,14 +74,14 @@ pub(super) fn training(
 /// A V of two chunks. A rank is passed by the first micro-batch twice, going down and coming up again. Until it comes up the rank runs
 /// forwards of the first chunk, then forwards of both in turn until its gradient comes. Then as many micro-batches turn
 /// back as there are ranks below, and from then on each chunk runs forward and backward in turn.
-fn v_passes(shape: Shape, rank: usize, backward: fn(Task) -> Action) -> Vec<Action> {
+fn v_passes(shape: Shape, rank: usize, backward: fn(StageTask) -> Action) -> Vec<Action> {
     let Shape { stages, micro_batches, .. } = shape;
     let mut order = Vec::with_capacity(4 * micro_batches);
     let mut done = [[0; 2]; 2];
-    let mut push = |pass: fn(Task) -> Action, is_backward: bool, chunk: usize| {
+    let mut push = |pass: fn(StageTask) -> Action, is_backward: bool, chunk: usize| {
         let micro_batch = &mut done[usize::from(is_backward)][chunk];
         if *micro_batch < micro_batches {
-            order.push(pass(Task { chunk, micro_batch: *micro_batch }));
+            order.push(pass(StageTask { chunk, micro_batch: *micro_batch }));
             *micro_batch += 1;
         }
     };

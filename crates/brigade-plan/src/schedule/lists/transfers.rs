@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use crate::schedule::shape::Shape;
-use crate::schedule::{Action, Pass, Task};
+use crate::schedule::{Action, Pass, StageTask};
 
 /// A rank posts the receives of this many forwards and backwards before it starts the first of them. With 2, an interleaved pipeline would lock up if sends waited for
 /// their receives: the last rank sends activations to the first and gets gradients from it, so waits can
@@ -58,8 +58,8 @@ struct Inbox {
 /// The messages from one rank, in the order of their sending.
 #[derive(Default)]
 struct Queue {
-    messages: Vec<(Pass, Task)>,
-    places: HashMap<(Pass, Task), usize>,
+    messages: Vec<(Pass, StageTask)>,
+    places: HashMap<(Pass, StageTask), usize>,
     posted: usize,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::schedule::shape::Shape;
-use crate::schedule::{Action, Pass, Task};
+use crate::schedule::{Action, Pass, StageTask};
 
 /// Puts the second halves between the ranks' passes, whose backwards are first halves.
 ///
@@ -46,7 +46,7 @@ struct Rank<'a> {
     forward: Vec<bool>,
     backward: Vec<bool>,
     /// Between the halves of their backward.
-    waiting: VecDeque<Task>,
+    waiting: VecDeque<StageTask>,
     /// Tasks whose activations are kept.
     kept: usize,
 }
@@ -58,7 +58,7 @@ impl<'a> Rank<'a> {
         Self { passes, at: 0, order: Vec::new(), forward, backward, waiting: VecDeque::new(), kept: 0 }
     }
 
-    fn is_done(&self, shape: Shape, pass: Pass, task: Task) -> bool {
+    fn is_done(&self, shape: Shape, pass: Pass, task: StageTask) -> bool {
         let done = match pass {
             Pass::Forward => &self.forward,
             Pass::Backward => &self.backward,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::schedule::simulate::{Span, Timeline};
+use crate::schedule::simulate::{SimulatedSpan, SimulatedTimeline};
 use crate::schedule::{Action, Pipeline, ScheduleError};
 
 /// Lengths in pixels.
@@ -69,7 +69,7 @@ struct Picture {
 }
 
 impl Picture {
-    fn new(pipeline: &Pipeline, timeline: &Timeline) -> Self {
+    fn new(pipeline: &Pipeline, timeline: &SimulatedTimeline) -> Self {
         let length = timeline.length();
         let spans = || timeline.ranks.iter().flatten();
         // Wide enough for the longest text in the shortest action.
@@ -144,7 +144,7 @@ impl Picture {
         );
     }
 
-    fn lane(&self, svg: &mut String, rank: usize, spans: &[Span]) {
+    fn lane(&self, svg: &mut String, rank: usize, spans: &[SimulatedSpan]) {
         let y = TOP + rank as f64 * (LANE + GAP);
         let middle = y + LANE / 2.0 + 4.0;
         let _ = writeln!(
@@ -153,7 +153,7 @@ impl Picture {
             LEFT - 8.0
         );
         for span in spans {
-            let Span { action, start, end } = *span;
+            let SimulatedSpan { action, start, end } = *span;
             let (from, to) = (thousandths(start), thousandths(end));
             let (task, colors) = match action {
                 Action::Forward(task) => (task, FORWARD),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use brigade_plan::{Action, Pass, StageSchedule, Task};
+use brigade_plan::{Action, Pass, StageSchedule, StageTask};
 use burn::tensor::{FloatDType, Tensor};
 
 use super::{Interpreter, PassMode};
@@ -39,7 +39,12 @@ where
     /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the second halves of
     /// blocks that have them wait for [`backward_weights`](Self::backward_weights). The last block's graph may continue into the loss, so
     /// only what that block offers waits.
-    pub(super) fn backward(&mut self, task: Task, halves: Halves, schedule: &StageSchedule) -> Result<()> {
+    pub(super) fn backward(
+        &mut self,
+        task: StageTask,
+        halves: Halves,
+        schedule: &StageSchedule,
+    ) -> Result<()> {
         let place = self.stage.virtual_stage(task.chunk);
         let Some(mut tape) = self.state.tapes.remove(&task) else {
             return Err(Error::Model(format!("{task:?} has no forward before its backward")));
@@ -93,7 +98,7 @@ where
     }
 
     /// Runs the second halves that a chunk's [`backward`](Self::backward) has left.
-    pub(super) fn backward_weights(&mut self, task: Task) -> Result<()> {
+    pub(super) fn backward_weights(&mut self, task: StageTask) -> Result<()> {
         let Some(deferred) = self.state.deferred.remove(&task) else {
             return Err(Error::Model(format!(
                 "{task:?} has no first half before the second of its backward"
@@ -121,7 +126,7 @@ where
     /// the last micro-batch.
     fn add_gradients(
         &mut self,
-        task: Task,
+        task: StageTask,
         block: usize,
         found: BlockGradients,
         tied: &mut TiedGradients,

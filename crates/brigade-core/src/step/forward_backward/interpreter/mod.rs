@@ -6,7 +6,7 @@ mod train_block;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use brigade_plan::{Action, Pass, Stage, StageSchedule, Task, UnshardStep};
+use brigade_plan::{Action, Pass, Stage, StageSchedule, StageTask, UnshardStep};
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::dist::{DATA, Message, Pending, PendingValues};
@@ -21,12 +21,12 @@ use crate::model::cache::Cache;
 use crate::model::chain::{Loss, Metric, restore_output};
 use crate::model::random_state::with_seed;
 use crate::sharding::store::{ParameterStore, cast, compact};
+use crate::step::engine::settings::CheckBlocks;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::forward_backward::tape::{Place, Tape, constants, inner, leaves, predict, predict_cached};
 use crate::step::running_state::{RunningState, Terms};
-use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
 use backward::{Deferred, Halves};
 
@@ -112,9 +112,9 @@ pub(crate) struct State {
     pub most_in_flight: usize,
     /// Blocks after which the device was told to begin.
     pub flushed: usize,
-    tapes: BTreeMap<Task, Tape>,
+    tapes: BTreeMap<StageTask, Tape>,
     /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
-    deferred: BTreeMap<Task, Vec<Deferred>>,
+    deferred: BTreeMap<StageTask, Vec<Deferred>>,
     /// What was asked for, with the rank of the pipeline that sends it.
     received: BTreeMap<Key, (usize, Pending<Message>)>,
     to_send: BTreeMap<Key, Message>,
@@ -194,7 +194,7 @@ where
     }
 
     /// Whether this rank has a micro-batch of this number; in an evaluation it may only help to gather.
-    fn takes_part(&self, task: Task) -> bool {
+    fn takes_part(&self, task: StageTask) -> bool {
         task.micro_batch < self.batches.count()
     }
 
@@ -213,11 +213,11 @@ where
         Place { seed: self.seed, step: self.step, micro_batch: number, training }
     }
 
-    fn needed_by(&self, pass: Pass, task: Task) -> Key {
+    fn needed_by(&self, pass: Pass, task: StageTask) -> Key {
         (pass, self.stage.virtual_stage(task.chunk), task.micro_batch)
     }
 
-    fn forward(&mut self, task: Task, schedule: &StageSchedule) -> Result<()> {
+    fn forward(&mut self, task: StageTask, schedule: &StageSchedule) -> Result<()> {
         let place = self.stage.virtual_stage(task.chunk);
         let takes_part = self.takes_part(task);
         let mut parts = match place {
@@ -276,7 +276,7 @@ where
     }
 
     /// Computes the loss, in fp32, from the model's output, where the pass is not for that output alone.
-    fn compute_loss(&mut self, task: Task, tape: &mut Tape, output: &Parts) -> Result<()> {
+    fn compute_loss(&mut self, task: StageTask, tape: &mut Tape, output: &Parts) -> Result<()> {
         let started = Instant::now();
         let (input, leaves) = match self.mode.has_backward() {
             true => tape.loss_input(output),
@@ -320,7 +320,7 @@ where
         Ok(())
     }
 
-    fn send(&mut self, pass: Pass, task: Task, to: usize) -> Result<()> {
+    fn send(&mut self, pass: Pass, task: StageTask, to: usize) -> Result<()> {
         let place = self.stage.virtual_stage(task.chunk);
         let place = if pass == Pass::Forward { place + 1 } else { place.saturating_sub(1) };
         if let Some(message) = self.state.to_send.remove(&(pass, place, task.micro_batch)) {

@@ -5,9 +5,9 @@ use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts};
 use crate::model::block::NamedBlock;
 use crate::nn::with_data_group;
+use crate::step::engine::settings::CheckBlocks;
 use crate::step::forward_backward::tape::{Place, Tape, inner, leaves};
 use crate::step::running_state::{RunningState, bytes};
-use crate::step::settings::CheckBlocks;
 
 impl<I, O, T> Interpreter<'_, I, O, T>
 where

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::record::{Place, Record};
+use super::record::{Record, RecordLocation};
 use crate::{Error, Result};
 
 /// The columns to read: each has a name by which it is asked for, and may have another in files.
@@ -79,7 +79,7 @@ impl Columns {
     pub(super) fn pick(
         &self,
         mut fields: Map<String, Value>,
-        place: Place,
+        place: RecordLocation,
         others: &[String],
     ) -> Result<Record> {
         let mut picked = Map::new();

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde_json::Value;
 
-use super::record::{Place, Record};
+use super::record::{Record, RecordLocation};
 use crate::{Example, Result, Tokenizer};
 
 /// Makes examples of records, each a JSON object: a line of a JSONL file, or a row of a table with a field for each column.
@@ -18,8 +18,8 @@ pub trait RecordEncoder: Debug + Send + Sync {
     /// The example of a record, which is JSON with the fields in their order.
     ///
     /// # Errors
-    /// If it is not a record of this kind, as [`Place::error`].
-    fn example(&self, place: &Place, record: &str, tokenizer: &Tokenizer) -> Result<Example>;
+    /// If it is not a record of this kind, as [`RecordLocation::error`].
+    fn example(&self, place: &RecordLocation, record: &str, tokenizer: &Tokenizer) -> Result<Example>;
 }
 
 /// All texts in a record, one on each line, to train a tokenizer on; none if it is not JSON.

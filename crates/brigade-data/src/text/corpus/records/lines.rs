@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::columns::Columns;
-use super::record::{Place, Record};
+use super::record::{Record, RecordLocation};
 use super::{MAX_RECORD_BYTES, Part, too_large};
 use crate::text::corpus::bytes::BytesRead;
 use crate::text::corpus::files::SourceFile;
@@ -50,7 +50,7 @@ impl Lines {
                 count => self.offset += count as u64,
             }
             self.line += 1;
-            let place = Place::line(&self.path, self.line, self.start);
+            let place = RecordLocation::line(&self.path, self.line, self.start);
             if bytes.len() as u64 > MAX_RECORD_BYTES {
                 return Err(place.error(too_large("the line")));
             }
@@ -62,7 +62,7 @@ impl Lines {
         Ok(None)
     }
 
-    fn parse(&self, bytes: &[u8], begin: u64, place: Place) -> Result<Record> {
+    fn parse(&self, bytes: &[u8], begin: u64, place: RecordLocation) -> Result<Record> {
         let text = std::str::from_utf8(bytes).map_err(|error| Error::NotUtf8 {
             path: self.path.to_path_buf(),
             offset: begin + error.valid_up_to() as u64,

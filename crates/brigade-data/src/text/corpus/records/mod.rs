@@ -16,7 +16,7 @@ use std::ops::Range;
 pub use columns::Columns;
 pub use encoder::RecordEncoder;
 pub(crate) use encoder::text_of_record;
-pub use record::{Place, Record};
+pub use record::{Record, RecordLocation};
 
 use super::bytes::BytesRead;
 use super::files::{Compression, Format, SourceFile};
@@ -62,7 +62,7 @@ pub(crate) fn records(
             let mut input = Input::open(file, 0, u64::MAX, read)?;
             let (path, columns) = (file.path.clone(), columns.clone());
             Box::new(std::iter::once_with(move || {
-                let place = Place::file(&path);
+                let place = RecordLocation::file(&path);
                 let mut bytes = Vec::new();
                 let count = input.read_up_to(MAX_RECORD_BYTES + 1, &mut bytes);
                 if count.map_err(|source| input.error(source, ""))? > MAX_RECORD_BYTES {

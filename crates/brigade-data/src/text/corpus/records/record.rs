@@ -15,14 +15,14 @@ pub struct Record {
     /// The columns, by the names that they were asked for. Bytes of a table are text here.
     pub fields: Map<String, Value>,
     /// Where it is, for messages.
-    pub place: Place,
+    pub place: RecordLocation,
     /// The JSON that it was read from, if that has the same fields and others at most.
     pub(super) source: Option<Box<str>>,
 }
 
 /// Where a record is: `notes.jsonl:3`, or `notes.parquet, row 3`, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordLocation {
     path: Arc<Path>,
     position: Position,
 }
@@ -79,7 +79,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-impl Place {
+impl RecordLocation {
     /// A whole file.
     pub(crate) fn file(path: &Path) -> Self {
         Self { path: path.into(), position: Position::File }
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RecordLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match self.position {

@@ -15,7 +15,7 @@ use serde_json::Map;
 use super::Part;
 use super::chunks::ChunkFile;
 use super::columns::{Columns, missing};
-use super::record::{Place, Record};
+use super::record::{Record, RecordLocation};
 use super::value::value;
 use crate::text::corpus::bytes::{BytesRead, Counted, Failure};
 use crate::text::corpus::files::SourceFile;
@@ -143,7 +143,7 @@ impl Table {
             let describe =
                 |field: &arrow_schema::FieldRef| format!("{} ({})", field.name(), field.data_type());
             let there: Vec<String> = fields.iter().map(describe).collect();
-            return Err(Place::file(&self.path).error(missing(column, &there)));
+            return Err(RecordLocation::file(&self.path).error(missing(column, &there)));
         }
         let wanted = fields.iter().enumerate().filter(|(_, field)| self.columns.has(field.name()));
         Ok(wanted.map(|(number, _)| number).collect())
@@ -185,7 +185,7 @@ impl Rows {
             return Ok(None);
         }
         let Some(batch) = &self.batch else { return Ok(None) };
-        let (row, place) = (self.next, Place::row(&self.table.path, self.row + 1));
+        let (row, place) = (self.next, RecordLocation::row(&self.table.path, self.row + 1));
         (self.next, self.row) = (self.next + 1, self.row + 1);
         let mut fields = Map::new();
         for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {

@@ -1,0 +1,163 @@
+//! The corpus of `brigade train`: its text, the cache of its tokens, and the progress of tokenizing.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{anyhow, bail};
+use brigade::UsageError;
+use brigade::data::{
+    LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress, SequenceLayout, prepare,
+};
+use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
+
+use crate::config::Config;
+use crate::data::chats::Chats;
+use crate::data::{DataSection, sources};
+
+/// The tokens of a run's corpus, from the cache if they are there.
+pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
+    let Config { data, model, settings, .. } = config;
+    let mut work = PrepareOptions::of(sources(data, &config.task.columns())?, cache_dir(data)?);
+    work.tokenizer = data.tokenizer.clone();
+    let length = model.shape.sequence_length;
+    work.rows = config.task.rows(data.rows(length));
+    work.records = match config.task.records(length) {
+        Some(labelled) => Some(labelled),
+        None => Some(Arc::new(Chats::new(&data.tokenizer, data.learn)?)),
+    };
+    work.validation_fraction = data.validation_fraction;
+    let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
+    if show != ConsoleMode::Quiet {
+        describe(&prepared, settings.train.validate_every);
+    }
+    if prepared.sources.iter().any(|source| source.train.is_empty()) {
+        let length = model.shape.sequence_length;
+        let long = "longer rows, or data.long = \"split\", may reach the tokens to learn";
+        return Err(UsageError(anyhow!(
+            "no document of a source has tokens to learn within the {length} tokens of a row (model.sequence_length): {long}"
+        ))
+        .into());
+    }
+    Ok(prepared)
+}
+
+/// `BRIGADE_CACHE_DIR`, the setting, or `brigade` in the user's cache folder.
+fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(folder) = variable("BRIGADE_CACHE_DIR") {
+        return Ok(folder);
+    }
+    if !data.cache_dir.as_os_str().is_empty() {
+        return Ok(data.cache_dir.clone());
+    }
+    match variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache"))) {
+        Some(folder) => Ok(folder.join("brigade")),
+        None => bail!(
+            "there is no folder for the token cache: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME"
+        ),
+    }
+}
+
+fn describe(prepared: &PreparedData, validate_every: u64) {
+    let summary = &prepared.summary;
+    let counts = &summary.counts;
+    brigade::print_stderr(format_args!(
+        "{}: {}, {}; {} tokens to train on, {} to validate on; vocabulary {}{}",
+        summary.corpus,
+        counted(summary.files, "file"),
+        HumanBytes(summary.file_bytes),
+        HumanCount(counts.train_tokens),
+        HumanCount(counts.validation_tokens),
+        summary.vocabulary_size,
+        if summary.from_cache { " (from the cache)" } else { "" }
+    ));
+    for note in counts.notes.iter().chain(&prepared.sources.iter().flat_map(row_notes).collect::<Vec<_>>()) {
+        brigade::print_stderr(format_args!("note: {note}"));
+    }
+    if prepared.sources.len() > 1 {
+        let weights: f64 = prepared.sources.iter().map(|source| source.weight).sum();
+        for PreparedSource { name, weight, train, .. } in &prepared.sources {
+            brigade::print_stderr(format_args!(
+                "  {:.1}% of the samples drawn from {name}, which has {:.1}% of all samples",
+                100.0 * weight / weights,
+                100.0 * train.len() as f64 / summary.train_sequences as f64
+            ));
+        }
+    }
+    if validate_every > 0 && summary.validation_sequences == 0 {
+        brigade::print_stderr(format_args!(
+            "note: there is no validation text (data.validation_fraction), so there will be no validation loss"
+        ));
+    }
+}
+
+/// What became of documents that rows hold whole.
+fn row_notes(PreparedSource { train: rows, .. }: &PreparedSource) -> Vec<String> {
+    let Some(met) = rows.row_counts() else { return Vec::new() };
+    let length = rows.sequence_length();
+    let (documents, filled) = (rows.tokens().document_count(), met.inputs as f64);
+    let percent = 100.0 * filled / (rows.len() * length).max(1) as f64;
+    let layout = rows.options().layout;
+    let mut notes = Vec::new();
+    if layout == SequenceLayout::Bfd {
+        notes.push(format!(
+            "{} in {} of {length} tokens, filled to {percent:.1}% (data.layout = \"bfd\")",
+            counted(documents, "document"),
+            counted(rows.len(), "row")
+        ));
+    }
+    if met.long > 0 {
+        let done = match rows.options().long {
+            LongExamples::Split => "split into several".to_owned(),
+            _ => format!("cut, by {} in total", counted(met.cut_tokens as usize, "token")),
+        };
+        notes.push(format!(
+            "{} of {} longer than model.sequence_length = {length}, and {done} (data.long)",
+            HumanCount(met.long),
+            counted(documents, "document")
+        ));
+    }
+    if met.unlearned > 0 {
+        notes.push(format!(
+            "{} left out, whole or in part: nothing to learn within a row",
+            counted(met.unlearned as usize, "document")
+        ));
+    }
+    notes
+}
+
+/// Phases over less text than this show no progress: they are over at once.
+const WORTH_SHOWING: u64 = 1 << 20;
+
+/// Shows the phases of preparation, one after the other.
+struct PhaseProgress {
+    show: ConsoleMode,
+    phase: Mutex<Option<ByteProgress>>,
+}
+
+impl PhaseProgress {
+    fn with<R>(&self, act: impl FnOnce(&mut Option<ByteProgress>) -> R) -> R {
+        act(&mut self.phase.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Progress for PhaseProgress {
+    fn start(&self, total: u64, what: &str) {
+        // Without a total, it waits for another process: only the message is shown.
+        if total == 0 && self.show != ConsoleMode::Quiet {
+            brigade::print_stderr(format_args!("{what}"));
+        }
+        let shown = (total >= WORTH_SHOWING).then(|| ByteProgress::start(self.show, total, what));
+        self.with(|phase| *phase = shown);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.with(|phase| phase.iter().for_each(|phase| phase.advance(bytes)));
+    }
+
+    fn finish(&self) {
+        if let Some(phase) = self.with(Option::take) {
+            phase.finish();
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Adapters in folders, as `peft` writes them beside no model or, as runs do here, beside a configuration and a tokenizer.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use brigade::models::{Adapters, LoraConfig};
+use brigade::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE};
+use brigade_hf::{ConfigFile, Task};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::model_files::model_folder::model_folder;
+
+/// Modules that may be trained whole beside adapters: the head of a classifier.
+const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
+
+/// Fields that change nothing of what trained adapters compute, or have their meaning here.
+const HARMLESS: [&str; 13] = [
+    "arrow_config",
+    "auto_mapping",
+    "corda_config",
+    "eva_config",
+    "fan_in_fan_out",
+    "inference_mode",
+    "init_lora_weights",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "task_type",
+];
+
+/// What the folder of a model is made of.
+pub struct Origin {
+    /// The folder with the model's configuration and weights.
+    pub base: PathBuf,
+    pub adapters: Option<SavedAdapters>,
+}
+
+/// Adapters in a folder.
+pub struct SavedAdapters {
+    pub lora: LoraConfig,
+    /// Their file.
+    pub file: PathBuf,
+    /// The model that they belong to, as they name it: a folder, or a model on the hub.
+    base: Base,
+}
+
+/// The model that adapters belong to.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+struct Base {
+    #[serde(rename = "base_model_name_or_path")]
+    name: String,
+    revision: Option<String>,
+}
+
+/// What `adapter_config.json` says of the adapters.
+#[derive(Deserialize)]
+struct Fields {
+    peft_type: String,
+    #[serde(flatten)]
+    base: Base,
+    r: usize,
+    lora_alpha: f64,
+    #[serde(default)]
+    lora_dropout: f64,
+    target_modules: Value,
+    #[serde(default)]
+    use_rslora: bool,
+    #[serde(default = "none")]
+    bias: String,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+fn none() -> String {
+    "none".into()
+}
+
+impl Origin {
+    /// Of the folder of a model, or of one that has adapters for another.
+    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+        let Some(adapters) = SavedAdapters::read(folder)? else {
+            return Ok(Self { base: folder.to_owned(), adapters: None });
+        };
+        let base = &adapters.base;
+        let name = match &base.revision {
+            Some(revision) if !Path::new(&base.name).exists() => format!("{}@{revision}", base.name),
+            _ => base.name.clone(),
+        };
+        let of = || format!("{}: the model that its adapters belong to", folder.display());
+        let base = model_folder(Path::new(&name)).with_context(of)?;
+        if !base.join("config.json").is_file() {
+            bail!("{}, {name}, is missing: it has no config.json", of());
+        }
+        Ok(Self { base, adapters: Some(adapters) })
+    }
+}
+
+impl Origin {
+    /// What is known of the model: what its folder says, and the labels beside adapters.
+    pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
+        let file = ConfigFile::read(&self.base)?;
+        match self.adapters.as_ref().and_then(|adapters| adapters.file.parent()) {
+            Some(folder) => Ok(file.with_labels_of(&folder.join(ADAPTERS_LABELS_FILE))?),
+            None => Ok(file),
+        }
+    }
+}
+
+impl SavedAdapters {
+    fn read(folder: &Path) -> anyhow::Result<Option<Self>> {
+        let path = folder.join(ADAPTERS_CONFIG_FILE);
+        let text = match std::fs::read(&path) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            text => text,
+        };
+        let given = || path.display().to_string();
+        let fields: Fields = serde_json::from_slice(&text.with_context(given)?).with_context(given)?;
+        fields.check().with_context(given)?;
+        let targets = match &fields.target_modules {
+            Value::String(all) if all == "all-linear" => vec!["*".to_owned()],
+            Value::Array(names) => {
+                let names = names.iter().map(|name| name.as_str().map(str::to_owned));
+                names.collect::<Option<_>>().with_context(|| format!("{}: `target_modules`", given()))?
+            }
+            other => bail!("{}: `target_modules` = {other} is not supported; give a list of names", given()),
+        };
+        let Fields { base, r: rank, lora_alpha: alpha, lora_dropout: dropout, use_rslora: rslora, .. } =
+            fields;
+        let lora = LoraConfig { rank, alpha, dropout, targets, rslora };
+        Ok(Some(Self { lora, file: folder.join(ADAPTERS_FILE), base }))
+    }
+}
+
+impl Fields {
+    /// Refuses what is not computed here.
+    fn check(&self) -> anyhow::Result<()> {
+        let is_off = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Array(values) => values.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+            _ => false,
+        };
+        if self.peft_type != "LORA" || self.bias != "none" {
+            bail!(
+                "adapters of `peft_type` {} with `bias` {} are not supported; LORA with none is",
+                self.peft_type,
+                self.bias
+            );
+        }
+        let is_head = |value: &Value| {
+            let names = value.as_array().into_iter().flatten();
+            names.into_iter().all(|name| name.as_str().is_some_and(|name| HEAD_MODULES.contains(&name)))
+        };
+        let is_known =
+            |name: &str, value: &Value| name == "modules_to_save" && value.is_array() && is_head(value);
+        let on = self.others.iter().find(|(name, value)| {
+            !HARMLESS.contains(&name.as_str()) && !is_off(value) && !is_known(name, value)
+        });
+        match on {
+            Some((name, value)) => bail!("`{name}` = {value} is not supported"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `adapter_config.json` of adapters for the model in a folder, trained for a task.
+pub fn adapters_config(adapters: &Adapters, origin: &Origin, task: Task) -> anyhow::Result<Vec<u8>> {
+    let LoraConfig { rank, alpha, dropout, targets, rslora } = adapters.config();
+    let base = match &origin.adapters {
+        Some(saved) => saved.base.clone(),
+        None => base_of(&origin.base),
+    };
+    // `peft` reads a text as a regular expression, and names in a list as last parts of names, also of those in a head (`dense`).
+    let is_pattern = |target: &String| target.contains(['*', '?', '[']) || target.ends_with("dense");
+    let modules: Vec<&str> = match targets.iter().any(is_pattern) {
+        true => adapters.layers().collect(),
+        false => targets.iter().map(String::as_str).collect(),
+    };
+    let alpha = if alpha.fract() == 0.0 { json!(*alpha as i64) } else { json!(alpha) };
+    let fields = json!({
+        "peft_type": "LORA",
+        "task_type": match task {
+            Task::CausalLanguageModel => Some("CAUSAL_LM"),
+            Task::SequenceClassification => Some("SEQ_CLS"),
+            Task::MaskedLanguageModel | Task::Base => None,
+        },
+        "base_model_name_or_path": base.name,
+        "revision": base.revision,
+        "r": rank,
+        "lora_alpha": alpha,
+        "lora_dropout": dropout,
+        "target_modules": modules,
+        "modules_to_save": Some(adapters.head_modules()).filter(|modules| !modules.is_empty()),
+        "use_rslora": rslora,
+        "bias": "none",
+        "fan_in_fan_out": adapters.inputs_first(),
+        "inference_mode": true,
+        "init_lora_weights": true,
+    });
+    serde_json::to_vec_pretty(&fields).context("cannot write JSON")
+}
+
+/// A folder, or the model on the hub of which it is a revision in the cache (`models--organization--name/snapshots/commit`).
+fn base_of(folder: &Path) -> Base {
+    let name = |folder: &Path| folder.file_name().map(|name| name.to_string_lossy().into_owned());
+    let cached = || {
+        let snapshots = folder.parent().filter(|parent| parent.ends_with("snapshots"))?;
+        let model = name(snapshots.parent()?)?.strip_prefix("models--")?.replace("--", "/");
+        Some(Base { name: model, revision: Some(name(folder)?) })
+    };
+    cached().unwrap_or_else(|| Base { name: folder.to_string_lossy().into_owned(), revision: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_in_the_cache_is_a_model_on_the_hub() {
+        let cached = base_of(Path::new("/cache/hub/models--some--Model-1B/snapshots/abc"));
+        assert_eq!(cached, Base { name: "some/Model-1B".into(), revision: Some("abc".into()) });
+        let folder = base_of(Path::new("/models/some--Model"));
+        assert_eq!(folder, Base { name: "/models/some--Model".into(), revision: None });
+    }
+}

@@ -1,0 +1,97 @@
+//! The files of weights that training begins from, compared with their model before a run begins.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, stored_tensors};
+use brigade_hf::weights::{compare_tensors, match_tensors, weights_file};
+use brigade_hf::{ConfigFile, Task};
+
+use crate::model_files::adapters::Origin;
+
+/// How many tensors a message names at most.
+const MOST_NAMES: usize = 10;
+
+/// Files of weights that have what a model needs.
+#[derive(Debug, Default)]
+pub struct Weights {
+    /// The model's file, or the index of several, and that of adapters if there is one.
+    pub files: Vec<PathBuf>,
+    /// The names of its tensors there, by those that `transformers` gives them today.
+    names: BTreeMap<String, String>,
+}
+
+impl Weights {
+    /// Finds the files in the folders of a model and its adapters, and compares names, shapes and types of all tensors. No values are read.
+    ///
+    /// # Errors
+    /// If there are none, one of them is not whole, or they are not of this model.
+    pub fn find(origin: &Origin, task: Task, adapters: &Adapters) -> anyhow::Result<Self> {
+        let ConfigFile { config, task: trained_for, .. } = ConfigFile::read(&origin.base)?;
+        let file = weights_file(&origin.base, &config, Some(task))
+            .context("model.pretrained = false starts without them")?;
+        let found = stored_tensors(&[&file])?;
+        // A head of the language model is no new one that only fine-tuning makes good.
+        let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };
+        let mut names = match_tensors(&file, &config, task, trained_for, &shapes(&found))?.names;
+        check_types(&file, &found, names.values())?;
+        let mut files = vec![file];
+        if let Some(saved) = &origin.adapters {
+            let found = stored_tensors(&[&saved.file])?;
+            let head = adapters.head_tensors().filter(|(name, _)| found.contains_key(name));
+            let needed: Vec<_> = adapters.tensors().into_iter().chain(head).collect();
+            compare_tensors(&saved.file, &needed, &shapes(&found))?;
+            check_types(&saved.file, &found, found.keys())?;
+            files.push(saved.file.clone());
+        }
+        // What is not beside adapters is where the model has it.
+        names.extend(names.clone().into_iter().map(|(name, there)| (in_adapters(&name), there)));
+        Ok(Self { files, names })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Whether one of the files has adapters.
+    pub fn have_adapters(&self) -> bool {
+        self.files.len() > 1
+    }
+
+    /// A model's mapping, with the names that tensors have in these files.
+    pub fn mapping(&self, mapping: WeightsMapping) -> WeightsMapping {
+        let mapping = mapping.with_names(self.names.clone());
+        if self.have_adapters() {
+            return mapping;
+        }
+        let layers = ["layers.*.*.lora.*", "layers.*.*.*.lora.*", "h.*.*.*.lora.*"];
+        layers.into_iter().fold(mapping, WeightsMapping::optional)
+    }
+}
+
+fn shapes(found: &BTreeMap<String, StoredTensor>) -> BTreeMap<String, Vec<usize>> {
+    found.iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect()
+}
+
+/// Refuses numbers of types that are not read, such as quantized ones.
+fn check_types<'n>(
+    file: &Path,
+    found: &BTreeMap<String, StoredTensor>,
+    names: impl Iterator<Item = &'n String>,
+) -> anyhow::Result<()> {
+    let types = names.filter_map(|name| Some((name, found.get(name)?)));
+    let other: Vec<_> = types
+        .filter(|(_, tensor)| !tensor.is_readable)
+        .map(|(name, tensor)| format!("`{name}` is {}", tensor.type_name))
+        .collect();
+    if other.is_empty() {
+        return Ok(());
+    }
+    let more = match other.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let shown = other[..other.len().min(MOST_NAMES)].join(", ");
+    bail!("{}: {shown}{more}; weights must be F32, F16 or BF16", file.display())
+}

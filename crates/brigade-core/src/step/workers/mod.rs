@@ -1,0 +1,149 @@
+//! Updates of a worker alone, and how the workers meet.
+
+mod fragments;
+pub(crate) mod inner_steps;
+pub(crate) mod outer_in_flight;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use burn::tensor::Tensor;
+
+use crate::dist::Collectives;
+use crate::error::{Error, Result};
+use crate::metrics::{Activity, Clock};
+use crate::model::activation::Activation;
+use crate::model::batch::Batch;
+use crate::step::engine::report::{OuterReport, StepReport};
+use crate::step::engine::{Engine, difference};
+use crate::step::workers::inner_steps::InnerSteps;
+
+impl<I, O, T> Engine<I, O, T>
+where
+    I: Activation + Clone,
+    O: Activation,
+    T: Clone,
+{
+    /// Runs one step that makes an update of this worker alone, without communicating with other workers. Its loss is part of
+    /// the next [`step`](Self::step)'s report, which is of all workers.
+    ///
+    /// # Errors
+    /// As those of [`step`](Self::step), and if the next step is [no such one](Self::steps_alone).
+    pub fn inner_step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<()> {
+        if !self.steps_alone() {
+            return Err(Error::Model(format!(
+                "step {} is not a step of one worker alone; call `Engine::step` for it",
+                self.step + 1
+            )));
+        }
+        let (mut clock, traffic) = self.begin_step();
+        let found = self.update_by(&batches, learning_rate, &mut clock)?;
+        self.inner_steps.add(found);
+        self.step_fragments(&mut clock)?;
+        (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
+        Ok(())
+    }
+
+    /// Whether all workers meet at the end of a step.
+    pub(crate) fn is_outer(&self, step: u64) -> bool {
+        self.settings.strategy.inner_steps().is_none_or(|every| step.is_multiple_of(every))
+    }
+
+    /// Fails between two outer steps, when each worker has values of its own.
+    pub(crate) fn check_met(&self) -> Result<()> {
+        match self.settings.strategy.inner_steps().filter(|_| !self.is_outer(self.step)) {
+            None => Ok(()),
+            Some(every) => Err(Error::State(format!(
+                "after step {} each worker has values of its own; they meet after every {every} steps",
+                self.step
+            ))),
+        }
+    }
+
+    /// Adds up what the workers give for an outer step, after the last of their [inner steps](Self::inner_step). `workers` are the ranks at
+    /// the same position in each worker's world. If it fails because a worker was lost, nothing has changed: it can be called again with the others.
+    ///
+    /// # Errors
+    /// If a collective fails, or no inner step has been made.
+    pub fn outer_sums(&mut self, workers: &Arc<dyn Collectives>) -> Result<OuterSums> {
+        let mut clock = std::mem::take(&mut self.window.clock);
+        let sums = self.sums_over_workers(workers, &mut clock);
+        self.window.clock = clock;
+        sums
+    }
+
+    /// Makes an outer step along such sums. All ranks of the worker call it together, once all have them.
+    ///
+    /// # Errors
+    /// If a collective of this worker fails.
+    pub fn outer_step(&mut self, sums: OuterSums) -> Result<StepReport> {
+        let mut clock = std::mem::take(&mut self.window.clock);
+        let before = self.window.traffic_before.take().unwrap_or_else(|| self.store.groups.traffic());
+        let found = self.step_along(sums, &mut clock)?;
+        let traffic = difference(self.store.groups.traffic(), &before);
+        Ok(StepReport { clock, traffic, memory: self.memory(), ..found })
+    }
+
+    pub(crate) fn sums_over_workers(
+        &mut self,
+        workers: &Arc<dyn Collectives>,
+        clock: &mut Clock,
+    ) -> Result<OuterSums> {
+        let began = Instant::now();
+        let sent = || workers.traffic().values().map(|(_, bytes)| bytes).sum::<u64>();
+        let before = sent();
+        let Some(last) = &self.inner_steps.last else {
+            return Err(Error::Model("an outer step needs inner steps before it".into()));
+        };
+        let pending = workers.all_gather_scalars(self.inner_steps.to_words(last.metrics.len()));
+        let words = clock.waiting("outer_step", || pending.wait())?;
+        let made: f64 = words.iter().map(|words| words[0]).sum();
+        let sums = if made > 0.0 { self.add_over_workers(workers, clock)? } else { Vec::new() };
+        Ok(OuterSums { words, sums, workers: workers.size(), sent: sent() - before, began })
+    }
+
+    /// Makes an outer step. Gives the report on all inner steps of all workers since the one before.
+    pub(crate) fn step_along(&mut self, sums: OuterSums, clock: &mut Clock) -> Result<StepReport> {
+        let OuterSums { words, sums, workers, sent, began } = sums;
+        let started = Instant::now();
+        let InnerSteps { last, bubble, in_flight, sent: sent_before, outer_time, .. } =
+            std::mem::take(&mut self.inner_steps);
+        let Some(last) = last else {
+            return Err(Error::Model("an outer step needs inner steps before it".into()));
+        };
+        let sum = |word: usize| words.iter().map(|words| words[word]).sum::<f64>();
+        let (made, skipped, targets, weight) = (sum(0), sum(1), sum(2), sum(3));
+        if made > 0.0 {
+            self.update_over_workers(sums, workers, clock)?;
+            clock.record(Activity::Phase("outer step"), Some(started));
+        }
+        let names = last.metrics.into_keys().enumerate();
+        let (sent, time) = (sent_before + sent, outer_time + began.elapsed());
+        let outer = OuterReport { workers, skipped: skipped as u64, sent, time };
+        let metrics: BTreeMap<_, _> = names.map(|(index, name)| (name, sum(6 + index) / weight)).collect();
+        Ok(StepReport {
+            loss: sum(4) / weight,
+            metrics,
+            grad_norm: sum(5) / made,
+            targets: targets as u64,
+            target_weight: weight,
+            skipped: made == 0.0,
+            outer: Some(outer),
+            bubble,
+            in_flight,
+            ..last
+        })
+    }
+}
+
+/// What an outer step is made of: sums over the workers.
+pub struct OuterSums {
+    /// What each worker found in its inner steps.
+    words: Vec<Vec<f64>>,
+    sums: Vec<(usize, Tensor<1>)>,
+    workers: usize,
+    /// Bytes that this rank sent.
+    sent: u64,
+    began: Instant,
+}

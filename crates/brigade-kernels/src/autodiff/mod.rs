@@ -1,0 +1,6 @@
+//! Steps of our own in Burn's autodiff graphs.
+
+pub(crate) mod deferred;
+pub(crate) mod function;
+pub(crate) mod graph;
+pub(crate) mod injected;

@@ -1,0 +1,121 @@
+//! How a run ends: who prints the cause, and the exit code.
+
+pub(crate) mod exhaustion;
+pub(crate) mod notify;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use brigade_comm::Group;
+use brigade_launch::{Event, exit, interrupt};
+
+use crate::error::{
+    AgreedError, CheckpointUsageError, Interrupted, Preempted, UsageError, format_error, print_stderr,
+};
+use crate::run::run_folder::launcher_folder;
+use crate::settings::SettingError;
+
+/// Exit code of a rank that panicked, as Rust's own; the launcher turns it into 1.
+pub(crate) const PANIC_EXIT_CODE: u8 = 101;
+
+/// How long a rank that saw another one fail waits for the launcher to end it, so that the cause is the first to end and
+/// is the one that is reported.
+const CAUSE_GRACE: Duration = Duration::from_secs(1);
+
+/// Whether rank 0, whose output is on the terminal already, ended with a message of its own.
+pub(crate) fn printed_its_error(failure: &brigade_launch::RankFailure) -> bool {
+    failure.last_lines.iter().any(|line| line.starts_with("brigade: "))
+}
+
+/// Whether all ranks end with this error, at the same point.
+pub(crate) fn is_on_all_ranks(error: &anyhow::Error) -> bool {
+    let agreed = error.downcast_ref::<brigade_core::Error>().is_some_and(brigade_core::Error::is_agreed);
+    agreed
+        || error.is::<SettingError>()
+        || error.is::<AgreedError>()
+        || error.is::<CheckpointUsageError>()
+        || error.is::<Preempted>()
+}
+
+/// Whether the flight recorder may explain the end: not if the ranks ended as they were told to, or all for one reason.
+pub(crate) fn needs_flight_record(result: &std::thread::Result<anyhow::Result<()>>) -> bool {
+    match result {
+        Ok(Ok(())) => false,
+        Ok(Err(error)) => !(is_on_all_ranks(error) || error.is::<Interrupted>()),
+        Err(_) => true,
+    }
+}
+
+/// Writes this rank's flight record, whole or not at all.
+pub(crate) fn write_flight(group: &Group, path: &Path) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
+    Ok(group.flight_recorder().write(path)?)
+}
+
+/// Prints what the launcher does about failures.
+pub(crate) fn print_event(event: Event) {
+    if let Some(text) = event.about_nodes() {
+        print_stderr(format_args!("brigade: {text}"));
+    }
+    match event {
+        Event::Restarting { number, of, failure } => {
+            print_stderr(format_args!(
+                "brigade: {failure}\nbrigade: starting again, restart {number} of {of}"
+            ));
+        }
+        Event::Preempted { signal } => {
+            print_stderr(format_args!(
+                "brigade: {signal}: saving a checkpoint; a second signal stops the run at once"
+            ));
+        }
+        _ => {}
+    }
+}
+
+/// What a rank reports after a failure. A rank that only saw another one fail leaves the report to the launcher, which knows
+/// the cause; a failure of all ranks is reported by rank 0.
+pub(crate) fn rank_failed(rank: usize, error: anyhow::Error) -> anyhow::Result<u8> {
+    if error.is::<Preempted>() {
+        return Err(error);
+    }
+    let interrupt = interrupt::install()?;
+    let seen = error.chain().any(|cause| cause.is::<brigade_comm::Error>());
+    if seen || (is_on_all_ranks(&error) && rank != 0) {
+        if interrupt.kind() == Some(interrupt::InterruptKind::Stop) {
+            return Ok(exit::INTERRUPTED);
+        }
+        let until = Instant::now() + CAUSE_GRACE;
+        while launcher_folder().is_some() && !interrupt.is_set() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if interrupt.is_set() && rank == 0 {
+            return Ok(exit::FAILED);
+        }
+    }
+    Err(error)
+}
+
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "of unknown text".into())
+}
+
+/// Prints an error and returns its exit code.
+pub(crate) fn report(error: &anyhow::Error) -> u8 {
+    if error.is::<Interrupted>() {
+        return exit::INTERRUPTED;
+    }
+    if error.is::<Preempted>() {
+        return exit::PREEMPTED;
+    }
+    print_stderr(format_args!("brigade: {}", format_error(error)));
+    let usage = error.is::<UsageError>()
+        || error.is::<SettingError>()
+        || error.is::<CheckpointUsageError>()
+        || error.is::<brigade_launch::Error>();
+    if usage { exit::USAGE } else { exit::FAILED }
+}

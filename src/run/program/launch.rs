@@ -1,0 +1,213 @@
+//! The command line of a program of one's own.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use brigade_launch::interrupt;
+use clap::builder::{Resettable, StyledStr};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use serde::Serialize;
+use toml::Table;
+
+use crate::run::auto::{Choice, Chosen};
+use crate::run::ending::report;
+use crate::run::program::own_flags::OwnFlags;
+use crate::run::program::{Program, usage};
+use crate::run::session::Session;
+use crate::settings::{
+    Layer, MicroBatchSize, Settings, StandardFlags, config_to_toml, merge_layers, parse_defaults,
+};
+
+/// The whole `main` of a program that trains a model of its own: parses the standard flags, starts or joins the ranks, and
+/// runs `body` on each. `defaults` is TOML with the sections of [`Settings`]; `--config`, `--set` and flags override it.
+/// A program with a name, a description or flags of its own uses [`Launch`].
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     brigade::launch("train = { steps = 50 }", |session| {
+///         println!("rank {} of {}", session.rank(), session.world_size());
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn launch(defaults: &str, body: impl FnOnce(&mut Session) -> anyhow::Result<()>) -> ExitCode {
+    Launch::new(defaults).run(|session, ()| body(session))
+}
+
+/// [`launch`](crate::launch) with a name, a description and flags of the program's own:
+///
+/// ```no_run
+/// use brigade::{Launch, clap};
+///
+/// /// What this program takes beside the flags of every program.
+/// #[derive(clap::Args)]
+/// struct Flags {
+///     /// Number of arms of the spiral.
+///     #[arg(long, default_value_t = 2)]
+///     arms: usize,
+/// }
+///
+/// fn main() -> std::process::ExitCode {
+///     Launch::new("train = { steps = 50 }")
+///         .name("spirals")
+///         .version(env!("CARGO_PKG_VERSION"))
+///         .about("Trains a classifier for points on spirals.")
+///         .run(|session, flags: Flags| {
+///             println!("rank {}: {} arms", session.rank(), flags.arms);
+///             Ok(())
+///         })
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Launch<'a> {
+    defaults: &'a str,
+    command: Command,
+    about: Resettable<StyledStr>,
+}
+
+impl<'a> Launch<'a> {
+    /// A program with these defaults, in TOML with the sections of [`Settings`]. It is named after its file.
+    pub fn new(defaults: &'a str) -> Self {
+        let file = std::env::current_exe().ok();
+        let name = file.as_deref().and_then(Path::file_stem);
+        let name = name.map_or("run".into(), |stem| stem.to_string_lossy().into_owned());
+        Self { defaults, command: Command::new(name).max_term_width(110), about: Resettable::Reset }
+    }
+
+    /// Its name, in `--help` and for the folders of results.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        let name = name.into();
+        self.command = self.command.bin_name(name.clone()).name(name);
+        self
+    }
+
+    /// Its version, for `--version`.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.command = self.command.version(version.into());
+        self
+    }
+
+    /// What it does, for `--help`.
+    pub fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = Resettable::Value(about.into().into());
+        self
+    }
+
+    /// Parses the standard flags and those of `A` (`()` for none), starts or joins the ranks, and runs `body` on each of them. Every
+    /// rank gets the same flags.
+    ///
+    /// The flags of `A` are part of the run's configuration, in a section `[flags]`: all ranks must have the same, `--resume` takes
+    /// those that are not given from the run that it resumes and says which have changed, and a file for `--config` may have such a
+    /// section. `--set flags.name=value` also sets one, for example to turn off a run's switch (`--set flags.verbose=false`).
+    pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
+        interrupt::block_signals();
+        let words = std::env::args_os().collect();
+        let (line, chosen) = match self.decided::<A>(words) {
+            Ok(read) => read,
+            Err(error) => match error.downcast::<clap::Error>() {
+                Ok(error) => error.exit(),
+                Err(error) => return ExitCode::from(report(&usage(error))),
+            },
+        };
+        crate::log::init(line.flags.quiet, line.flags.log_format);
+        let (line, own) = line.without_own();
+        let program = Program { chosen: chosen.as_ref(), ..program(&line, &line.settings) };
+        program.run(|_| Ok(()), |session, ()| body(session, own))
+    }
+
+    /// Reads `words`, and finds what they leave open.
+    fn decided<A: Args>(&self, words: Vec<OsString>) -> anyhow::Result<(CommandLine<A>, Option<Chosen>)> {
+        let line = self.clone().read::<A>(words.clone())?;
+        if line.flags.micro_batch_size != Some(MicroBatchSize::Auto) {
+            return Ok((line, None));
+        }
+        // How many ranks there are does not depend on the size that is looked for.
+        let mut settings = line.settings.clone();
+        settings.train.micro_batch_size = 1;
+        let ranks = program(&line, &settings).ranks()?;
+        let args = words.get(1..).unwrap_or_default().to_vec();
+        let open = Chosen { args, record: Choice::default(), for_nodes: None };
+        let chosen = line.flags.choose_micro_batch(open, &line.settings, &ranks)?;
+        let words = words.into_iter().take(1).chain(chosen.args.iter().cloned()).collect();
+        Ok((self.clone().read::<A>(words)?, Some(chosen)))
+    }
+
+    /// Reads `words`, the program's name and its arguments.
+    ///
+    /// # Errors
+    /// [`clap::Error`] for arguments (`--help` is one), others for files.
+    fn read<A: Args>(self, words: Vec<OsString>) -> anyhow::Result<CommandLine<A>> {
+        let name = self.command.get_name().to_owned();
+        let own = OwnFlags::of::<A>();
+        own.check(&StandardFlags::augment_args(Command::new("")))?;
+        let command = StandardFlags::augment_args(A::augment_args(self.command));
+        // Otherwise it would be what the documentation of the flags' types says.
+        let command = command.about(self.about).long_about(Resettable::Reset);
+        // The files say what flags have that are not given, even those that must have a value.
+        let given = own.optional(command.clone()).try_get_matches_from(&words);
+        let (mut layers, mut sets, mut saved) = (Vec::new(), Vec::new(), Table::new());
+        if let Ok(given) = &given {
+            let flags = StandardFlags::from_arg_matches(given)?;
+            for file in flags.config_files()? {
+                let mut layer = Layer::read(&file)?;
+                own.take(&mut layer, &mut saved)?;
+                layers.push(layer);
+            }
+            for set in flags.sets {
+                let mut layer = Layer::of_set(&set)?;
+                own.take(&mut layer, &mut saved)?;
+                if !layer.table.is_empty() {
+                    sets.push(set);
+                }
+            }
+        }
+        let matches: ArgMatches =
+            own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
+        let flags = StandardFlags::from_arg_matches(&matches)?;
+        let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &sets)?;
+        flags.apply(&mut settings);
+        let config = config_to_toml(&Config { flags: own.table(&matches), settings: &settings })?;
+        Ok(CommandLine { name, flags, own: A::from_arg_matches(&matches)?, settings, config })
+    }
+}
+
+/// What a command line and the files that it names say.
+struct CommandLine<A> {
+    name: String,
+    flags: StandardFlags,
+    own: A,
+    settings: Settings,
+    /// The whole configuration, as TOML.
+    config: String,
+}
+
+impl<A> CommandLine<A> {
+    /// Takes the program's own flags out.
+    fn without_own(self) -> (CommandLine<()>, A) {
+        let Self { name, flags, own, settings, config } = self;
+        (CommandLine { name, flags, own: (), settings, config }, own)
+    }
+}
+
+/// The program of a command line; `settings` may be others than its own.
+fn program<'a, A>(line: &'a CommandLine<A>, settings: &'a Settings) -> Program<'a> {
+    Program {
+        name: &line.name,
+        flags: &line.flags,
+        settings,
+        config: line.config.clone(),
+        targets_per_sample: 1,
+        costs: Vec::new(),
+        chosen: None,
+    }
+}
+
+/// The configuration of a run: the settings, and the program's own flags.
+#[derive(Serialize)]
+struct Config<'a> {
+    #[serde(skip_serializing_if = "Table::is_empty")]
+    flags: Table,
+    #[serde(flatten)]
+    settings: &'a Settings,
+}

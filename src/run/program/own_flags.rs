@@ -1,0 +1,283 @@
+//! The flags of a program beside the standard ones, and their values in its configuration.
+
+use anyhow::bail;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgGroup, ArgMatches, Args, Command};
+use toml::{Table, Value};
+
+use crate::settings::{ConfigError, Layer, Suggestion, is_section, parse_value};
+
+/// The section of a configuration that has them.
+pub(crate) const SECTION: &str = "flags";
+
+/// The flags that a program adds to the standard ones, and their groups.
+pub(crate) struct OwnFlags(Vec<Arg>, Vec<ArgGroup>);
+
+impl OwnFlags {
+    /// Those of `A`.
+    pub(crate) fn of<A: Args>() -> Self {
+        let command = A::augment_args(Command::new(""));
+        Self(command.get_arguments().cloned().collect(), command.get_groups().cloned().collect())
+    }
+
+    /// Refuses names that standard flags have.
+    pub(crate) fn check(&self, standard: &Command) -> anyhow::Result<()> {
+        for own in &self.0 {
+            let same = |other: &&Arg| {
+                own.get_id() == other.get_id()
+                    || own.get_long().is_some_and(|long| Some(long) == other.get_long())
+                    || own.get_short().is_some_and(|short| Some(short) == other.get_short())
+            };
+            if let Some(other) = standard.get_arguments().find(same) {
+                let (own, other) = (own.get_id(), other.get_long().unwrap_or_default());
+                bail!(
+                    "the program's own flag `{own}` has the name of the standard flag --{other}; rename the field, \
+                    or give it another name with #[arg(long, short)]"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The command without the demand that flags be given.
+    pub(crate) fn optional(&self, command: Command) -> Command {
+        let flag = |command: Command, own: &Arg| command.mut_arg(own.get_id(), |flag| flag.required(false));
+        let group =
+            |command: Command, own: &ArgGroup| command.mut_group(own.get_id(), |group| group.required(false));
+        self.1.iter().fold(self.0.iter().fold(command, flag), group)
+    }
+
+    /// Moves their section from the settings of a file or of a `--set` to `saved`.
+    ///
+    /// # Errors
+    /// If it is not a section, or names a flag that the program does not have.
+    pub(crate) fn take(&self, layer: &mut Layer, saved: &mut Table) -> Result<(), ConfigError> {
+        let section = match layer.table.remove(SECTION) {
+            None => return Ok(()),
+            Some(Value::Table(section)) => section,
+            Some(_) => return Err(is_section(&layer.origin, SECTION)),
+        };
+        for (key, value) in section {
+            if !self.0.iter().any(|own| name(own) == key) {
+                let names = self.0.iter().map(|own| name(own).to_owned()).collect();
+                return Err(ConfigError::Unknown {
+                    origin: layer.origin.clone(),
+                    key: format!("{SECTION}.{key}"),
+                    suggestion: Suggestion::Allowed { section: SECTION.into(), names },
+                });
+            }
+            saved.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// The command, in which flags that are not given have their saved values: unless a flag is given that excludes them.
+    pub(crate) fn with_defaults(
+        &self,
+        mut command: Command,
+        given: Option<&ArgMatches>,
+        saved: &Table,
+    ) -> Command {
+        let Some(given) = given else { return command };
+        let is_given = |own: &Arg| {
+            let source = given.value_source(own.get_id().as_str());
+            source.is_some_and(|source| source != ValueSource::DefaultValue)
+        };
+        let given: Vec<&Arg> = self.0.iter().filter(|own| is_given(own)).collect();
+        let is_free = |own: &Arg| !given.iter().any(|other| self.exclude(&command, own, other));
+        let free: Vec<_> = self.0.iter().filter(|own| is_free(own)).collect();
+        for own in free {
+            let Some(value) = saved.get(name(own)) else { continue };
+            let values = texts(value);
+            command = command.mut_arg(own.get_id(), |flag| flag.required(false).default_values(values));
+            for group in self.1.iter().filter(|group| group.get_args().any(|id| id == own.get_id())) {
+                command = command.mut_group(group.get_id(), |group| group.required(false));
+            }
+        }
+        command
+    }
+
+    /// Whether one of two flags has no saved value if the other is given: because it is the same, or they may not be given together.
+    fn exclude(&self, command: &Command, own: &Arg, given: &Arg) -> bool {
+        let conflict = |a: &Arg, b: &Arg| {
+            command.get_arg_conflicts_with(a).iter().any(|other| other.get_id() == b.get_id())
+        };
+        let takes_one = |group: &ArgGroup| {
+            let has = |flag: &Arg| group.get_args().any(|id| id == flag.get_id());
+            !group.clone().is_multiple() && has(own) && has(given)
+        };
+        own.get_id() == given.get_id()
+            || conflict(own, given)
+            || conflict(given, own)
+            || self.1.iter().any(takes_one)
+    }
+
+    /// The value of each flag that has one.
+    pub(crate) fn table(&self, matches: &ArgMatches) -> Table {
+        let value = |own: &Arg| {
+            let raw = matches.try_get_raw(own.get_id().as_str()).ok().flatten()?;
+            let mut values: Vec<Value> = raw.map(|raw| plain(&raw.to_string_lossy())).collect();
+            Some(if values.len() == 1 { values.remove(0) } else { Value::Array(values) })
+        };
+        self.0.iter().filter_map(|own| Some((name(own).to_owned(), value(own)?))).collect()
+    }
+}
+
+/// A flag's name in the configuration.
+fn name(flag: &Arg) -> &str {
+    flag.get_long().unwrap_or_else(|| flag.get_id().as_str())
+}
+
+/// A word of the command line as TOML: a number or `true` only where that is the same word.
+fn plain(word: &str) -> Value {
+    match parse_value(word) {
+        value @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_)) if value.to_string() == word => {
+            value
+        }
+        _ => Value::String(word.to_owned()),
+    }
+}
+
+/// A value of the configuration as words of a command line.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Array(values) => values.iter().flat_map(texts).collect(),
+        Value::String(text) => vec![text.clone()],
+        other => vec![other.to_string()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::settings::StandardFlags;
+
+    #[derive(Debug, Args)]
+    struct Flags {
+        #[arg(long)]
+        count: u8,
+        #[arg(long, short, action = clap::ArgAction::Append)]
+        word: Vec<String>,
+        #[arg(long)]
+        odd: bool,
+        file: Option<String>,
+    }
+
+    fn standard() -> Command {
+        StandardFlags::augment_args(Command::new(""))
+    }
+
+    #[test]
+    fn values_of_a_run_come_back_where_none_is_given() {
+        let own = OwnFlags::of::<Flags>();
+        own.check(&standard()).unwrap();
+        let command = Flags::augment_args(Command::new("a"));
+        let read = |line: &str, saved: &Table| {
+            let words = || line.split(' ');
+            let given = own.optional(command.clone()).try_get_matches_from(words()).unwrap();
+            own.with_defaults(command.clone(), Some(&given), saved).try_get_matches_from(words())
+        };
+        let first = read("a --count 007 --word x --word 3 f", &Table::new()).unwrap();
+        let saved = own.table(&first);
+        assert_eq!(
+            toml::to_string(&saved).unwrap(),
+            "count = \"007\"\nword = [\"x\", 3]\nodd = false\nfile = \"f\"\n"
+        );
+        assert_eq!(own.table(&read("a", &saved).unwrap()), saved);
+        let changed = own.table(&read("a --odd --word y", &saved).unwrap());
+        assert_eq!(
+            toml::to_string(&changed).unwrap(),
+            "count = \"007\"\nword = \"y\"\nodd = true\nfile = \"f\"\n"
+        );
+        assert!(read("a", &Table::new()).unwrap_err().to_string().contains("--count"));
+    }
+
+    /// What a command line leads to with a program's own flags, where a run has these.
+    fn table_of<A: Args>(line: &str, saved: &Table) -> Result<Table, clap::Error> {
+        let (own, command, words) =
+            (OwnFlags::of::<A>(), A::augment_args(Command::new("a")), || line.split(' '));
+        let given = own.optional(command.clone()).try_get_matches_from(words()).ok();
+        let command = own.with_defaults(command, given.as_ref(), saved);
+        Ok(own.table(&command.try_get_matches_from(words())?))
+    }
+
+    #[test]
+    fn a_saved_member_is_enough_for_a_group_and_gives_way_to_another_one() {
+        #[derive(Debug, Args)]
+        #[group(required = true, multiple = false)]
+        struct Source {
+            #[arg(long)]
+            _file: Option<String>,
+            #[arg(long)]
+            _url: Option<String>,
+        }
+        let saved = table_of::<Source>("a --file x", &Table::new()).unwrap();
+        assert_eq!(toml::to_string(&saved).unwrap(), "file = \"x\"\n");
+        assert_eq!(table_of::<Source>("a", &saved).unwrap(), saved);
+        let other = table_of::<Source>("a --url y", &saved).unwrap();
+        assert_eq!(toml::to_string(&other).unwrap(), "url = \"y\"\n");
+        let missing = table_of::<Source>("a", &Table::new()).unwrap_err().to_string();
+        assert!(missing.contains("--file") && missing.contains("--url"), "{missing}");
+        assert!(table_of::<Source>("a --file x --url y", &Table::new()).is_err());
+
+        #[derive(Debug, Args)]
+        struct Apart {
+            #[arg(long)]
+            _deep: bool,
+            #[arg(long, conflicts_with = "_deep")]
+            _layers: Option<u8>,
+        }
+        let saved = table_of::<Apart>("a --layers 3", &Table::new()).unwrap();
+        assert_eq!(toml::to_string(&saved).unwrap(), "deep = false\nlayers = 3\n");
+        assert_eq!(
+            toml::to_string(&table_of::<Apart>("a --deep", &saved).unwrap()).unwrap(),
+            "deep = true\n"
+        );
+    }
+
+    #[test]
+    fn a_switch_of_a_run_is_turned_off_by_a_setting() {
+        let (own, mut saved) = (OwnFlags::of::<Flags>(), Table::new());
+        let take = |mut layer: Layer, saved: &mut Table| {
+            own.take(&mut layer, saved).unwrap();
+            assert!(layer.table.is_empty());
+        };
+        for set in ["flags.odd=true", "flags.count=3", "flags.word=[\"x\", \"y\"]"] {
+            take(Layer::of_set(set).unwrap(), &mut saved);
+        }
+        let shown = |saved: &Table| toml::to_string(&table_of::<Flags>("a", saved).unwrap()).unwrap();
+        assert_eq!(shown(&saved), "count = 3\nword = [\"x\", \"y\"]\nodd = true\n");
+        take(Layer::of_set("flags.odd=false").unwrap(), &mut saved);
+        take(Layer::of_set("flags.word=[]").unwrap(), &mut saved);
+        assert_eq!(shown(&saved), "count = 3\nodd = false\n");
+    }
+
+    #[test]
+    fn names_of_standard_flags_are_refused() {
+        #[derive(Debug, Args)]
+        struct Long {
+            #[arg(long = "seed")]
+            _start: u8,
+        }
+        #[derive(Debug, Args)]
+        struct Short {
+            #[arg(short = 'q')]
+            _question: u8,
+        }
+        #[derive(Debug, Args)]
+        struct Field {
+            #[arg(long = "beginning", id = "seed")]
+            _seed: u8,
+        }
+        for (own, said) in [
+            (OwnFlags::of::<Long>(), "--seed"),
+            (OwnFlags::of::<Short>(), "--quiet"),
+            (OwnFlags::of::<Field>(), "--seed"),
+        ] {
+            let message = own.check(&standard()).unwrap_err().to_string();
+            assert!(message.contains(&format!("the name of the standard flag {said}; ")), "{message}");
+        }
+    }
+}

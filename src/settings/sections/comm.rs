@@ -1,0 +1,245 @@
+//! Settings of the communication between ranks.
+
+use brigade_comm::{Algorithm, AlgorithmRow};
+use brigade_core::compress::{Compression, CompressionError, GatherCodes, Method, Rounding};
+use brigade_core::{Float, ReduceEvery};
+use serde::{Deserialize, Serialize};
+
+use crate::settings::{CollectivesBackend, Encryption, SettingError, Settings, SumOrder, Transport};
+
+/// `[comm]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommSettings {
+    /// `auto`, `nccl`, `host` or `mpi`: the library that runs collectives on tensors. `flat`, `halving` and `hierarchical` are `host` with
+    /// that algorithm; `mpi` is the cluster's MPI.
+    pub collectives: CollectivesBackend,
+    /// The algorithm of collectives in host memory by their size, where `collectives` leaves it open: the rows that `brigade doctor
+    /// --network` prints. No row changes the bits.
+    pub table: Vec<AlgorithmRow>,
+    /// `tree` or `engine`: whether sums over ranks are made pairwise, with the same bits on every mesh, or as MPI adds them.
+    pub order: SumOrder,
+    /// Whether the host waits for each NCCL operation, to debug their order: slow, with the same results.
+    pub synchronous: bool,
+    /// `auto`, `shared_memory` or `tcp`.
+    pub transport: Transport,
+    /// `between_hosts` or `off`: traffic between hosts is encrypted and authenticated, unless it is off on all ranks.
+    pub encryption: Encryption,
+    /// The encoding of gradients between data-parallel ranks: `none`, `bf16`, `fp16`, `int8`, `int4`, `powersgd`, `topk`, `randomk` or
+    /// `onebit`. All but `none` make the weights depend on the mesh.
+    pub compress: Method,
+    /// For `int8`, `int4` and `onebit`: how many numbers share a scale, a multiple of 8; 0 means 256, or 1024 for
+    /// `onebit`.
+    pub compress_block_size: usize,
+    /// For `int8` and `int4`: `nearest`, with error feedback, or `stochastic`, without.
+    pub compress_rounding: Rounding,
+    /// For `topk` and `randomk`: the share of the numbers that is sent.
+    pub compress_ratio: f64,
+    /// Steps at the beginning in which gradients are not compressed (PyTorch's `start_powerSGD_iter`, DeepSpeed's `freeze_step`).
+    pub compress_warmup_steps: u64,
+    /// For `powersgd`: the rank of the approximation, that is, columns of the two factors of a matrix.
+    pub matrix_approximation_rank: usize,
+    /// With ZeRO: `none`, `int8` or `int4`, the encoding of parameters when ranks gather each other's shards (ZeRO++). Ranks compute with what the
+    /// codes stand for; the optimizer's parameters, checkpoints and weights stay fp32. The number of ranks does not change the weights.
+    pub compress_gathers: GatherCodes,
+    /// Timeout for all ranks to start, in seconds.
+    pub init_timeout_seconds: f64,
+    /// Timeout of an operation within a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
+    pub train_timeout_seconds: f64,
+    /// How long another host may be unreachable before its ranks count as lost, in seconds. Interruptions of up to half of that are
+    /// survived; the end of a process is noticed at once.
+    pub host_timeout_seconds: f64,
+}
+
+impl Default for CommSettings {
+    fn default() -> Self {
+        let usual = Compression::default();
+        Self {
+            collectives: CollectivesBackend::Auto,
+            table: Vec::new(),
+            order: SumOrder::Tree,
+            synchronous: false,
+            transport: Transport::Auto,
+            encryption: Encryption::BetweenHosts,
+            compress: usual.method,
+            compress_block_size: usual.block_size,
+            compress_rounding: usual.rounding,
+            compress_ratio: usual.ratio,
+            compress_warmup_steps: usual.warmup_steps,
+            matrix_approximation_rank: usual.rank,
+            compress_gathers: GatherCodes::None,
+            init_timeout_seconds: 300.0,
+            train_timeout_seconds: 100.0,
+            host_timeout_seconds: 30.0,
+        }
+    }
+}
+
+impl CommSettings {
+    /// How gradients are encoded between ranks.
+    pub fn compression(&self) -> Compression {
+        Compression {
+            method: self.compress,
+            block_size: self.compress_block_size,
+            rounding: self.compress_rounding,
+            ratio: self.compress_ratio,
+            rank: self.matrix_approximation_rank,
+            warmup_steps: self.compress_warmup_steps,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks the table of algorithms.
+    ///
+    /// # Errors
+    /// If the collectives are others, or a row is for none that has several algorithms.
+    pub(crate) fn check_table(&self) -> Result<(), SettingError> {
+        let CommSettings { table, collectives, .. } = &self.comm;
+        let Some(first) = table.first() else { return Ok(()) };
+        let refuse = |row: &AlgorithmRow, allowed: &str| {
+            let given =
+                format!("{{ collective = \"{}\", algorithm = \"{}\" }}", row.collective, row.algorithm);
+            Err(SettingError::new("comm.table", given, allowed))
+        };
+        if !matches!(collectives, CollectivesBackend::Auto | CollectivesBackend::Host) {
+            let allowed = "only --collectives auto and host leave the algorithm open; leave the table out, or set one of these";
+            return refuse(first, allowed);
+        }
+        if !self.strategy.coordinator.is_empty() || !self.strategy.listen.is_empty() {
+            let allowed = "workers that are launches of their own (strategy.coordinator, strategy.listen) meet in worlds for which nothing was \
+            measured; leave the table out";
+            return refuse(first, allowed);
+        }
+        if let Some(row) = table.iter().find(|row| !AlgorithmRow::COLLECTIVES.contains(&row.collective)) {
+            return refuse(row, "collective must be all_reduce, reduce_scatter, all_gather or broadcast");
+        }
+        match table.iter().find(|row| row.algorithm == Algorithm::Auto) {
+            Some(row) => refuse(row, "algorithm must be flat, halving or hierarchical"),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the compression of gradients on a mesh with this many replicas of shards.
+    ///
+    /// # Errors
+    /// If a number is out of range, or the method cannot be combined with what else is set.
+    pub(crate) fn check_compression(&self, replicas: usize) -> Result<(), SettingError> {
+        let Self { comm, zero, compute, .. } = self;
+        let compression = comm.compression();
+        compression.check().map_err(|error| {
+            let (option, given) = match error {
+                CompressionError::BlockSize(_) => {
+                    ("comm.compress_block_size", comm.compress_block_size.to_string())
+                }
+                CompressionError::Ratio => ("comm.compress_ratio", comm.compress_ratio.to_string()),
+                CompressionError::Rank => {
+                    ("comm.matrix_approximation_rank", comm.matrix_approximation_rank.to_string())
+                }
+            };
+            SettingError::new(option, given, error.to_string())
+        })?;
+        if comm.compress_gathers != GatherCodes::None && zero.stage == 0 {
+            let allowed = "without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3";
+            return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));
+        }
+        if comm.compress_gathers != GatherCodes::None && self.strategy.is_elastic() {
+            let allowed = "with strategy.coordinator (--coordinator) a worker takes over what others compute with as it is; set none";
+            return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));
+        }
+        let refused =
+            |allowed: &str| Err(SettingError::new("comm.compress (--compress)", comm.compress, allowed));
+        let each = self.zero.stage >= 2 && zero.reduce_every == ReduceEvery::MicroBatch;
+        match comm.compress {
+            Method::None => Ok(()),
+            _ if compute.reduce_dtype != Float::F32 => refused(
+                "codes are made from fp32: set compute.reduce_dtype = \"f32\", and --compress bf16 to send as few \
+                bytes",
+            ),
+            Method::PowerSgd if replicas > 1 => refused(
+                "it needs whole matrices, and replicas have only shards; set --replicate 1, or int8, which works on shards",
+            ),
+            Method::PowerSgd if each => {
+                refused("it takes the gradients once per step; set zero.reduce_every = \"step\", or --zero 1")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn planned(world: usize, toml: &str) -> Result<Compression, String> {
+        let settings: Settings = crate::settings::parse_defaults(toml).map_err(|error| error.to_string())?;
+        let plan = settings.plan(world, 1).map_err(|error| error.to_string())?;
+        assert_eq!(plan.engine.strategy.period(), settings.train.sync_every);
+        Ok(plan.compression)
+    }
+
+    #[test]
+    fn every_method_goes_with_every_stage_of_zero_that_it_can_be_combined_with() {
+        for method in Method::ALL {
+            for stage in 0..4 {
+                let once = if stage > 1 { "reduce_every = \"step\"\n" } else { "" };
+                let toml = format!(
+                    "[comm]\ncompress = \"{method}\"\n[mesh]\npp = 2\n[zero]\nstage = {stage}\n{once}"
+                );
+                assert_eq!(planned(4, &toml).unwrap().method, method);
+            }
+        }
+        let toml = "[comm]\ncompress = \"onebit\"\ncompress_block_size = 64\ncompress_rounding = \"stochastic\"\ncompress_ratio = 0.5\ncompress_warmup_steps = 40\nmatrix_approximation_rank = 2\n";
+        let all = Compression {
+            method: Method::OneBit,
+            block_size: 64,
+            rounding: Rounding::Stochastic,
+            ratio: 0.5,
+            rank: 2,
+            warmup_steps: 40,
+        };
+        assert_eq!(planned(2, toml).unwrap(), all);
+    }
+
+    #[test]
+    fn what_cannot_be_combined_is_refused_with_what_can() {
+        for (toml, said) in [
+            ("[comm]\ncompress = \"int7\"\n", "unknown variant `int7`, expected one of `none`, `bf16`"),
+            (
+                "[comm]\ncompress_gathers = \"int8\"\n",
+                "comm.compress_gathers = int8 is not possible: without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3",
+            ),
+            (
+                "[comm]\ncompress_block_size = 100\n",
+                "comm.compress_block_size = 100 is not possible: it must be a multiple of 8 from 8 to 65536, or 0 for the method's default; the nearest is \
+                104",
+            ),
+            (
+                "[comm]\ncompress_ratio = 1.5\n",
+                "comm.compress_ratio = 1.5 is not possible: it must be above 0",
+            ),
+            (
+                "[comm]\nmatrix_approximation_rank = 0\n",
+                "comm.matrix_approximation_rank = 0 is not possible: it must be from 1 to 1024",
+            ),
+            (
+                "[comm]\ncompress = \"int8\"\n[compute]\nreduce_dtype = \"bf16\"\n",
+                "comm.compress (--compress) = int8 is not possible: codes are made from fp32: set compute.reduce_dtype = \
+                \"f32\"",
+            ),
+            (
+                "[comm]\ncompress = \"powersgd\"\n[zero]\nstage = 2\n",
+                "set zero.reduce_every = \"step\", or --zero 1",
+            ),
+            (
+                "[comm]\ncompress = \"powersgd\"\n[mesh]\nreplicate = 2\n[zero]\nstage = 1\n",
+                "set --replicate 1, or int8",
+            ),
+        ] {
+            let told = planned(4, toml).unwrap_err();
+            assert!(told.contains(said), "{told}");
+        }
+    }
+}

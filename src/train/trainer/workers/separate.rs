@@ -1,0 +1,88 @@
+//! Rounds of servers whose workers are launches of their own, and the work of such a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use brigade_core::{Activation, Collectives, Error, StepReport};
+use brigade_report::counted;
+
+use crate::train::servers::{RemoteServers, ServedWorkers};
+use crate::train::trainer::Trainer;
+use crate::train::trainer::workers::shares::{Failure, ShareReader};
+
+impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+    /// Begins to listen for workers, or finds out where servers are, where they are launches of their own.
+    pub(crate) fn meet_servers(&mut self) -> anyhow::Result<()> {
+        self.served = ServedWorkers::start(self.session, &self.facts)?;
+        self.works_for = RemoteServers::of(self.session, &self.facts)?;
+        Ok(())
+    }
+
+    /// Makes a round of this many steps as a server, with the workers that are there.
+    pub(crate) fn serve_round(&mut self, steps: u64) -> anyhow::Result<StepReport> {
+        let mut served = self.served.take().context("this rank has no workers")?;
+        let (session, done) = (self.session, self.progress.step);
+        let ahead = (self.progress.position - steps).saturating_sub(done);
+        let workers = self.engine.workers() as u64;
+        let (failure, reporter) = (Failure::default(), &mut self.reporter);
+        let report = self.engine.serve_round(&mut served.links, ahead, &mut |updates, notes| {
+            if let Some(reporter) = reporter.as_mut() {
+                notes.iter().for_each(|note| reporter.note(note));
+            }
+            session.go_on(done + updates / workers + 1).map_err(|error| failure.keep(error))
+        });
+        self.served = Some(served);
+        failure.or(report)
+    }
+
+    /// Tells workers that the run is over.
+    pub(crate) fn dismiss_workers(&mut self) -> anyhow::Result<()> {
+        if let Some(mut served) = self.served.take() {
+            self.send_heartbeat("waiting for the workers to leave");
+            let wait = Duration::from_secs_f64(self.session.settings.comm.host_timeout_seconds);
+            self.engine.dismiss_workers(&mut served.links, wait)?;
+        }
+        Ok(())
+    }
+
+    /// Works for servers elsewhere to the end of the run. If they are lost, it waits for them to come back.
+    pub(crate) fn work_for_servers(&mut self) -> anyhow::Result<()> {
+        let servers = self.works_for.take().context("this worker has no servers")?;
+        let (mut shares, mut lost) = (0, 0);
+        loop {
+            let link = servers.connect(self.session)?;
+            self.note("connected to the servers");
+            let (computed, ended) = self.work_over(&link.group)?;
+            shares += computed;
+            let Err(error) = ended else {
+                link.leave();
+                break;
+            };
+            lost += 1;
+            let text = error.to_string();
+            let why = text.lines().next().unwrap_or_default();
+            self.note(&format!("the servers are lost, and waited for: {why}"));
+        }
+        self.works_for = Some(servers);
+        self.progress.step = self.total_steps;
+        let (shares, times) = (counted(shares, "share"), counted(lost, "time"));
+        self.note(&format!("the run is over: computed {shares} here; lost the servers {times}"));
+        Ok(())
+    }
+
+    /// Works over one connection; gives the number of shares, and the error of a connection that broke.
+    fn work_over(&mut self, group: &Arc<dyn Collectives>) -> anyhow::Result<(usize, Result<(), Error>)> {
+        let session = self.session;
+        let reader = ShareReader::new(session, &self.training, &self.schedule, self.sampler.as_ref())?;
+        let worked = self.engine.work_for(group, &|step| reader.learning_rate(step), &mut |share| {
+            reader.read(share, share.step - 1 + share.ahead)
+        });
+        self.data_wait += reader.waited.get();
+        let shares = reader.count.get();
+        match worked {
+            Err(error @ Error::Collective(_)) => Ok((shares, Err(error))),
+            other => reader.failure.or(other).map(|()| (shares, Ok(()))),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Strategies beside synchronous training: what they compute, and what their state goes on as.
+
+pub(crate) mod async_server;
+pub(crate) mod coded_gathers;
+pub(crate) mod compressed;
+pub(crate) mod elastic_workers;
+pub(crate) mod local_updates;
+pub(crate) mod strategy;

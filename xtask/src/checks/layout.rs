@@ -1,0 +1,176 @@
+//! Whether the code can be found and read: folders that one can look through, and no circles among the files of a crate.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cargo;
+
+/// More files side by side than this are parted into folders.
+const MOST_FILES: usize = 12;
+
+/// Files that import one another: a type and what is done with it may be two.
+const MOST_IN_A_CIRCLE: usize = 2;
+
+type Module = Vec<String>;
+
+/// The folders with the code of each crate.
+fn sources() -> Vec<PathBuf> {
+    let root = cargo::root();
+    let crates = fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path().join("src"));
+    let mut all: Vec<_> = crates.chain(["src", "xtask/src"].map(|name| root.join(name))).collect();
+    all.sort();
+    all
+}
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+fn module(source: &Path, file: &Path) -> Module {
+    let path = file.strip_prefix(source).unwrap().with_extension("");
+    let mut parts: Module = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    parts.pop_if(|last| ["mod", "lib", "main"].contains(&last.as_str()));
+    parts
+}
+
+/// The paths that a text begins with: one, or those of a group in braces; and how long it is.
+fn paths(text: &str, before: &[String], found: &mut Vec<Module>) -> usize {
+    let mut path = before.to_vec();
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        if rest.starts_with('{') {
+            at += 1;
+            at += text[at..].find(|c: char| !c.is_whitespace()).unwrap_or_default();
+            while !text[at..].starts_with('}') {
+                at += paths(&text[at..], &path, found);
+                at += text[at..].find(|c: char| !(c.is_whitespace() || c == ',')).unwrap_or(text.len() - at);
+                if at >= text.len() {
+                    return at;
+                }
+            }
+            return at + 1;
+        }
+        let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '*')).unwrap_or(rest.len());
+        path.push(rest[..end].to_owned());
+        at += end;
+        match text[at..].strip_prefix("::") {
+            Some(_) => at += 2,
+            None => {
+                // A renamed import, up to the next one.
+                let after =
+                    text[at..].starts_with(" as ").then(|| text[at..].find([',', ';', '}'])).flatten();
+                found.push(path);
+                return (at + after.unwrap_or(0)).max(1);
+            }
+        }
+    }
+}
+
+/// The modules of this crate that a file names, outside of its tests.
+fn named(own: &Module, text: &str) -> Vec<Module> {
+    let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let code: String = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .fold(String::new(), |all, line| all + line + "\n");
+    let mut found = Vec::new();
+    for start in ["crate::", "super::", "self::"] {
+        for (at, _) in code.match_indices(start) {
+            let before = code[..at].chars().next_back();
+            if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '$') {
+                paths(&code[at..], &[], &mut found);
+            }
+        }
+    }
+    // `super` and `self` are meant from the file's own module, as inline modules are only for tests.
+    let absolute = |path: Module| {
+        let supers = path.iter().take_while(|part| *part == "super").count();
+        match path[0].as_str() {
+            "crate" => path[1..].to_vec(),
+            "self" => [own.as_slice(), &path[1..]].concat(),
+            _ => [&own[..own.len().saturating_sub(supers)], &path[supers..]].concat(),
+        }
+    };
+    found.into_iter().map(absolute).collect()
+}
+
+/// Which files of a crate each of them imports something of.
+fn imports(source: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
+    let mut files = Vec::new();
+    rust_files(source, &mut files);
+    files.retain(|file| !["lib.rs", "main.rs", "tests.rs"].iter().any(|name| file.ends_with(name)));
+    let modules: BTreeMap<Module, PathBuf> =
+        files.into_iter().map(|file| (module(source, &file), file)).collect();
+    let of = |(own, file): (&Module, &PathBuf)| {
+        let text = fs::read_to_string(file).unwrap();
+        let longest = |path: Module| {
+            let known = (1..=path.len()).rev().map(|length| path[..length].to_vec());
+            known
+                .into_iter()
+                .find(|path| path == own || modules.contains_key(path))
+                .filter(|path| path != own)
+        };
+        (own.clone(), named(own, &text).into_iter().filter_map(longest).collect())
+    };
+    modules.iter().map(of).collect()
+}
+
+/// All that is reached from a file by imports.
+fn reached(from: &Module, imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeSet<Module> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![from.clone()]);
+    while let Some(module) = next.pop() {
+        for import in &imports[&module] {
+            if found.insert(import.clone()) {
+                next.push(import.clone());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn folders_can_be_looked_through() {
+    for source in sources() {
+        let mut files = Vec::new();
+        rust_files(&source, &mut files);
+        let mut counts = BTreeMap::<_, usize>::new();
+        for file in &files {
+            *counts.entry(file.parent().unwrap()).or_default() += 1;
+        }
+        for (folder, count) in counts {
+            assert!(count <= MOST_FILES, "{} has {count} files side by side", folder.display());
+        }
+    }
+}
+
+#[test]
+fn files_do_not_import_each_other_in_circles() {
+    for source in sources() {
+        let imports = imports(&source);
+        let reached: BTreeMap<_, _> =
+            imports.keys().map(|module| (module, reached(module, &imports))).collect();
+        for (module, all) in &reached {
+            let circle: Vec<_> = all.iter().filter(|other| reached[other].contains(*module)).collect();
+            let names: Vec<_> = circle.iter().map(|module| module.join("::")).collect();
+            assert!(circle.len() <= MOST_IN_A_CIRCLE, "{}: {}", source.display(), names.join(", "));
+        }
+    }
+}
+
+#[test]
+fn imports_are_found() {
+    let own: Module = ["a", "b"].map(str::to_owned).into();
+    let text = "use super::{c::{D, self as e}, f};\nuse crate::g::H as I;\n// crate::no\nlet x = self::j::k();\n#[cfg(test)]\nmod tests { use crate::z; }";
+    let mut found: Vec<_> = named(&own, text).iter().map(|path| path.join("::")).collect();
+    found.sort();
+    assert_eq!(found, ["a::b::j::k", "a::c::D", "a::c::self", "a::f", "g::H"]);
+}
