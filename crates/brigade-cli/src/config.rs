@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use crate::data::DataSection;
+use crate::data::tasks::{TaskModel, TaskName, TaskSection};
 use crate::model_files::adapters::Origin;
 use crate::model_files::model_folder::model_folder;
 use crate::model_files::weights::Weights;
-use crate::tasks::{TaskModel, TaskName, TaskSection};
 
 /// The tokenizer of a model or a run, in its folder.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";

@@ -16,7 +16,6 @@ mod output;
 mod ranks;
 #[cfg(test)]
 mod reference;
-mod tasks;
 
 use std::process::ExitCode;
 

@@ -21,6 +21,7 @@ mod embedding;
 mod feed_forward;
 mod fused;
 mod gated;
+mod gradients;
 mod host;
 mod linear;
 mod norm;
@@ -33,9 +34,7 @@ pub use attention::{
     AttentionDropout, Mask, attention, attention_packed, attention_through, attention_with_dropout,
     soft_capped,
 };
-pub use autodiff::deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use autodiff::function::{Function, apply_function};
-pub use autodiff::injected::with_gradient;
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 #[cfg(feature = "cube")]
 pub use cube::{Epilogue, MatrixProducts, Product, trust_software, use_products};
@@ -43,6 +42,8 @@ pub use embedding::embedding;
 pub use feed_forward::feed_forward;
 pub use fused::{is_fused, is_fused_on_cpu};
 pub use gated::gated;
+pub use gradients::deferred::{DeferredGradient, DeferredGradients, deferring};
+pub use gradients::injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm};
 pub use optimizer::{

@@ -3,8 +3,6 @@
 mod adapter;
 #[cfg(test)]
 mod documents;
-#[cfg(test)]
-mod layout;
 mod list;
 #[cfg(test)]
 mod promises;

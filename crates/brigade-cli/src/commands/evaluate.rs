@@ -16,12 +16,12 @@ use serde_json::json;
 use crate::config::Config;
 use crate::data::columns::columns;
 use crate::data::corpus;
+use crate::data::tasks::{TaskModel, TaskName};
 use crate::model_files::adapters::Origin;
 use crate::model_files::model_folder::model_folder;
 use crate::model_files::weights::Weights;
 use crate::output::print;
 use crate::ranks::{RankFlags, RankProgram};
-use crate::tasks::{TaskModel, TaskName};
 
 pub const EXAMPLES: &str = "\
 Examples:

@@ -3,6 +3,7 @@
 pub(crate) mod chats;
 pub(crate) mod columns;
 pub(crate) mod corpus;
+pub(crate) mod tasks;
 pub(crate) mod vocabulary;
 
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use brigade::models::{CausalLm, WeightsMapping};
 use brigade_hf::Config as ModelConfig;
 
 use crate::config::{Config, Described};
-use crate::tasks::TaskModel;
+use crate::data::tasks::TaskModel;
 
 /// The matrices that have a row for each token.
 const TABLES: [&str; 3] = ["embedding.embed_tokens", "embedding.wte", "head.lm_head"];

@@ -1,6 +1,8 @@
 //! Ranks on several hosts, each with memory that its ranks share.
 
-use brigade_comm::{Algorithm, AlgorithmRow, Group, Join, OpType, ProcessGroup, ReduceOp, Result, join};
+use brigade_comm::{
+    Algorithm, AlgorithmRow, DType, Group, Join, OpType, ProcessGroup, ReduceOp, Result, join,
+};
 
 use crate::worlds::{Kind, PATIENT, joining, listener};
 
@@ -95,8 +97,8 @@ fn hosts_of_three_ranks_add_host_by_host_only_when_asked() {
 fn a_group_of_some_ranks_has_the_levels_of_its_hosts() {
     // Uneven as a world, even as two groups.
     for rank in on_hosts(&[0, 0, 1, 1, 2], &[Algorithm::Auto], |group| {
-        let places: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
-        assert_eq!(places, [0, 0, 1, 1, 2]);
+        let hosts: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
+        assert_eq!(hosts, [0, 0, 1, 1, 2]);
         let even = group.split("even", (group.rank() == 4).into(), 0)?;
         each_collective(&even)?;
         let crossed = even.stats().between_hosts();
@@ -106,6 +108,62 @@ fn a_group_of_some_ranks_has_the_levels_of_its_hosts() {
     }) {
         let (size, even, flat) = rank.unwrap();
         assert!(if size == 4 { even > 0 && flat == 2 * even } else { even + flat == 0 });
+    }
+}
+
+#[test]
+fn collectives_between_hosts_overlap_and_have_the_bits_of_one_after_the_other() {
+    // Tiny ones and large ones of several kinds, more than there are links; some are waited for out of order.
+    let counts = [1, 70_001, 3, 4096, 120_000, 0, 17, 250_000, 5, 9_999];
+    for hosts in [&[0, 1][..], &[0, 0, 1, 1], &[0, 1, 2, 3]] {
+        for rank in on_hosts(hosts, &[Algorithm::Auto], |group| {
+            let own = |count: usize, i: usize| numbers(group.rank() + 31 * i, count * group.size());
+            let mut expected = Vec::new();
+            for (i, count) in counts.into_iter().enumerate() {
+                let mut sum = own(count, i);
+                match i % 3 {
+                    0 => group.all_gather_in_place(&mut sum)?,
+                    _ => group.all_reduce_in_place(&mut sum, ReduceOp::Sum)?,
+                }
+                expected.push(sum);
+            }
+            for turn in 0..3 {
+                let begin = |(i, count): (usize, usize)| {
+                    let buffer = own(count, i);
+                    let work = match i % 3 {
+                        0 => group.all_gather(buffer, DType::F32),
+                        _ => group.all_reduce(buffer, DType::F32, ReduceOp::Sum),
+                    };
+                    (i, work)
+                };
+                let mut works: Vec<_> = counts.into_iter().enumerate().map(begin).collect();
+                if turn > 0 {
+                    works.reverse();
+                }
+                for (i, work) in works {
+                    assert!(work.wait()? == expected[i], "{hosts:?}, {i}");
+                }
+                // One at a time, between those that overlap.
+                let mut sum = own(3, turn);
+                group.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+            }
+            Ok(())
+        }) {
+            rank.unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_call_that_differs_is_found_also_where_collectives_overlap() {
+    for rank in on_hosts(&[0, 1], &[Algorithm::Auto], |group| {
+        let lengths = if group.rank() == 0 { [40_000, 8, 16] } else { [40_000, 16, 8] };
+        let works = lengths.map(|count| group.all_reduce(numbers(0, count), DType::F32, ReduceOp::Sum));
+        works.into_iter().try_for_each(|work| work.wait().map(drop))
+    }) {
+        let said = rank.unwrap_err().to_string();
+        let is_named = |call: &str| said.matches(&format!("called all_reduce #{call}")).count() == 2;
+        assert!(is_named("1") || is_named("2"), "{said}");
     }
 }
 

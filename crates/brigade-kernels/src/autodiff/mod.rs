@@ -1,6 +1,4 @@
 //! Steps of our own in Burn's autodiff graphs.
 
-pub(crate) mod deferred;
 pub(crate) mod function;
 pub(crate) mod graph;
-pub(crate) mod injected;

@@ -108,6 +108,14 @@ impl System for Slurm {
                 return Err(Error::value(option, value, "it must be one word"));
             }
         }
+        if let Some(time) = self.time.as_ref().filter(|time| !is_time_limit(time)) {
+            return Err(Error::value(
+                "--time",
+                time,
+                "it must be as sbatch takes it: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, \
+                 DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, or UNLIMITED",
+            ));
+        }
         if let Some(out) = job.out()
             && bucket_path("--out", out)?.is_some()
         {
@@ -141,6 +149,31 @@ impl System for Slurm {
             "CANCELLED" => JobState::Cancelled,
             "FAILED" | "TIMEOUT" | "OUT_OF_MEMORY" | "DEADLINE" | "BOOT_FAIL" => JobState::Failed,
             _ => JobState::Active,
+        }
+    }
+}
+
+/// Whether `sbatch --time` takes it.
+fn is_time_limit(text: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return true;
+    }
+    let (days, clock) = text.split_once('-').map_or((None, text), |(days, clock)| (Some(days), clock));
+    days.is_none_or(is_number) && clock.split(':').count() <= 3 && clock.split(':').all(is_number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_time_limit;
+
+    #[test]
+    fn limits_of_time_are_those_of_sbatch() {
+        for time in ["30", "30:00", "2:30:00", "1-12", "1-12:30", "1-12:30:00", "unlimited"] {
+            assert!(is_time_limit(time), "{time}");
+        }
+        for time in ["", "2h", "1:2:3:4", "-3", "1-", "1 day", "12:", "1-2-3"] {
+            assert!(!is_time_limit(time), "{time}");
         }
     }
 }

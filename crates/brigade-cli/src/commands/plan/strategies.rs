@@ -221,6 +221,13 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
 
 fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
     let mut text = render(workload, plan, model);
+    let (sequences, length) = (workload.global_batch, workload.sequence_length);
+    if let Some(asked) = args.global_batch_tokens.filter(|asked| *asked != sequences * length) {
+        text.push_str(&format!(
+            "\n--global-batch-tokens {asked} is no whole number of sequences: planned for {sequences} of {length} tokens, {} in all\n",
+            sequences * length
+        ));
+    }
     let Some(best) = plan.best.first() else { return Ok(text) };
     if let Some(report) = with_checkpoints(args, workload, best) {
         text.push_str(&format!("\n{}\n", report.text()));

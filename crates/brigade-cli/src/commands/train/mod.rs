@@ -21,9 +21,9 @@ use serde_json::{Map, Value, json};
 
 use crate::config::{Config, Described, TOKENIZER_FILE};
 use crate::data::corpus;
+use crate::data::tasks::{TaskModel, TaskName};
 use crate::model_files::adapters::adapters_config;
 use crate::model_files::weights::Weights;
-use crate::tasks::{TaskModel, TaskName};
 
 pub const EXAMPLES: &str = "\
 Examples:

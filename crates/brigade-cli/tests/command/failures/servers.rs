@@ -193,14 +193,14 @@ fn what_does_not_fit_is_one_message() {
     let synchronous = "--strategy async-server --workers 2";
     refused(&format!("{synchronous} --listen {at}"), "they cannot come and go");
     // What only the servers can know.
-    let mut servers = launches.servers("--set comm.init_timeout_seconds=20");
+    let mut servers = launches.servers("--set comm.init_timeout_seconds=8");
     says(&mut servers, "2 workers and 1 server");
     let other = launches.worker(0, "--set train.seed=7").wait();
     assert_eq!(other.code, Some(1));
     assert!(other.err.contains("`seed = 7` here"), "{}", other.err);
     let alone = servers.wait();
     assert_eq!(alone.code, Some(1));
-    assert!(alone.err.contains("no worker has been connected for 20 s"), "{}", alone.err);
+    assert!(alone.err.contains("no worker has been connected for 8 s"), "{}", alone.err);
     let nobody = launches.worker(0, "--overwrite --set comm.init_timeout_seconds=1").wait();
     assert!(nobody.err.contains("have not been reached for 1 s"), "{}", nobody.err);
 }

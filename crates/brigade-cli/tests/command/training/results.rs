@@ -110,7 +110,7 @@ fn check_metrics(metrics: &[Value], parameters: usize) {
 #[test]
 fn recomputation_saves_memory() {
     let place = Place::new();
-    let model = "--set model.sequence_length=64 --set model.width=64 --set model.layers=8 --micro-batch-size 64 \
+    let model = "--set model.sequence_length=64 --set model.width=64 --set model.layers=10 --micro-batch-size 64 \
                  --global-batch-size 64 --steps 2 --set train.validate_every=0 --set train.validation_samples=2";
     let [kept, again] = ["none", "all"].map(|which| {
         place.succeed(

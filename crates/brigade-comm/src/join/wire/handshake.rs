@@ -16,7 +16,7 @@ use snow::{Builder, HandshakeState};
 
 use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::message::{FrameBuffer, Message};
-use crate::link::tcp::session::{LENGTH_BYTES, Session, plain_bytes};
+use crate::link::tcp::session::{LENGTH_BYTES, Session};
 use crate::open_files::{explained, is_out_of_files};
 
 /// Says that this is Brigade, and by its last byte with which handshake.
@@ -133,7 +133,8 @@ pub(in crate::join) struct SecureStream {
 
 impl SecureStream {
     fn new(stream: Stream, handshake: HandshakeState) -> Result<Self, HandshakeError> {
-        let session = Session::new(handshake.into_transport_mode().map_err(unexpected)?);
+        let unfinished = || HandshakeError::UnexpectedPeer("the handshake has not ended".into());
+        let session = Session::new(handshake).ok_or_else(unfinished)?;
         Ok(Self { stream, session, received: FrameBuffer::default() })
     }
 
@@ -157,10 +158,9 @@ impl SecureStream {
             self.stream.read_exact(&mut length, deadline)?;
             let mut record = vec![0; u16::from_be_bytes(length).into()];
             self.stream.read_exact(&mut record, deadline)?;
-            let mut plain = vec![0; plain_bytes(record.len())];
-            let opened = self.session.open(&record, &mut plain);
+            let opened = self.session.open(&mut record);
             let count = opened.map_err(|problem| HandshakeError::UnexpectedPeer(problem.into()))?;
-            self.received.push(&plain[..count]);
+            self.received.push(&record[..count]);
         }
     }
 

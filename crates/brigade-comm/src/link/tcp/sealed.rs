@@ -6,9 +6,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use crate::link::tcp::session::{
-    LENGTH_BYTES, MAX_RECORD_BYTES, PLAIN_BYTES, Session, plain_bytes, record_bytes,
-};
+use crate::link::tcp::session::{LENGTH_BYTES, MAX_RECORD_BYTES, PLAIN_BYTES, Session, record_bytes};
 
 /// Plain bytes that are sealed before they are sent.
 const STEP_BYTES: usize = 4 * PLAIN_BYTES;
@@ -20,14 +18,12 @@ pub(crate) struct SealedStream {
     /// Sealed, and not sent yet from `sent` on.
     outgoing: Vec<u8>,
     sent: usize,
-    /// What of `incoming` has come and has not been opened.
     incoming: Box<[u8]>,
+    /// What of `incoming` is opened and has not been read, and, behind it, what has come and has not been opened.
+    opened: Range<usize>,
     arrived: Range<usize>,
     /// Since when a part of a record has come, and not the rest.
     partial_since: Option<Instant>,
-    /// Opened, and not read yet from `read` on.
-    opened: Vec<u8>,
-    read: usize,
 }
 
 impl SealedStream {
@@ -40,10 +36,9 @@ impl SealedStream {
             outgoing: Vec::new(),
             sent: 0,
             incoming,
+            opened: 0..0,
             arrived: 0..0,
             partial_since: None,
-            opened: Vec::new(),
-            read: 0,
         }
     }
 
@@ -91,32 +86,26 @@ impl SealedStream {
         self.socket.as_fd()
     }
 
-    /// Opens the next record, if all of it has come, into `into` or, if it is longer, into `opened`.
-    fn open(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        let arrived = &self.incoming[self.arrived.clone()];
-        let Some(bytes) = record_bytes(arrived) else { return Ok(None) };
-        let Some(record) = arrived.get(LENGTH_BYTES..LENGTH_BYTES + bytes) else { return Ok(None) };
-        let invalid = |problem| io::Error::new(ErrorKind::InvalidData, problem);
-        let count = if into.len() >= plain_bytes(bytes) {
-            self.session.open(record, into).map_err(invalid)?
-        } else {
-            self.opened.resize(plain_bytes(bytes), 0);
-            let count = self.session.open(record, &mut self.opened).map_err(invalid)?;
-            self.opened.truncate(count);
-            self.read = 0;
-            self.take(into)
-        };
-        self.arrived.start += LENGTH_BYTES + bytes;
+    /// Opens the next record, if all of it has come; nothing opened is left.
+    fn open(&mut self) -> io::Result<bool> {
+        let Some(bytes) = record_bytes(&self.incoming[self.arrived.clone()]) else { return Ok(false) };
+        let start = self.arrived.start + LENGTH_BYTES;
+        if self.arrived.end < start + bytes {
+            return Ok(false);
+        }
+        let opened = self.session.open(&mut self.incoming[start..start + bytes]);
+        let count = opened.map_err(|problem| io::Error::new(ErrorKind::InvalidData, problem))?;
+        self.opened = start..start + count;
+        self.arrived.start = start + bytes;
         self.partial_since = None;
-        Ok(Some(count))
+        Ok(true)
     }
 
     /// Moves opened bytes.
     fn take(&mut self, into: &mut [u8]) -> usize {
-        let left = &self.opened[self.read..];
-        let count = left.len().min(into.len());
-        into[..count].copy_from_slice(&left[..count]);
-        self.read += count;
+        let count = self.opened.len().min(into.len());
+        into[..count].copy_from_slice(&self.incoming[self.opened.start..][..count]);
+        self.opened.start += count;
         count
     }
 }
@@ -126,8 +115,8 @@ impl Read for SealedStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut count = self.take(into);
         while count < into.len() {
-            if let Some(opened) = self.open(&mut into[count..])? {
-                count += opened;
+            if self.open()? {
+                count += self.take(&mut into[count..]);
                 continue;
             }
             if count > 0 {

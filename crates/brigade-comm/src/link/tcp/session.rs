@@ -3,12 +3,14 @@
 //! A record is a length of two bytes, big-endian, and a message of the Noise protocol (revision 34, section 12): the plain bytes
 //! under AES-256-GCM, numbered per direction. A record that is not the next one of its connection does not open.
 
-use snow::TransportState;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use snow::HandshakeState;
 
 /// The longest record that the protocol allows, without its length.
 pub(crate) const MAX_RECORD_BYTES: usize = 65535;
 /// What a record has besides its plain bytes: its authentication.
 const TAG_BYTES: usize = 16;
+const KEY_BYTES: usize = 32;
 /// Bytes of a record's length.
 pub(crate) const LENGTH_BYTES: usize = 2;
 /// Plain bytes of a long record: whole elements and headers.
@@ -22,47 +24,92 @@ pub(crate) const NOT_AUTHENTIC: &str =
 
 /// Both directions of a connection after its handshake.
 pub(crate) struct Session {
-    state: Box<TransportState>,
-    sealed: u64,
-    opened: u64,
+    sealing: Box<Direction>,
+    opening: Box<Direction>,
+}
+
+/// One direction, by `ring` itself: `snow` would copy every record once more.
+struct Direction {
+    key: LessSafeKey,
+    records: u64,
 }
 
 impl Session {
-    pub(crate) fn new(state: TransportState) -> Self {
-        Self { state: Box::new(state), sealed: 0, opened: 0 }
+    /// The keys that a handshake has ended with; none if it has not.
+    pub(crate) fn new(mut handshake: HandshakeState) -> Option<Self> {
+        if !handshake.is_handshake_finished() {
+            return None;
+        }
+        let is_initiator = handshake.is_initiator();
+        let (of_initiator, of_responder) = handshake.dangerously_get_raw_split();
+        let direction = |key| Some(Box::new(Direction::new(key)?));
+        let (of_initiator, of_responder) = (direction(&of_initiator)?, direction(&of_responder)?);
+        Some(match is_initiator {
+            true => Self { sealing: of_initiator, opening: of_responder },
+            false => Self { sealing: of_responder, opening: of_initiator },
+        })
     }
 
     /// Appends plain bytes to `out`, as records. They must be sent in this order.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) {
         for plain in plain.chunks(PLAIN_BYTES) {
+            out.reserve(LENGTH_BYTES + plain.len() + TAG_BYTES);
+            out.extend_from_slice(&((plain.len() + TAG_BYTES) as u16).to_be_bytes());
             let start = out.len();
-            let bytes = plain.len() + TAG_BYTES;
-            out.extend_from_slice(&(bytes as u16).to_be_bytes());
-            out.resize(start + LENGTH_BYTES + bytes, 0);
-            // It cannot fail: the record is short enough, and its number far below the last one. If it did, the other side would refuse
-            // the empty record.
-            let _ = self.state.write_message(plain, &mut out[start + LENGTH_BYTES..]);
-            self.sealed += 1;
-            if self.sealed.is_multiple_of(RECORDS_PER_KEY) {
-                self.state.rekey_outgoing();
-            }
+            out.extend_from_slice(plain);
+            self.sealing.seal(out, start);
         }
     }
 
-    /// The plain bytes of a record, without its length, at the beginning of `into`, which has [`plain_bytes`] of it at least.
-    pub(crate) fn open(&mut self, record: &[u8], into: &mut [u8]) -> Result<usize, &'static str> {
-        let count = self.state.read_message(record, into).map_err(|_| NOT_AUTHENTIC)?;
-        self.opened += 1;
-        if self.opened.is_multiple_of(RECORDS_PER_KEY) {
-            self.state.rekey_incoming();
-        }
-        Ok(count)
+    /// Opens a record, without its length, in its place: its plain bytes are then the first of it, as many as are returned.
+    pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<usize, &'static str> {
+        self.opening.open(record)
     }
 }
 
-/// The plain bytes of a record of this many bytes, without its length.
-pub(crate) fn plain_bytes(record: usize) -> usize {
-    record.saturating_sub(TAG_BYTES)
+impl Direction {
+    fn new(key: &[u8]) -> Option<Self> {
+        Some(Self { key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).ok()?), records: 0 })
+    }
+
+    /// Seals what is in `out` from `start` on, and appends the authentication.
+    fn seal(&mut self, out: &mut Vec<u8>, start: usize) {
+        let sealed =
+            self.key.seal_in_place_separate_tag(nonce(self.records), Aad::empty(), &mut out[start..]);
+        // It cannot fail: a record is far below the cipher's limit. If it did, nothing would be sent in the clear, and the other side
+        // would refuse the empty record.
+        match sealed {
+            Ok(tag) => out.extend_from_slice(tag.as_ref()),
+            Err(_) => out.truncate(start),
+        }
+        self.next();
+    }
+
+    fn open(&mut self, record: &mut [u8]) -> Result<usize, &'static str> {
+        let plain = self.key.open_in_place(nonce(self.records), Aad::empty(), record);
+        let count = plain.map_err(|_| NOT_AUTHENTIC)?.len();
+        self.next();
+        Ok(count)
+    }
+
+    /// Another key when it is time, made as the protocol says (section 4.2): zeros under the last number.
+    fn next(&mut self) {
+        self.records += 1;
+        if self.records.is_multiple_of(RECORDS_PER_KEY) {
+            let mut key = [0; KEY_BYTES];
+            let sealed = self.key.seal_in_place_separate_tag(nonce(u64::MAX), Aad::empty(), &mut key);
+            if let Some(next) = sealed.ok().and_then(|_| Self::new(&key)) {
+                self.key = next.key;
+            }
+        }
+    }
+}
+
+/// The number of a record, as AES-GCM has it in this protocol (section 12.4).
+fn nonce(record: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[4..].copy_from_slice(&record.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
 }
 
 /// The bytes of the first record without its length, if they begin with its length.
@@ -73,20 +120,26 @@ pub(crate) fn record_bytes(bytes: &[u8]) -> Option<usize> {
 /// Two ends of a connection, as a handshake leaves them.
 #[cfg(test)]
 pub(crate) fn pair() -> (Session, Session) {
-    let builder = || snow::Builder::new("Noise_NN_25519_AESGCM_SHA256".parse().unwrap());
-    let (mut near, mut far) = (builder().build_initiator().unwrap(), builder().build_responder().unwrap());
-    let (mut message, mut payload) = ([0; 64], [0; 64]);
-    let length = near.write_message(&[], &mut message).unwrap();
-    far.read_message(&message[..length], &mut payload).unwrap();
-    let length = far.write_message(&[], &mut message).unwrap();
-    near.read_message(&message[..length], &mut payload).unwrap();
-    let session = |state: snow::HandshakeState| Session::new(state.into_transport_mode().unwrap());
-    (session(near), session(far))
+    let (near, far) = tests::handshakes();
+    (Session::new(near).unwrap(), Session::new(far).unwrap())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    pub(super) fn handshakes() -> (HandshakeState, HandshakeState) {
+        let builder = || snow::Builder::new("Noise_NN_25519_AESGCM_SHA256".parse().unwrap());
+        let (mut near, mut far) =
+            (builder().build_initiator().unwrap(), builder().build_responder().unwrap());
+        let (mut message, mut payload) = ([0; 64], [0; 64]);
+        let length = near.write_message(&[], &mut message).unwrap();
+        far.read_message(&message[..length], &mut payload).unwrap();
+        assert!(Session::new(builder().build_initiator().unwrap()).is_none());
+        let length = far.write_message(&[], &mut message).unwrap();
+        near.read_message(&message[..length], &mut payload).unwrap();
+        (near, far)
+    }
 
     fn records(sealed: &[u8]) -> Vec<&[u8]> {
         let (mut records, mut rest) = (Vec::new(), sealed);
@@ -107,10 +160,10 @@ mod tests {
             let mut records: Vec<_> = records(&sealed).into_iter().map(<[u8]>::to_vec).collect();
             assert_eq!(records.len(), 4);
             change(&mut records);
-            let (mut opened, mut into) = (Vec::new(), vec![0; PLAIN_BYTES]);
-            for record in &records {
-                match far.open(record, &mut into) {
-                    Ok(count) => opened.extend_from_slice(&into[..count]),
+            let mut opened = Vec::new();
+            for record in &mut records {
+                match far.open(record) {
+                    Ok(count) => opened.extend_from_slice(&record[..count]),
                     Err(_) => return Err(opened.len()),
                 }
             }
@@ -130,13 +183,34 @@ mod tests {
     #[test]
     fn keys_are_changed_on_both_sides_at_once() {
         let (mut near, mut far) = pair();
-        (near.sealed, far.opened) = (RECORDS_PER_KEY - 2, RECORDS_PER_KEY - 2);
-        let mut into = [0; 8];
+        (near.sealing.records, far.opening.records) = (RECORDS_PER_KEY - 2, RECORDS_PER_KEY - 2);
         for turn in 0..5u8 {
             let mut sealed = Vec::new();
             near.seal(&[turn; 8], &mut sealed);
-            assert_eq!(far.open(&sealed[LENGTH_BYTES..], &mut into), Ok(8));
-            assert_eq!(into, [turn; 8]);
+            let record = &mut sealed[LENGTH_BYTES..];
+            assert_eq!(far.open(record), Ok(8));
+            assert_eq!(record[..8], [turn; 8]);
         }
+    }
+
+    #[test]
+    fn records_are_those_of_the_noise_protocol() {
+        let (near, far) = handshakes();
+        let (mut near, mut far) = (Session::new(near).unwrap(), far.into_transport_mode().unwrap());
+        near.sealing.records = RECORDS_PER_KEY - 2;
+        far.set_receiving_nonce(RECORDS_PER_KEY - 2);
+        let mut into = [0; 64];
+        for turn in 0..5u8 {
+            let mut sealed = Vec::new();
+            near.seal(&[turn; 8], &mut sealed);
+            assert_eq!(far.read_message(&sealed[LENGTH_BYTES..], &mut into), Ok(8));
+            assert_eq!(into[..8], [turn; 8]);
+            if turn == 1 {
+                far.rekey_incoming();
+            }
+        }
+        let length = far.write_message(&[9; 30], &mut into).unwrap();
+        assert_eq!(near.open(&mut into[..length]), Ok(30));
+        assert_eq!(into[..30], [9; 30]);
     }
 }
