@@ -74,7 +74,7 @@ fn workers_that_find_each_other_train_to_the_bits_of_one_world() {
 #[test]
 fn a_worker_that_dies_is_left_behind_and_takes_over_what_the_others_have() {
     // As many steps as a fast machine makes while a worker starts.
-    for (mesh, steps) in [("--nproc-per-node 1", 2500), ("--nproc-per-node 2 --pp 2", 1000)] {
+    for (mesh, steps) in [("--nproc-per-node 1", 1500), ("--nproc-per-node 2 --pp 2", 800)] {
         let place = Place::new();
         let line = format!("--inner-steps 5 --micro-batch-size 1 --steps {steps} {mesh}");
         let mut workers = Workers::new(&place, &line, "30");
