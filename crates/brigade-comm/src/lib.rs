@@ -15,9 +15,7 @@
 //!   rounded once, at its end.
 //! - **Transports make no difference.** Threads, shared memory, TCP and any mixture run the same schedule over the same
 //!   byte streams, and the results have the same bits.
-//! - **Operations of one group begin in call order**, and every rank must call them in the same order. On one host they run one after
-//!   the other. In a group of up to 64 ranks on several hosts four collectives are under way at once, on connections of their own, so
-//!   that the next ones send while one waits for what is on its way; their bits are those of one after the other. Point-to-point
+//! - **Operations of one group run in call order**, and every rank must call them in the same order. Point-to-point
 //!   transfers are ordered per pair and direction, and never wait for collectives.
 //! - **Data in flight stays in the cache.** Two ranks on one host have at most 256 KiB in flight in each direction of a
 //!   collective whose directions carry the same amount: shared memory by the size of its ring, TCP because each end sends

@@ -91,7 +91,7 @@ pub(crate) fn messages(status: &crate::flight::RankStatus) -> Vec<Vec<u8>> {
     let (algorithm, place_of_1) = (Algorithm::Auto, place.clone());
     let hello =
         Hello { version: PROTOCOL_VERSION, rank: 1, world_size: 4, restart: 0, algorithm, place: place_of_1 };
-    let link = LinkHello { world: 3, from: 1, group: 7, r#use: LinkUse::Collective(0) };
+    let link = LinkHello { world: 3, from: 1, group: 7, r#use: LinkUse::Collective };
     let root = crate::flight::unresponsive(0, Duration::from_secs(2)).root;
     let messages = [
         Message::Join(hello),

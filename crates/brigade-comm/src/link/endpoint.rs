@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
-use crate::link::channel::{COLLECTIVES_AT_ONCE, Channel};
+use crate::link::channel::Channel;
 use crate::link::error::LinkError;
 use crate::link::shared::SharedLink;
 use crate::link::tcp::TcpLink;
@@ -95,7 +95,7 @@ impl Link {
 /// The links to another member of a group, as far as they have been used.
 #[derive(Default)]
 pub(crate) struct PeerLinks {
-    pub(crate) collectives: [Option<Link>; COLLECTIVES_AT_ONCE],
+    pub(crate) collective: Option<Link>,
     pub(crate) outbound: Option<Link>,
     pub(crate) inbound: Option<Link>,
 }
@@ -103,23 +103,14 @@ pub(crate) struct PeerLinks {
 impl PeerLinks {
     pub(crate) fn get_mut(&mut self, channel: Channel) -> &mut Option<Link> {
         match channel {
-            Channel::Collective(number) => &mut self.collectives[usize::from(number)],
+            Channel::Collective => &mut self.collective,
             Channel::Outbound => &mut self.outbound,
             Channel::Inbound => &mut self.inbound,
         }
     }
 
-    pub(crate) fn get(&self, channel: Channel) -> Option<&Link> {
-        match channel {
-            Channel::Collective(number) => self.collectives[usize::from(number)].as_ref(),
-            Channel::Outbound => self.outbound.as_ref(),
-            Channel::Inbound => self.inbound.as_ref(),
-        }
-    }
-
     /// The links that there are.
     pub(crate) fn each(&mut self) -> impl Iterator<Item = &mut Link> {
-        let transfers = [&mut self.outbound, &mut self.inbound];
-        self.collectives.iter_mut().chain(transfers).flatten()
+        [&mut self.collective, &mut self.outbound, &mut self.inbound].into_iter().flatten()
     }
 }

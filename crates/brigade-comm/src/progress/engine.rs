@@ -7,7 +7,6 @@
 use crate::progress::context::Context;
 use crate::progress::context::GroupSpec;
 use crate::progress::submissions::Submissions;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use crate::algorithm::Algorithm;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::flight::{EntryId, Waiting};
-use crate::link::channel::{COLLECTIVES_AT_ONCE, Channel, MOST_TAKING_TURNS};
+use crate::link::channel::Channel;
 use crate::link::connector::{LinkSpec, LinkUnavailable};
 use crate::link::error::LinkError;
 use crate::link::shared::event_fd::EventFd;
@@ -45,8 +44,6 @@ pub(crate) struct ProgressEngine {
     pub(super) group_index: usize,
     pub(super) event_fd: Arc<EventFd>,
     spin: bool,
-    /// How many collectives may be under way at once.
-    pub(super) collectives_at_once: usize,
     engine: Mutex<InFlight>,
     pub(super) submissions: Mutex<Submissions>,
     pub(super) submitted: Condvar,
@@ -78,8 +75,6 @@ impl ProgressEngine {
         if let Some(warning) = layout.warning().filter(|_| spec.rank == 0) {
             tracing::warn!("group \"{}\": {warning}", spec.name);
         }
-        let takes_turns = spans_hosts(&hosts) && size <= MOST_TAKING_TURNS;
-        let collectives_at_once = if takes_turns { COLLECTIVES_AT_ONCE } else { 1 };
         Self {
             spec,
             context,
@@ -88,8 +83,7 @@ impl ProgressEngine {
             group_index,
             event_fd,
             spin,
-            collectives_at_once,
-            engine: Mutex::new(InFlight::new(size, collectives_at_once)),
+            engine: Mutex::new(InFlight::new(size)),
             submissions: Mutex::new(Submissions {
                 ops: Vec::new(),
                 outstanding: 0,
@@ -239,10 +233,8 @@ impl ProgressEngine {
         };
         if let Some(collective) = inline {
             collective.link(&mut fetch)?;
-        } else {
-            for collective in collectives.iter_mut().filter_map(VecDeque::front_mut) {
-                collective.link(&mut fetch)?;
-            }
+        } else if let Some(collective) = collectives.front_mut() {
+            collective.link(&mut fetch)?;
         }
         for (peer, queues) in transfers.iter().enumerate() {
             for (queue, channel) in queues.iter().zip([Channel::Outbound, Channel::Inbound]) {
@@ -260,18 +252,14 @@ impl ProgressEngine {
         if let Some(collective) = inline {
             moved |=
                 collective.advance(&mut engine.links).map_err(|stop| Halt::Stop(collective.call, stop))?;
-        } else {
-            for queue in &mut engine.collectives {
-                let Some(collective) = queue.front_mut() else { continue };
-                self.start(&mut collective.started, collective.entry_id);
-                moved |= collective
-                    .advance(&mut engine.links)
-                    .map_err(|stop| Halt::Stop(collective.call, stop))?;
-                if let Some(collective) = queue.pop_front_if(|collective| collective.is_done()) {
-                    self.finish(&collective, true);
-                    collective.complete(Ok(()));
-                    moved = true;
-                }
+        } else if let Some(collective) = engine.collectives.front_mut() {
+            self.start(&mut collective.started, collective.entry_id);
+            moved |=
+                collective.advance(&mut engine.links).map_err(|stop| Halt::Stop(collective.call, stop))?;
+            if let Some(collective) = engine.collectives.pop_front_if(|collective| collective.is_done()) {
+                self.finish(&collective, true);
+                collective.complete(Ok(()));
+                moved = true;
             }
         }
         for (links, queues) in engine.links.iter_mut().zip(&mut engine.transfers) {

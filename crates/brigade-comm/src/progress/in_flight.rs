@@ -7,7 +7,6 @@ use std::os::fd::BorrowedFd;
 use rustix::event::PollFlags;
 
 use crate::error::Error;
-use crate::link::channel::Channel;
 use crate::link::endpoint::{Link, PeerLinks};
 use crate::op::call::OpType;
 use crate::progress::operation::collective::Collective;
@@ -23,26 +22,22 @@ pub(crate) enum QueuedOp {
 pub(crate) struct InFlight {
     /// Per peer.
     pub(crate) links: Vec<PeerLinks>,
-    /// Per link for collectives: those whose turn it is.
-    pub(crate) collectives: Vec<VecDeque<Collective<'static>>>,
+    pub(crate) collectives: VecDeque<Collective<'static>>,
     /// Per peer: sends and receives.
     pub(crate) transfers: Vec<[VecDeque<Transfer>; 2]>,
 }
 
 impl InFlight {
-    /// Nothing in flight yet, in a group whose collectives have `channels` links to each peer.
-    pub(crate) fn new(members: usize, channels: usize) -> Self {
+    pub(crate) fn new(members: usize) -> Self {
         let links = (0..members).map(|_| PeerLinks::default()).collect();
         let transfers = (0..members).map(|_| Default::default()).collect();
-        Self { links, collectives: (0..channels).map(|_| VecDeque::new()).collect(), transfers }
+        Self { links, collectives: VecDeque::new(), transfers }
     }
 
     pub(crate) fn take_up(&mut self, ops: Vec<QueuedOp>) {
         for op in ops {
             match op {
-                QueuedOp::Collective(collective) => {
-                    self.collectives[usize::from(collective.channel)].push_back(collective);
-                }
+                QueuedOp::Collective(collective) => self.collectives.push_back(collective),
                 QueuedOp::Transfer(transfer) => {
                     self.transfers[transfer.peer][direction(transfer.call.operation)].push_back(transfer);
                 }
@@ -51,8 +46,7 @@ impl InFlight {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.collectives.iter().all(VecDeque::is_empty)
-            && self.transfers.iter().flatten().all(VecDeque::is_empty)
+        self.collectives.is_empty() && self.transfers.iter().flatten().all(VecDeque::is_empty)
     }
 
     /// Everything that is in flight, with whether it is the first of its queue.
@@ -61,9 +55,8 @@ impl InFlight {
         inline: Option<&'a Collective<'_>>,
     ) -> impl Iterator<Item = (&'a dyn InFlightOp, bool)> {
         let inline = inline.map(|collective| (collective as &dyn InFlightOp, true));
-        let collectives = self.collectives.iter().flat_map(|queue| {
-            queue.iter().enumerate().map(|(place, op)| (op as &dyn InFlightOp, place == 0))
-        });
+        let collectives =
+            self.collectives.iter().enumerate().map(|(place, op)| (op as &dyn InFlightOp, place == 0));
         let transfers = self.transfers.iter().flatten().flat_map(|queue| {
             queue.iter().enumerate().map(|(place, op)| (op as &dyn InFlightOp, place == 0))
         });
@@ -72,8 +65,7 @@ impl InFlight {
 
     /// Takes out everything that is in flight.
     pub(crate) fn clear(&mut self) -> Vec<QueuedOp> {
-        let collectives =
-            self.collectives.iter_mut().flat_map(|queue| queue.drain(..)).map(QueuedOp::Collective);
+        let collectives = self.collectives.drain(..).map(QueuedOp::Collective);
         let transfers = self.transfers.iter_mut().flatten().flat_map(|queue| queue.drain(..));
         collectives.chain(transfers.map(QueuedOp::Transfer)).collect()
     }
@@ -88,19 +80,19 @@ impl InFlight {
 
     /// The descriptors that anything in flight waits for.
     pub(crate) fn awaited<'a>(&'a self, inline: Option<&Collective<'_>>) -> Vec<(BorrowedFd<'a>, PollFlags)> {
-        let first = self.collectives.iter().filter_map(VecDeque::front).filter(|_| inline.is_none());
-        let collectives = first.chain(inline);
-        let polled = |link: Option<&'a Link>, (read, write)| link?.poll_for(read, write);
-        let of = |collective: &Collective<'_>| {
-            let channel = Channel::Collective(collective.channel);
-            let awaits = collective.awaits().into_iter();
-            awaits.filter_map(move |(peer, awaits)| polled(self.links[peer].get(channel), awaits))
+        let collective = match inline {
+            Some(collective) => collective.awaits(),
+            None => self.collectives.front().map(Collective::awaits).unwrap_or_default(),
         };
-        let mut awaited: Vec<_> = collectives.flat_map(of).collect();
+        let polled = |link: &'a Option<Link>, (read, write)| link.as_ref()?.poll_for(read, write);
+        let mut awaited: Vec<_> = collective
+            .into_iter()
+            .filter_map(|(peer, awaits)| polled(&self.links[peer].collective, awaits))
+            .collect();
         for (links, [sends, receives]) in self.links.iter().zip(&self.transfers) {
             let awaits = |queue: &VecDeque<Transfer>| queue.front().map(Transfer::awaits);
-            awaited.extend(awaits(sends).and_then(|awaits| polled(links.outbound.as_ref(), awaits)));
-            awaited.extend(awaits(receives).and_then(|awaits| polled(links.inbound.as_ref(), awaits)));
+            awaited.extend(awaits(sends).and_then(|awaits| polled(&links.outbound, awaits)));
+            awaited.extend(awaits(receives).and_then(|awaits| polled(&links.inbound, awaits)));
         }
         awaited
     }

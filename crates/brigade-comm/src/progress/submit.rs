@@ -56,8 +56,7 @@ impl ProgressEngine {
         let now = Instant::now();
         let entry_id = self.context.recorder.called(self.group_index, &call, None, now, starts);
         let started = starts.then_some(now);
-        let channel = (call.sequence % self.collectives_at_once as u64) as u8;
-        Collective::new((*group, channel), *rank, call, entry_id, started, plan, buffer)
+        Collective::new(*group, *rank, call, entry_id, started, plan, buffer)
     }
 
     fn submit(self: &Arc<Self>, mut submissions: MutexGuard<'_, Submissions>, op: QueuedOp) {

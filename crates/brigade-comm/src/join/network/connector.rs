@@ -38,8 +38,7 @@ impl Connector for ProcessConnector {
         let outcome = match self.dialer.acceptor.links.find(&key) {
             LinkLookup::Ready(outcome) => outcome,
             LinkLookup::Unrequested
-                if channel == Channel::Outbound
-                    || matches!(channel, Channel::Collective(_)) && rank > peer =>
+                if channel == Channel::Outbound || channel == Channel::Collective && rank > peer =>
             {
                 self.dialer.request(key, link_spec)?;
                 return Ok(None);

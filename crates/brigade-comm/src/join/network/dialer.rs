@@ -137,10 +137,7 @@ impl Dialer {
         let (world, group, peer, channel) = dial.key;
         let deadline = Instant::now() + self.wait;
         let mut stream = self.reach(peer, deadline)?;
-        let r#use = match channel {
-            Channel::Collective(number) => LinkUse::Collective(number),
-            Channel::Outbound | Channel::Inbound => LinkUse::Transfer,
-        };
+        let r#use = if channel == Channel::Collective { LinkUse::Collective } else { LinkUse::Transfer };
         stream.send(&Message::Link(LinkHello { world, from: self.rank, group, r#use }), deadline)?;
         let stream = match stream.into_parts() {
             (Stream::Tcp(stream), session) => return Ok(LinkOutcome::Tcp(stream, session)),

@@ -126,7 +126,7 @@ impl PendingLinks {
 /// The link that a peer's connection is for.
 pub(in crate::join) fn key(LinkHello { world, from, group, r#use }: &LinkHello) -> LinkKey {
     let channel = match r#use {
-        LinkUse::Collective(number) => Channel::Collective(*number),
+        LinkUse::Collective => Channel::Collective,
         LinkUse::Transfer => Channel::Inbound,
     };
     (*world, *group, *from, channel)

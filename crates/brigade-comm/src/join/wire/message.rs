@@ -93,8 +93,8 @@ pub(in crate::join) struct LinkHello {
 /// What a connection between two ranks of a group is for. Over a Unix socket it brings the descriptors of shared memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::join) enum LinkUse {
-    /// Collectives, in both directions: those whose turn is that of this number.
-    Collective(u8),
+    /// Collectives, in both directions.
+    Collective,
     /// What the caller sends to the other alone.
     Transfer,
 }

@@ -86,6 +86,15 @@ impl SealedStream {
         self.socket.as_fd()
     }
 
+    /// Moves what has come to the beginning, where there would not be room for the rest of a record behind it.
+    fn make_room(&mut self) {
+        let longest = self.arrived.start + LENGTH_BYTES + MAX_RECORD_BYTES;
+        if self.arrived.is_empty() || longest > self.incoming.len() {
+            self.incoming.copy_within(self.arrived.clone(), 0);
+            self.arrived = 0..self.arrived.len();
+        }
+    }
+
     /// Opens the next record, if all of it has come; nothing opened is left.
     fn open(&mut self) -> io::Result<bool> {
         let Some(bytes) = record_bytes(&self.incoming[self.arrived.clone()]) else { return Ok(false) };
@@ -122,8 +131,7 @@ impl Read for SealedStream {
             if count > 0 {
                 break;
             }
-            self.incoming.copy_within(self.arrived.clone(), 0);
-            self.arrived = 0..self.arrived.len();
+            self.make_room();
             match self.socket.read(&mut self.incoming[self.arrived.end..])? {
                 0 => return Ok(0),
                 received => self.arrived.end += received,

@@ -26,8 +26,6 @@ pub(crate) struct Collective<'a> {
     /// When it became the oldest of its group.
     pub(crate) started: Option<Instant>,
     group: u64,
-    /// Which of the links for collectives it has.
-    pub(crate) channel: u8,
     plan: Plan,
     stage: usize,
     buffer: Box<dyn OpBuffer + 'a>,
@@ -52,7 +50,7 @@ struct Streams {
 
 impl<'a> Collective<'a> {
     pub(crate) fn new(
-        (group, channel): (u64, u8),
+        group: u64,
         me: usize,
         call: Call,
         entry_id: EntryId,
@@ -68,7 +66,6 @@ impl<'a> Collective<'a> {
             entry_id,
             started,
             group,
-            channel,
             final_end: plan.final_at_start(0),
             plan,
             stage: 0,
@@ -88,7 +85,7 @@ impl<'a> Collective<'a> {
         if !self.linked {
             let mut linked = true;
             for streams in &self.streams {
-                linked &= fetch(streams.peer, Channel::Collective(self.channel), &self.call)?;
+                linked &= fetch(streams.peer, Channel::Collective, &self.call)?;
             }
             self.linked = linked;
         }
@@ -98,12 +95,11 @@ impl<'a> Collective<'a> {
     /// Does what can be done without waiting. Returns whether there was progress.
     pub(crate) fn advance(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
         let Self { plan, stage, buffer, streams, final_end, .. } = self;
-        let channel = Channel::Collective(self.channel);
         let bytes = buffer.bytes();
         let mut moved = false;
         for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
             let (peer, stage) = (*peer, *stage);
-            let Some(link) = links[peer].get_mut(channel) else { continue };
+            let Some(link) = &mut links[peer].collective else { continue };
             // A pair of ranks stays in step for as long as anything comes back.
             let limit = if incoming.rests() { usize::MAX } else { link.lead() };
             let limit = incoming.payload().saturating_add(limit as u64);
@@ -123,7 +119,7 @@ impl<'a> Collective<'a> {
         moved |= self.turn_to_next_stage();
         self.flushed = true;
         for Streams { peer, .. } in in_turn(&mut self.streams, self.before) {
-            let Some(link) = links[*peer].get_mut(channel) else { continue };
+            let Some(link) = &mut links[*peer].collective else { continue };
             self.flushed &= link.flush().map_err(Stop::link(*peer))?;
         }
         Ok(moved)
@@ -132,7 +128,7 @@ impl<'a> Collective<'a> {
     /// Reduces what has arrived from all peers of the stage.
     fn reduce(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
         let Self { plan, stage, streams, .. } = self;
-        let (stage, channel) = (*stage, Channel::Collective(self.channel));
+        let stage = *stage;
         let (mut start, mut count) = (0, STEP_BYTES);
         let mut complete = false;
         for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
@@ -140,7 +136,7 @@ impl<'a> Collective<'a> {
             if !plan.is_in(stage, peer) {
                 continue;
             }
-            let Some(link) = links[peer].get_mut(channel) else { return Ok(false) };
+            let Some(link) = &mut links[peer].collective else { return Ok(false) };
             let segment = |index| plan.inbound(stage, peer, index);
             let range = incoming
                 .reducible(link, outgoing.frontier(), self.call.dtype.size(), segment)
@@ -156,7 +152,7 @@ impl<'a> Collective<'a> {
         if !complete || count == 0 {
             return Ok(false);
         }
-        let fetched = |peer: usize| links[peer].get(channel).map(Link::peek);
+        let fetched = |peer: usize| links[peer].collective.as_ref().map(Link::peek);
         let inputs: Vec<View<'_>> =
             plan.peers_in(stage).filter_map(fetched).map(|bytes| bytes.first(count)).collect();
         let own = &mut self.buffer.bytes()[start..start + count];
@@ -165,7 +161,7 @@ impl<'a> Collective<'a> {
         for Streams { peer, incoming, .. } in
             streams.iter_mut().filter(|streams| plan.is_in(stage, streams.peer))
         {
-            if let Some(link) = links[*peer].get_mut(channel) {
+            if let Some(link) = &mut links[*peer].collective {
                 link.consume(count);
                 incoming.pass(count);
             }

@@ -8,7 +8,6 @@ use super::collective::Collective;
 use super::in_flight_op::InFlightOp;
 use super::stop::{Stop, StopReason};
 use crate::flight::Recorder;
-use crate::link::channel::Channel;
 use crate::link::endpoint::{Link, PeerLinks};
 use crate::link::error::LinkError;
 use crate::link::shared::rings::RING_BYTES;
@@ -35,7 +34,7 @@ impl<'a> Pair<'a> {
         peer.set_nonblocking(true).unwrap();
         let link = TcpLink::new(listener.accept().unwrap().0, None, RING_BYTES).unwrap();
         let mut links = vec![PeerLinks::default(), PeerLinks::default()];
-        *links[1].get_mut(Channel::Collective(0)) = Some(Link::Tcp(link));
+        links[1].collective = Some(Link::Tcp(link));
 
         let call = Self::call(bytes.len());
         let recorder = Recorder::new(0, 2, 0);
@@ -43,7 +42,7 @@ impl<'a> Pair<'a> {
         let entry_id = recorder.called(group_index, &call, None, Instant::now(), true);
         let plan = Plan::new(&call, &Layout::on_one_host(2), 0, 0);
         let buffer = Box::new(BorrowedBuffer(bytes));
-        Self { collective: Collective::new((GROUP, 0), 0, call, entry_id, None, plan, buffer), links, peer }
+        Self { collective: Collective::new(GROUP, 0, call, entry_id, None, plan, buffer), links, peer }
     }
 
     fn call(bytes: usize) -> Call {
