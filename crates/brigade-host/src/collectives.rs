@@ -29,8 +29,8 @@ pub struct HostCollectives {
 
 impl HostCollectives {
     /// Collectives of a group of any engine, for tensors in the given place.
-    pub fn new(group: impl ProcessGroup + 'static, placement: MemorySpace) -> Self {
-        let copier = Arc::new(Copier::new(placement));
+    pub fn new(group: impl ProcessGroup + 'static, memory_space: MemorySpace) -> Self {
+        let copier = Arc::new(Copier::new(memory_space));
         Self {
             group: Arc::new(group),
             copier,
@@ -79,11 +79,11 @@ impl Collectives for HostCollectives {
     }
 
     fn reduce_scatter(&self, tensor: Tensor<1>) -> PendingTensor {
-        let (rank, size, placement) = (self.rank(), self.size(), self.copier.placement);
+        let (rank, size, memory_space) = (self.rank(), self.size(), self.copier.memory_space);
         let start = |host_tensor, dtype| self.group.reduce_scatter(host_tensor, dtype, ReduceOp::Sum);
         self.run(tensor, start, move |mut host_tensor| {
             let share = host_tensor.bytes.len() / size;
-            host_tensor.bytes = placement.part(host_tensor.bytes, rank * share..(rank + 1) * share);
+            host_tensor.bytes = memory_space.part(host_tensor.bytes, rank * share..(rank + 1) * share);
             host_tensor
         })
     }
@@ -92,7 +92,7 @@ impl Collectives for HostCollectives {
         let (rank, size) = (self.rank(), self.size());
         let start = |host_tensor: HostTensor, dtype| {
             let share = host_tensor.bytes.len();
-            let mut whole = self.copier.placement.buffer(&host_tensor.device, share * size);
+            let mut whole = self.copier.memory_space.buffer(&host_tensor.device, share * size);
             whole[rank * share..(rank + 1) * share].copy_from_slice(&host_tensor.bytes);
             self.group.all_gather(host_tensor.with_bytes(whole), dtype)
         };
@@ -129,7 +129,7 @@ impl Collectives for HostCollectives {
         dtype: FloatDType,
         device: &Device,
     ) -> Option<Box<dyn ReshardedBuffer>> {
-        let MemorySpace::Host = self.copier.placement else { return None };
+        let MemorySpace::Host = self.copier.memory_space else { return None };
         let buffer = ResidentBuffer::new(self.group.clone(), self.copier.clone(), shard, dtype, device)?;
         Some(Box::new(buffer))
     }

@@ -24,14 +24,14 @@ pub struct DeviceCopies {
 /// Copies tensors, and counts the copies.
 #[derive(Debug)]
 pub(crate) struct Copier {
-    pub(crate) placement: MemorySpace,
+    pub(crate) memory_space: MemorySpace,
     to_host: CopyCounter,
     to_device: CopyCounter,
 }
 
 impl Copier {
-    pub(crate) fn new(placement: MemorySpace) -> Self {
-        Self { placement, to_host: CopyCounter::default(), to_device: CopyCounter::default() }
+    pub(crate) fn new(memory_space: MemorySpace) -> Self {
+        Self { memory_space, to_host: CopyCounter::default(), to_device: CopyCounter::default() }
     }
 
     pub(crate) fn device_copies(&self) -> DeviceCopies {

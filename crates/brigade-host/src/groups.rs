@@ -8,17 +8,17 @@ use brigade_core::{Collectives, Groups, Mesh};
 use crate::{HostCollectives, MemorySpace};
 
 /// This rank's collectives along all axes of a mesh over the ranks of `world`, which all call it together, for tensors
-/// that are where `placement` says. Any engine will do. A process that is alone, and only describes a larger mesh, has none.
+/// that are where `memory_space` says. Any engine will do. A process that is alone, and only describes a larger mesh, has none.
 ///
 /// # Errors
 /// If a group cannot be connected, or a rank failed.
 pub fn groups<G: ProcessGroup + Clone + 'static>(
     world: &G,
     mesh: Mesh,
-    placement: MemorySpace,
+    memory_space: MemorySpace,
 ) -> brigade_comm::Result<Groups> {
     let world: Arc<dyn ProcessGroup> = Arc::new(world.clone());
-    let all: Arc<dyn Collectives> = Arc::new(HostCollectives::new(world.clone(), placement));
+    let all: Arc<dyn Collectives> = Arc::new(HostCollectives::new(world.clone(), memory_space));
     if world.size() == 1 {
         return Ok(Groups::data_parallel(all));
     }
@@ -26,7 +26,7 @@ pub fn groups<G: ProcessGroup + Clone + 'static>(
     Groups::new(mesh.clone(), all, |axes| {
         let SubgroupArgs { name, color, key } = subgroup(&mesh, rank, axes);
         let group = world.split(&name, color, key)?;
-        Ok(Arc::new(HostCollectives::new(group, placement)) as Arc<dyn Collectives>)
+        Ok(Arc::new(HostCollectives::new(group, memory_space)) as Arc<dyn Collectives>)
     })
 }
 

@@ -100,8 +100,8 @@ mod tests {
         let whole: Vec<u8> = (0..40).collect();
         let place = whole.as_ptr();
         for lengths in [vec![40], vec![8, 32], vec![0, 3, 5, 0, 32], vec![24, 16, 0]] {
-            for placement in [MemorySpace::Host, MemorySpace::DEVICE] {
-                let parts = placement.parts(whole.clone(), &lengths);
+            for memory_space in [MemorySpace::Host, MemorySpace::DEVICE] {
+                let parts = memory_space.parts(whole.clone(), &lengths);
                 assert_eq!(parts.iter().map(Bytes::len).collect::<Vec<_>>(), lengths);
                 assert_eq!(parts.iter().flat_map(|part| part.to_vec()).collect::<Vec<_>>(), whole);
             }
@@ -113,14 +113,14 @@ mod tests {
     #[test]
     fn a_device_gets_a_part_from_where_it_lies() {
         let whole = || Bytes::from_bytes_vec((0..40).collect());
-        for placement in [MemorySpace::Host, MemorySpace::DEVICE] {
-            assert_eq!(placement.part(whole(), 8..24).to_vec(), (8..24).collect::<Vec<u8>>());
-            let (all, is_device) = (whole(), matches!(placement, MemorySpace::Device { .. }));
+        for memory_space in [MemorySpace::Host, MemorySpace::DEVICE] {
+            assert_eq!(memory_space.part(whole(), 8..24).to_vec(), (8..24).collect::<Vec<u8>>());
+            let (all, is_device) = (whole(), matches!(memory_space, MemorySpace::Device { .. }));
             let place = all.as_ptr();
-            assert_eq!(placement.part(all, 8..24).as_ptr() == place.wrapping_add(8), is_device);
+            assert_eq!(memory_space.part(all, 8..24).as_ptr() == place.wrapping_add(8), is_device);
             let all = whole();
             let place = all.as_ptr();
-            assert_eq!(placement.part(all, 0..40).as_ptr(), place, "all of it is not copied");
+            assert_eq!(memory_space.part(all, 0..40).as_ptr(), place, "all of it is not copied");
         }
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device, copier: &Copier) -> Re
         .ok_or_else(|| damaged(&bytes))?;
     bytes.truncate(payload);
     let lengths: Vec<usize> = descriptions.iter().flatten().map(Description::bytes).collect();
-    let mut parts = copier.placement.parts(bytes, &lengths).into_iter();
+    let mut parts = copier.memory_space.parts(bytes, &lengths).into_iter();
     let mut part = |is: Description| parts.next().map(|bytes| copier.part_to_device(bytes, is, device));
     Ok(descriptions.into_iter().map(|found| found.and_then(&mut part)).collect())
 }
@@ -175,8 +175,8 @@ mod tests {
         super::encode(message, &Copier::new(MemorySpace::Host))
     }
 
-    fn decode(bytes: Vec<u8>, placement: MemorySpace) -> Result<Message> {
-        super::decode(bytes, &Device::flex(), &Copier::new(placement))
+    fn decode(bytes: Vec<u8>, memory_space: MemorySpace) -> Result<Message> {
+        super::decode(bytes, &Device::flex(), &Copier::new(memory_space))
     }
 
     fn sample() -> Message {
@@ -196,9 +196,11 @@ mod tests {
     #[test]
     fn a_message_comes_back_bit_by_bit() {
         let messages = [sample(), vec![], vec![None], sample()[..1].to_vec()];
-        let placements = [MemorySpace::Host, MemorySpace::DEVICE];
-        for (message, placement) in messages.iter().flat_map(|message| placements.map(|to| (message, to))) {
-            let back = decode(encode(message.clone()).unwrap(), placement).unwrap();
+        let memory_spaces = [MemorySpace::Host, MemorySpace::DEVICE];
+        for (message, memory_space) in
+            messages.iter().flat_map(|message| memory_spaces.map(|to| (message, to)))
+        {
+            let back = decode(encode(message.clone()).unwrap(), memory_space).unwrap();
             let (back, message) = (shown(&back), shown(message));
             assert_eq!(back.len(), message.len());
             for (back, sent) in back.iter().zip(&message) {

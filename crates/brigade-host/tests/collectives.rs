@@ -17,9 +17,9 @@ macro_rules! on_engine {
         mod $engine {
             use super::*;
 
-            fn check_on(ranks: usize, placement: MemorySpace, check: Check) {
+            fn check_on(ranks: usize, memory_space: MemorySpace, check: Check) {
                 $on_ranks(ranks, |group| {
-                    check(&Suite::new(Device::flex()), &HostCollectives::new(group, placement));
+                    check(&Suite::new(Device::flex()), &HostCollectives::new(group, memory_space));
                 });
             }
 
@@ -28,12 +28,12 @@ macro_rules! on_engine {
             on_engine! { @ranks alone: 1, MemorySpace::Host }
         }
     };
-    (@ranks $name:ident: $ranks:literal, $placement:expr) => {
+    (@ranks $name:ident: $ranks:literal, $memory_space:expr) => {
         mod $name {
             use super::*;
 
             fn run(check: Check) {
-                check_on($ranks, $placement, check);
+                check_on($ranks, $memory_space, check);
             }
 
             brigade_conformance::conformance_tests!(run);

@@ -74,7 +74,7 @@ fn tensor(elements: usize) -> (Tensor<1>, usize) {
 /// What an operation did.
 struct Seen {
     copied: DeviceCopies,
-    /// Bytes of the buffers that the placement was asked for.
+    /// Bytes of the buffers that the memory_space was asked for.
     asked: usize,
     /// Address of the given tensor and of the result.
     addresses: (usize, usize),
@@ -128,15 +128,15 @@ const OPERATIONS: [(&str, Run, usize, usize); 5] = [
 
 #[test]
 fn values_are_copied_once_each_way() {
-    for placement in [MemorySpace::Host, DEVICE] {
+    for memory_space in [MemorySpace::Host, DEVICE] {
         on_ranks(RANKS, |group| {
-            let collectives = HostCollectives::new(group, placement);
+            let collectives = HostCollectives::new(group, memory_space);
             for (name, run, given, gets) in OPERATIONS {
                 let expected = DeviceCopies {
                     device_to_host: (1, 4 * given as u64),
                     host_to_device: (1, 4 * gets as u64),
                 };
-                assert_eq!(seen(&collectives, given, run).copied, expected, "{name} with {placement:?}");
+                assert_eq!(seen(&collectives, given, run).copied, expected, "{name} with {memory_space:?}");
             }
         });
     }
