@@ -1,6 +1,7 @@
 //! A run, from the command line to the exit code.
 
 mod auto;
+mod buckets;
 mod dry_run;
 mod elastic;
 mod ending;

@@ -12,6 +12,7 @@ use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
 use burn::tensor::Device;
 
+use super::buckets::bucket_bytes;
 use super::program::Program;
 use super::run_folder::StartFrom;
 use crate::device::{MakesHostGroups, RankDevice};
@@ -52,7 +53,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A rank of the plan's mesh, or the only process of a dry run.
+    /// A rank of the plan's mesh, or the only process of a dry run. All ranks call it together.
     pub(crate) fn new(
         program: &Program<'_>,
         device: RankDevice,
@@ -62,6 +63,8 @@ impl Session {
         world: String,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
+        let mut plan = plan;
+        plan.engine.bucket_bytes = bucket_bytes(program.settings, &group)?;
         // A rank computes on the thread that its session is made on.
         brigade_kernels::set_fused(program.settings.compute.fused);
         Ok(Self {

@@ -126,6 +126,7 @@ impl Settings {
             steps => self.profile.range_within(steps)?,
         };
         let mesh = self.with_replicas(self.mesh(world)?)?;
+        self.check_buckets()?;
         self.check_table()?;
         self.check_compression(mesh.size(REPLICATE))?;
         let servers = self.strategy.resolved_servers();

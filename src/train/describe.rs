@@ -118,6 +118,7 @@ impl Session {
             lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
         }
         lines.extend(compression_line(plan));
+        lines.extend(buckets_line(plan));
         let group = self.group();
         let hosts: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
         lines.extend(levels_note(plan, &hosts));
@@ -254,6 +255,17 @@ fn compression_line(plan: &RunPlan) -> Option<String> {
         false => "",
     };
     Some(format!("gradients are sent as {method} between {who}{from}{feedback}"))
+}
+
+/// How much of the gradients travels together, if anything does.
+fn buckets_line(plan: &RunPlan) -> Option<String> {
+    let bytes = plan.engine.bucket_bytes;
+    (bytes > 0 && plan.mesh.size_over(&DATA) > 1).then(|| {
+        format!(
+            "gradients are summed over ranks up to {:.1} MB at a time (comm.bucket_cap_mb)",
+            bytes as f64 / 1e6
+        )
+    })
 }
 
 /// How codes would cross the network once a host, where each of several hosts has several ranks. `hosts` is the host of each rank.

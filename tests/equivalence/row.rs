@@ -56,6 +56,8 @@ pub struct Row {
     pub recompute: Recompute,
     pub precision: Precision,
     pub offload: bool,
+    /// See [`EngineSettings::bucket_bytes`].
+    pub bucket_bytes: usize,
     pub sum_group: usize,
     pub strategy: Arc<dyn Strategy>,
     /// What the strategy sends, for the plan.
@@ -90,6 +92,7 @@ impl Default for Row {
             recompute: Recompute::None,
             precision: Precision::default(),
             offload: false,
+            bucket_bytes: 0,
             sum_group: 1,
             strategy: Arc::new(Synchronous::default()),
             compression: Compression::default(),
@@ -185,6 +188,7 @@ impl Row {
             check_blocks: CheckBlocks::default(),
             precision: self.precision,
             offload: self.offload.then(brigade_cpu::device),
+            bucket_bytes: self.bucket_bytes,
             sum_group: self.sum_group,
             strategy: self.strategy.clone(),
             worker: self.worker,

@@ -6,7 +6,7 @@ use brigade::core::{Precision, Recompute, Zero};
 use crate::mesh::equals_one_process;
 use crate::row::{MIXED, Row};
 
-/// The rows of one mesh. Recomputation, uneven targets and clipping take turns, so that each
+/// The rows of one mesh. Recomputation, uneven targets, clipping and buckets take turns, so that each
 /// meets each stage and schedule.
 fn rows(pp: usize, dp: usize) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -43,6 +43,7 @@ fn rows(pp: usize, dp: usize) -> Vec<Row> {
                     masked: turn % 4 < 2,
                     dropout: if turn % 7 == 3 { 0.1 } else { 0.0 },
                     clipping: turn.is_multiple_of(5).then_some(0.05),
+                    bucket_bytes: [0, 10_000, 1 << 20][turn / 3 % 3],
                     ..Row::default()
                 });
             }

@@ -136,6 +136,21 @@ pub fn unblock_signals() {
     set_mask(libc::SIG_UNBLOCK);
 }
 
+/// Whether a signal waits for the end of [`block_signals`], and will have an effect then.
+pub fn is_signal_pending() -> bool {
+    // SAFETY: the set is filled in by `sigpending`, which fails only for an address that is none.
+    let pending = unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&raw mut signals);
+        signals
+    };
+    END_SIGNALS.into_iter().any(|signal| {
+        // SAFETY: the set was filled in, and the number is that of a signal.
+        let waits = unsafe { libc::sigismember(&raw const pending, signal) } == 1;
+        waits && !is_ignored(signal)
+    })
+}
+
 fn set_mask(how: i32) {
     // SAFETY: the set is made empty before anything is added to it; the calls fail only for numbers that are no signals.
     unsafe {

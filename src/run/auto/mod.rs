@@ -122,16 +122,14 @@ impl StandardFlags {
                     ranks.nodes
                 );
             }
-            // A signal may end this process now: nothing has begun.
-            interrupt::unblock_signals();
             let mut attempt = |size: usize| -> anyhow::Result<Trial> {
                 let trial = run_trial(&open, size, settings, ranks)?;
                 say(&format!("micro-batch size {size}: {trial}"));
                 Ok(trial)
             };
+            interrupt::block_signals();
             (record.micro_batch_size, record.tried) =
                 sizes.search(settings.train.micro_batch_size, &mut attempt)?;
-            interrupt::block_signals();
             record.micro_batch_reason = reason(record.micro_batch_size, &record.tried);
         }
         let size = record.micro_batch_size.with_context(|| {

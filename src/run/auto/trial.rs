@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use brigade_launch::interrupt;
 use brigade_report::{HumanBytes, HumanCount, METRICS_FILE, StepRecord, memory_capacity};
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +85,8 @@ impl fmt::Display for Trial {
     }
 }
 
-/// Trains two updates with micro-batches of this size, with the program's `args`, into a folder that is removed.
+/// Trains two updates with micro-batches of this size, with the program's `args`, into a folder that is removed. Signals are
+/// [blocked](interrupt::block_signals): one that arrives ends the trial, and then has its effect.
 ///
 /// # Errors
 /// If the child cannot be started or its folder not be made.
@@ -129,10 +131,10 @@ pub(super) fn run_trial(
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
     let available = memory_capacity().map(|capacity| capacity.available);
     let child = command.spawn().context("cannot start a trial for --micro-batch-size auto")?;
-    let outcome = match watch(Ended(child), &out)? {
+    let outcome = watch(Ended(child), &out).map(|record| match record {
         Some(record) => outcome(&record, available, ranks.per_node),
         None => Outcome::Failed(last_line(&log)),
-    };
+    });
     // Ranks end a moment after their launcher, and may still write.
     for _ in 0..MOST_REMOVALS {
         if std::fs::remove_dir_all(folder.path()).is_ok() {
@@ -140,7 +142,11 @@ pub(super) fn run_trial(
         }
         std::thread::sleep(POLL);
     }
-    Ok(Trial { size, outcome })
+    if interrupt::is_signal_pending() {
+        interrupt::exit_on_signal()?;
+        bail!("a signal ended the trials of --micro-batch-size auto");
+    }
+    Ok(Trial { size, outcome: outcome? })
 }
 
 /// A child that is killed when this is dropped; its ranks end with it.
@@ -153,7 +159,7 @@ impl Drop for Ended {
     }
 }
 
-/// Waits for the record of the last update that counts; none if the child ended before.
+/// Waits for the record of the last update that counts; none if the child ended before, or a signal asks this process to end.
 fn watch(mut child: Ended, out: &Path) -> anyhow::Result<Option<StepRecord>> {
     loop {
         let ended = child.0.try_wait().context("a trial for --micro-batch-size auto")?.is_some();
@@ -162,7 +168,7 @@ fn watch(mut child: Ended, out: &Path) -> anyhow::Result<Option<StepRecord>> {
         if let Some(line) = records.nth(UPDATES - 1) {
             return Ok(Some(serde_json::from_str(line).context("the metrics of a trial")?));
         }
-        if ended {
+        if ended || interrupt::is_signal_pending() {
             return Ok(None);
         }
         std::thread::sleep(POLL);

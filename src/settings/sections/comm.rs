@@ -42,6 +42,10 @@ pub struct CommSettings {
     /// With ZeRO: `none`, `int8` or `int4`, the encoding of parameters when ranks gather each other's shards (ZeRO++). Ranks compute with what the
     /// codes stand for; the optimizer's parameters, checkpoints and weights stay fp32. The number of ranks does not change the weights.
     pub compress_gathers: GatherCodes,
+    /// Gradients that are ready one after the other travel together, up to so many MB, as each collective costs a delay of the network (PyTorch's
+    /// `bucket_cap_mb`). 0: within a host each unit by itself; between hosts as much as 1 Gbit/s moves in two delays, which are measured when
+    /// the ranks have met. No value changes the bits.
+    pub bucket_cap_mb: f64,
     /// Timeout for all ranks to start, in seconds.
     pub init_timeout_seconds: f64,
     /// Timeout of an operation within a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
@@ -68,6 +72,7 @@ impl Default for CommSettings {
             compress_warmup_steps: usual.warmup_steps,
             matrix_approximation_rank: usual.rank,
             compress_gathers: GatherCodes::None,
+            bucket_cap_mb: 0.0,
             init_timeout_seconds: 300.0,
             train_timeout_seconds: 100.0,
             host_timeout_seconds: 30.0,
@@ -90,6 +95,20 @@ impl CommSettings {
 }
 
 impl Settings {
+    /// Checks the size of buckets.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub(crate) fn check_buckets(&self) -> Result<(), SettingError> {
+        let given = self.comm.bucket_cap_mb;
+        match (0.0..=1e6).contains(&given) {
+            true => Ok(()),
+            false => {
+                Err(SettingError::new("comm.bucket_cap_mb", given, "it must be a number of MB from 0 to 1e6"))
+            }
+        }
+    }
+
     /// Checks the table of algorithms.
     ///
     /// # Errors

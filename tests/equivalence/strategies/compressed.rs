@@ -67,7 +67,7 @@ fn every_run_of_a_mesh_has_the_same_bits_and_pipelines_change_none() {
             let row = compressed(compression, Row { dp, zero, ..base.clone() });
             let outcomes = run(&row);
             equal(&outcomes[0], &run(&row)[0], &format!("{row:?} twice"));
-            let pipelined = Row { pp: 2, ..row.clone() };
+            let pipelined = Row { pp: 2, bucket_bytes: 1 << 20, ..row.clone() };
             equal(&outcomes[0], &run(&pipelined)[0], &format!("{pipelined:?}"));
             let (first, last) = (&exact[0].reports[0], outcomes[0].reports.last().unwrap());
             assert!(last.loss < first.loss * 1.2, "it trains: {} after {} of {row:?}", last.loss, first.loss);
@@ -131,8 +131,8 @@ fn replicas_of_shards_send_codes_between_them() {
         let base = Row { replicate: 2, dp: 2, micro_batches: 2, steps: 3, ..Row::default() };
         let reference = run(&compressed(compression, Row { zero: zero(1), ..base.clone() }));
         // Inside a shard, sums are exact, so that it makes no difference when they are made.
-        for (pp, zero) in [(1, zero(2)), (2, once(3)), (1, zero(3))] {
-            let row = compressed(compression, Row { pp, zero, ..base.clone() });
+        for (pp, zero, bucket_bytes) in [(1, zero(2), 0), (2, once(3), 2000), (1, zero(3), 1 << 20)] {
+            let row = compressed(compression, Row { pp, zero, bucket_bytes, ..base.clone() });
             equal(&run(&row)[0], &reference[0], &format!("{row:?}"));
         }
     }

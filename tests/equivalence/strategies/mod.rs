@@ -1,6 +1,7 @@
 //! Strategies beside synchronous training: what they compute, and what their state goes on as.
 
 pub(crate) mod async_server;
+mod buckets;
 pub(crate) mod coded_gathers;
 pub(crate) mod compressed;
 pub(crate) mod elastic_workers;

@@ -1,5 +1,6 @@
 //! The ranks: the mesh that they form, its groups, and what a group can do.
 
+mod bucketed;
 mod buffers;
 mod collectives;
 mod groups;
@@ -7,6 +8,7 @@ mod mesh;
 mod pending;
 mod single_rank;
 
+pub(crate) use bucketed::BucketedCollectives;
 pub use buffers::{ReshardedBuffer, UnshardedBuffer};
 pub use collectives::{CollectiveKind, Collectives, Message, Traffic};
 pub use groups::Groups;

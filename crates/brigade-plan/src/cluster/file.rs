@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::spec::{in_range, named};
-use super::{Cluster, ClusterError, MeasuredLinks};
+use super::{Cluster, ClusterError, MeasuredLinks, kinds};
 
 /// A cluster as TOML has it. What is left out is that of the kind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -91,7 +91,16 @@ impl Cluster {
             file: file.to_owned(),
             problem: error.to_string().trim().to_owned(),
         })?;
-        let mut cluster = named(file, given.kind.as_deref().unwrap_or("CPU"))?;
+        let Some(kind) = &given.kind else {
+            return Err(ClusterError::File {
+                file: file.to_owned(),
+                problem: format!(
+                    "`kind` is missing: what the file leaves out is that of a kind of device, which are {}",
+                    kinds::names()
+                ),
+            });
+        };
+        let mut cluster = named(file, kind)?;
         cluster.name = file.to_owned();
         given.lay(file, &mut cluster)?;
         Ok(cluster)

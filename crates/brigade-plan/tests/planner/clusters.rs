@@ -59,6 +59,8 @@ fn what_is_wrong_is_said() {
             "kind = 'H100'\n[measured]\nnodes = [1, 2]\nall_reduce = [1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]",
             "measured.all_reduce",
         ),
+        ("", "`kind` is missing"),
+        ("nodes = 2\ndevices_per_node = 8", "which are V100-16GB"),
     ] {
         let error = Cluster::from_toml("a.toml", text).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");

@@ -11,11 +11,11 @@ use brigade_files::write_atomic;
 
 pub use over_ssh::over_ssh;
 pub use process::missing_program;
-use process::{in_words, output};
+use process::output;
 
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::systems::{Commands, Manifest, System};
+use crate::systems::{Commands, Manifest, System, line};
 
 /// What to do after Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub fn submit(system: &dyn System, job: &Job, folder: &Path, console: &mut Conso
     let id = id_of(&printed);
     let commands = commands.with_id(&id);
     (console.say)(&format!("submitted {}, which {} knows as {id}", job.name, system.name()));
-    (console.say)(&format!("its output: {}", in_words(&commands.logs)));
-    (console.say)(&format!("to cancel it: {}", in_words(&commands.cancel)));
+    (console.say)(&format!("its output: {}", line(&commands.logs)));
+    (console.say)(&format!("to cancel it: {}", line(&commands.cancel)));
     follow::follow(system, &commands, folder, console)
 }
 

@@ -5,13 +5,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::systems::line;
 
 /// No program here takes longer to answer.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long what a program started may keep its output open after it.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -34,11 +39,6 @@ pub fn missing_program(program: &str) -> Option<Error> {
     Some(Error::NoProgram { program: program.into(), instead })
 }
 
-/// A command as one would type it.
-pub(super) fn in_words(words: &[String]) -> String {
-    words.join(" ")
-}
-
 /// A command of a program that Ctrl-C does not reach.
 pub(super) fn command(words: &[String], folder: &Path) -> Command {
     let mut command = Command::new(words.first().map_or("", String::as_str));
@@ -51,26 +51,30 @@ pub(super) fn command(words: &[String], folder: &Path) -> Command {
 /// # Errors
 /// If it fails, or does not end in time.
 pub(super) fn output(words: &[String], folder: &Path) -> Result<String> {
-    let failed = |source| Error::Command { command: in_words(words), source };
+    let failed = |source| Error::Command { command: line(words), source };
     let mut child =
         command(words, folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let status = wait(&mut child).map_err(failed)?;
-    let text = |thread: thread::JoinHandle<String>| thread.join().unwrap_or_default();
+    let text = |reader: Receiver<String>| reader.recv_timeout(LAST_OUTPUT).unwrap_or_default();
     let (stdout, stderr) = (text(stdout), text(stderr));
     if status.success() {
         return Ok(stdout);
     }
-    Err(Error::Failed { command: in_words(words), status: status.to_string(), stderr })
+    Err(Error::Failed { command: line(words), status: status.to_string(), stderr })
 }
 
-fn reader(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
+/// Reads all of a stream.
+fn reader(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         // What was read before an error counts.
         let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+        // Nobody may wait any more.
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
 }
 
 /// Waits for a program, and kills it after the deadline.

@@ -7,6 +7,7 @@ mod ssh;
 mod vertex;
 
 pub use kubernetes::{Claim, Controller, Kubernetes};
+pub use shell::line;
 pub use slurm::Slurm;
 pub use ssh::Ssh;
 pub use vertex::Vertex;

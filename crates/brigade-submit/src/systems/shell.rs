@@ -9,8 +9,8 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
-/// A command on one line.
-pub(super) fn line(words: &[String]) -> String {
+/// A command on one line, as one would type it into a shell.
+pub fn line(words: &[String]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 

@@ -76,7 +76,7 @@ fn a_job_is_followed_to_its_end() {
     let (ending, said) = follow(&FINE, folder.path(), &[]);
     assert_eq!(ending.unwrap(), Ending::Done);
     assert!(said.starts_with("submitted llama-7b, which shell knows as 17\n"), "{said}");
-    assert!(said.contains("to cancel it: sh -c echo 17 >cancelled"), "{said}");
+    assert!(said.contains("to cancel it: sh -c 'echo 17 >cancelled'"), "{said}");
     let text = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
     assert_eq!(
         (text("seen").as_str(), text("logs").as_str(), text("cancelled").as_str()),

@@ -28,6 +28,10 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How many of the last nodes that left or joined are shown.
 const SHOWN_NODES: usize = 4;
 
+/// How long an object store may take to answer.
+#[cfg(feature = "object-store")]
+const ANSWER: Duration = Duration::from_secs(20);
+
 /// How many more steps.
 const SILENT_STEPS: f64 = 20.0;
 
@@ -112,6 +116,8 @@ fn state(overview: &Overview) -> RunState {
 /// What the lease in a bucket says about its run.
 fn in_store(url: &str) -> anyhow::Result<Seen> {
     let place = lease_place(url).map_err(|error| UsageError(error.into()))?;
+    #[cfg(feature = "object-store")]
+    answers(url)?;
     let Some(found) = look_at_lease(&*place)? else {
         let text = format!(
             "{url} has no lease of a run; give the run's checkpoint.dir as it was given to brigade train"
@@ -141,6 +147,20 @@ fn in_store(url: &str) -> anyhow::Result<Seen> {
         nodes: vec![],
         holder: Some(holder),
     })
+}
+
+/// Asks the store for a list, with less patience than a run has: nobody waits minutes to hear that credentials are missing.
+#[cfg(feature = "object-store")]
+fn answers(url: &str) -> anyhow::Result<()> {
+    use brigade_store::{Access, Location, access};
+    let location = Location::parse(url).map_err(|error| UsageError(error.into()))?;
+    match access(&location, ANSWER)? {
+        Access::Listed => Ok(()),
+        Access::NoBucket => {
+            Err(UsageError(anyhow!("{url} is not possible: the bucket does not exist")).into())
+        }
+        Access::NoRight(said) => anyhow::bail!("{url} may not be listed from here: {said}"),
+    }
 }
 
 fn text(seen: &Seen) -> String {

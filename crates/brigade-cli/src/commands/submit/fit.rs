@@ -1,6 +1,9 @@
 //! Whether a command fits into the GPUs of a job, and how long it trains there.
 
+use std::path::PathBuf;
+
 use anyhow::Context;
+use brigade::launcher::NprocPerNode;
 use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::{details, render};
@@ -25,31 +28,41 @@ pub struct Fit {
     pub missing: Vec<String>,
 }
 
-/// What the planner says about the command on these GPUs, and why training would refuse it or run out of memory, as far as is known here. `price` is
-/// that of a GPU for an hour.
-pub fn fit(args: &TrainArgs, job: &Job, kind: &GpuKind, price: Option<f64>) -> Fit {
-    let unknown = |error: anyhow::Error| Fit { text: format!("no plan: {error:#}\n"), ..Fit::default() };
-    let refused = |error: anyhow::Error| vec![format!("a command that training takes: {error:#}")];
-    // A file that only the nodes have cannot be looked at.
-    if let Some(file) = args.standard.config.as_ref().filter(|file| !file.exists()) {
-        return unknown(anyhow::anyhow!("--config {} is not on this machine", file.display()));
+/// The command's own mesh, if it has one and its ranks are known. None also where the configuration is in a file that only the nodes have.
+///
+/// # Errors
+/// What training refuses, as far as it is known here.
+pub fn own_mesh(args: &TrainArgs, job: &Job) -> anyhow::Result<Option<RunPlan>> {
+    if missing_file(args).is_some() {
+        return Ok(None);
     }
-    let config = match args.configured() {
-        Ok(config) => config,
-        Err(error) => return Fit { missing: refused(error), ..Fit::default() },
+    let config = args.configured()?;
+    let per_node = match args.standard.world.nproc_per_node {
+        _ if job.gpus > 0 => job.gpus,
+        Some(NprocPerNode::Count(count)) => count,
+        _ => return Ok(None),
     };
-    let (settings, ranks) = (&config.settings, job.nodes * job.gpus);
-    let run = (!args.is_planned()).then(|| settings.plan(ranks, config.model.shape.sequence_length));
-    let (run, missing) = match run.transpose() {
-        Ok(run) => (run, Vec::new()),
-        Err(error) => (None, refused(error.into())),
-    };
-    let mut fit = planned(&config, run.as_ref(), job, kind, price).unwrap_or_else(unknown);
-    fit.missing.splice(0..0, missing);
-    fit
+    if args.is_planned() {
+        return Ok(None);
+    }
+    Ok(Some(config.settings.plan(job.nodes * per_node, config.model.shape.sequence_length)?))
 }
 
-/// `run`: the command's own mesh, if it has one.
+/// A file that only the nodes have cannot be looked at.
+fn missing_file(args: &TrainArgs) -> Option<&PathBuf> {
+    args.standard.config.as_ref().filter(|file| !file.exists())
+}
+
+/// What the planner says about the command on these GPUs, and why it would run out of memory. `run`: the command's own mesh, if it has one; `price`: that of a
+/// GPU for an hour.
+pub fn fit(args: &TrainArgs, run: Option<&RunPlan>, job: &Job, kind: &GpuKind, price: Option<f64>) -> Fit {
+    let planned = match missing_file(args) {
+        Some(file) => Err(anyhow::anyhow!("--config {} is not on this machine", file.display())),
+        None => args.configured().and_then(|config| planned(&config, run, job, kind, price)),
+    };
+    planned.unwrap_or_else(|error| Fit { text: format!("no plan: {error:#}\n"), ..Fit::default() })
+}
+
 fn planned(
     config: &Config,
     run: Option<&RunPlan>,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context;
-use brigade::{UsageError, exit, parse_whole_number};
+use brigade::{RunPlan, UsageError, exit, parse_whole_number};
 use brigade_submit::{
     Answer, Console, Ending, Error, GpuKind, Job, check_by_system, job_name, missing_program, over_ssh,
     submit, write,
@@ -117,9 +117,12 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let buckets = buckets::look(&job).map_err(UsageError)?;
     #[cfg(not(feature = "object-store"))]
     let buckets = Buckets::default();
+    let train = train_args(&job).map_err(UsageError)?;
+    let own_mesh = train.as_ref().map(|train| fit::own_mesh(train, &job)).transpose();
     if args.dry_run {
-        return dry_run(args, &job, &place, &buckets);
+        return dry_run(args, &job, &place, &buckets, train.as_ref(), own_mesh);
     }
+    own_mesh.map_err(|error| UsageError(error.context("the command after --")))?;
     buckets.missing.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: missing: {line}")));
     let manifests = place.manifests(&job);
     if let Some(folder) = &args.render {
@@ -199,21 +202,32 @@ fn train_args(job: &Job) -> anyhow::Result<Option<TrainArgs>> {
     Ok(Some(TrainArgs::from_arg_matches(&matches)?))
 }
 
-fn dry_run(args: &SubmitArgs, job: &Job, place: &Destination, buckets: &Buckets) -> anyhow::Result<ExitCode> {
+fn dry_run(
+    args: &SubmitArgs,
+    job: &Job,
+    place: &Destination,
+    buckets: &Buckets,
+    train: Option<&TrainArgs>,
+    own_mesh: anyhow::Result<Option<Option<RunPlan>>>,
+) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for manifest in place.manifests(job) {
         text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
     }
     text.push_str(&place.how(job));
-    let train = train_args(job).map_err(UsageError)?;
-    let fit = match (&train, args.gpu_kind) {
-        (Some(train), Some(kind)) => fit::fit(train, job, kind, args.price_per_gpu_hour),
+    let (own_mesh, refused) = match own_mesh {
+        Ok(mesh) => (mesh.flatten(), None),
+        Err(error) => (None, Some(format!("a command that training takes: {error:#}"))),
+    };
+    let fit = match (train, args.gpu_kind) {
+        (Some(train), Some(kind)) => fit::fit(train, own_mesh.as_ref(), job, kind, args.price_per_gpu_hour),
         _ => {
             Fit { text: "no plan: it is for brigade train, and for a --gpu-kind\n".into(), ..Fit::default() }
         }
     };
     text.push_str(&format!("\n{}", fit.text));
-    let mut missing: Vec<String> = [&fit.missing[..], &buckets.missing].concat();
+    let mut missing: Vec<String> = refused.into_iter().chain(fit.missing).collect();
+    missing.extend_from_slice(&buckets.missing);
     match missing_program(place.program()) {
         Some(program) => missing.push(program.to_string()),
         None => match asked(job, place)? {

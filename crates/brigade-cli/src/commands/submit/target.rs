@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use brigade_submit::{
-    Claim, Controller, Error, Job, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex,
+    Claim, Controller, Error, Job, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex, shell_line,
 };
 use clap::{Args, ValueEnum};
 
@@ -259,7 +259,10 @@ impl Destination {
             ),
             Self::System(system) => {
                 let commands = system.commands(job);
-                let line = |words: &[String]| words.join(" ").replace("{id}", "ID");
+                let line = |words: &[String]| {
+                    let words: Vec<String> = words.iter().map(|word| word.replace("{id}", "ID")).collect();
+                    shell_line(&words)
+                };
                 format!(
                     "submit:  {}\noutput:  {}\ncancel:  {}\n",
                     line(&commands.submit),

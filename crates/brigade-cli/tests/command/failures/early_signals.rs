@@ -53,3 +53,20 @@ fn a_rank_that_gets_a_signal_in_its_first_moment_leaves_in_order() {
         none_left_in(&place.path(""));
     }
 }
+
+#[test]
+fn a_signal_while_sizes_are_tried_leaves_nothing_behind() {
+    for (signal, code) in [(Signal::TERM, 75), (Signal::INT, 130)] {
+        let place = Place::new();
+        fs::create_dir(place.path("temporary")).unwrap();
+        let entries = || fs::read_dir(place.path("temporary")).unwrap().count();
+        let line = "--nproc-per-node 2 --micro-batch-size auto --out a";
+        let mut running = place.start(place.train(line).env("TMPDIR", place.path("temporary")));
+        running.until("a trial has begun", |_| (entries() > 0).then_some(()));
+        assert!(send(running.pid(), signal));
+        let done = running.wait();
+        assert_eq!((done.code, entries()), (Some(code), 0), "{signal:?}: {}", done.err);
+        assert!(!place.path("a").exists(), "{}", done.err);
+        none_left_in(&place.path(""));
+    }
+}

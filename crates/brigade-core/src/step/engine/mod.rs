@@ -13,7 +13,7 @@ use std::time::Duration;
 use brigade_plan::{Stage, StageSchedule, split};
 use burn::tensor::Tensor;
 
-use crate::dist::{Groups, PP, Traffic};
+use crate::dist::{BucketedCollectives, Groups, PP, Traffic};
 use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock, Memory};
 use crate::model::activation::Activation;
@@ -144,8 +144,8 @@ where
             bytes: Bytes::default(),
         };
         let data = DataParallel {
-            shard: store.groups.shard.clone(),
-            replicate: store.groups.replicate.clone(),
+            shard: BucketedCollectives::over(store.groups.shard.clone(), settings.bucket_bytes),
+            replicate: BucketedCollectives::over(store.groups.replicate.clone(), settings.bucket_bytes),
             device: store.device.clone(),
             zero: settings.zero,
             dtype: settings.precision.reduce.dtype(),
