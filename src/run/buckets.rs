@@ -3,11 +3,16 @@
 use std::time::{Duration, Instant};
 
 use brigade_comm::{Group, ProcessGroup};
+use brigade_core::Buckets;
 
 use crate::settings::Settings;
 
-/// Messages of which the fastest tells the network's delay.
-const MESSAGES: usize = 5;
+/// Messages one after the other whose mean is the network's delay: a rank that began late finds some of the others' there, and waits the longer
+/// for the next.
+const MESSAGES: usize = 4;
+
+/// How often that is measured; the least counts.
+const ROUNDS: usize = 2;
 
 /// What a link is taken to move in a second while a message crosses the network: 1 Gbit/s.
 const BYTES_PER_SECOND: f64 = 125e6;
@@ -18,33 +23,37 @@ const LARGEST: f64 = 25e6;
 /// The smallest that is worth a copy.
 const SMALLEST: f64 = 64e3;
 
-/// Bytes of gradients that travel together: what `comm.bucket_cap_mb` says, or else what 1 Gbit/s moves in two delays of the network, which an all-reduce costs at
+/// What travels together: as much as `comm.bucket_cap_mb` says, or else, between hosts, what 1 Gbit/s moves in two delays of the network, which an all-reduce costs at
 /// least. All ranks call it together, and get the same.
 ///
 /// # Errors
 /// If a rank failed.
-pub(super) fn bucket_bytes(settings: &Settings, group: &Group) -> anyhow::Result<usize> {
+pub(super) fn buckets(settings: &Settings, group: &Group) -> anyhow::Result<Buckets> {
     let set = settings.comm.bucket_cap_mb;
     if set > 0.0 {
-        return Ok((set * 1e6).ceil() as usize);
+        return Ok(Buckets { bytes: (set * 1e6).ceil() as usize, within_hosts: true });
     }
-    let host = |rank| group.locality(rank).host;
-    if (0..group.size()).all(|rank| host(rank) == host(0)) {
-        return Ok(0);
-    }
-    Ok(for_delay(delay(group)?))
+    let bytes = if group.spans_hosts() { for_delay(delay(group)?) } else { 0 };
+    Ok(Buckets { bytes, within_hosts: false })
 }
 
 /// How long a message of a few bytes takes between the ranks that are furthest from each other.
 fn delay(group: &dyn ProcessGroup) -> anyhow::Result<Duration> {
-    let mut fastest = Duration::MAX;
-    for _ in 0..MESSAGES {
+    let gather = |seconds: f64| -> anyhow::Result<f64> {
+        let all = group.all_gather_scalars(&[seconds]).wait()?;
+        Ok(all.into_iter().fold(0.0, f64::max))
+    };
+    // They begin together.
+    gather(0.0)?;
+    let mut least = f64::MAX;
+    for _ in 0..ROUNDS {
         let begin = Instant::now();
-        group.all_gather_scalars(&[0.0]).wait()?;
-        fastest = fastest.min(begin.elapsed());
+        for _ in 0..MESSAGES {
+            gather(0.0)?;
+        }
+        least = least.min(begin.elapsed().as_secs_f64() / MESSAGES as f64);
     }
-    let all = group.all_gather_scalars(&[fastest.as_secs_f64()]).wait()?;
-    Ok(Duration::from_secs_f64(all.into_iter().fold(0.0, f64::max)))
+    Ok(Duration::from_secs_f64(gather(least)?))
 }
 
 /// Below a size, each unit travels by itself.

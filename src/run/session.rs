@@ -12,7 +12,7 @@ use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
 use burn::tensor::Device;
 
-use super::buckets::bucket_bytes;
+use super::buckets::buckets;
 use super::program::Program;
 use super::run_folder::StartFrom;
 use crate::device::{MakesHostGroups, RankDevice};
@@ -63,12 +63,13 @@ impl Session {
         world: String,
         interrupt: Interrupt,
     ) -> anyhow::Result<Self> {
-        let mut plan = plan;
-        plan.engine.bucket_bytes = bucket_bytes(program.settings, &group)?;
         // A rank computes on the thread that its session is made on.
         brigade_kernels::set_fused(program.settings.compute.fused);
+        let groups = device.groups(&group, plan.mesh.clone(), program.settings)?;
+        let mut plan = plan;
+        plan.engine.buckets = buckets(program.settings, &group)?;
         Ok(Self {
-            groups: device.groups(&group, plan.mesh.clone(), program.settings)?,
+            groups,
             group,
             device,
             settings: program.settings.clone(),

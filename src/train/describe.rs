@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use brigade_core::compress::{Compression, Method};
 use brigade_core::plan::ranges;
-use brigade_core::{Activation, Batch, Chain, DATA, DP, Model, PP, REPLICATE, WORKERS};
+use brigade_core::{Activation, Batch, Chain, DATA, DP, EngineSettings, Model, PP, REPLICATE, WORKERS};
 use brigade_data::Sampler;
 use brigade_report::counted;
 
@@ -257,14 +257,16 @@ fn compression_line(plan: &RunPlan) -> Option<String> {
     Some(format!("gradients are sent as {method} between {who}{from}{feedback}"))
 }
 
-/// How much of the gradients travels together, if anything does.
+/// How much of the gradients travels together, if any do.
 fn buckets_line(plan: &RunPlan) -> Option<String> {
-    let bytes = plan.engine.bucket_bytes;
-    (bytes > 0 && plan.mesh.size_over(&DATA) > 1).then(|| {
-        format!(
-            "gradients are summed over ranks up to {:.1} MB at a time (comm.bucket_cap_mb)",
-            bytes as f64 / 1e6
-        )
+    let EngineSettings { buckets, zero, strategy, .. } = &plan.engine;
+    let ranks = plan.mesh.size_over(&DATA);
+    let by_itself =
+        zero.reduces_each_micro_batch() && plan.mesh.size(REPLICATE) == 1 || strategy.servers() > 0;
+    (buckets.bytes > 0 && ranks > 1 && !by_itself).then(|| {
+        let place = if buckets.within_hosts { "" } else { "between hosts, " };
+        let megabytes = buckets.bytes as f64 / 1e6;
+        format!("{place}up to {megabytes:.1} MB of gradients travel together (comm.bucket_cap_mb)")
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use brigade::core::compress::Compression;
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, Model,
+    Batch, Buckets, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, Model,
     NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy,
     Synchronous, WORKERS, Zero,
 };
@@ -56,7 +56,7 @@ pub struct Row {
     pub recompute: Recompute,
     pub precision: Precision,
     pub offload: bool,
-    /// See [`EngineSettings::bucket_bytes`].
+    /// See [`EngineSettings::buckets`].
     pub bucket_bytes: usize,
     pub sum_group: usize,
     pub strategy: Arc<dyn Strategy>,
@@ -188,7 +188,7 @@ impl Row {
             check_blocks: CheckBlocks::default(),
             precision: self.precision,
             offload: self.offload.then(brigade_cpu::device),
-            bucket_bytes: self.bucket_bytes,
+            buckets: Buckets { bytes: self.bucket_bytes, within_hosts: true },
             sum_group: self.sum_group,
             strategy: self.strategy.clone(),
             worker: self.worker,

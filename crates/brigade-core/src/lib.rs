@@ -42,7 +42,7 @@ pub use brigade_plan as plan;
 pub use brigade_plan::CHUNK;
 pub use brigade_random::keyed_seed;
 pub use dist::{
-    Axis, CollectiveKind, Collectives, DATA, DP, Groups, Mesh, Message, PP, Pending, PendingTensor,
+    Axis, Buckets, CollectiveKind, Collectives, DATA, DP, Groups, Mesh, Message, PP, Pending, PendingTensor,
     PendingValues, REPLICATE, ReshardedBuffer, SingleRankGroup, Traffic, UnshardedBuffer, WORKERS,
 };
 pub use error::{BoxError, Error, NonFiniteLocation, Result};

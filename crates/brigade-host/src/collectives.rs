@@ -73,6 +73,10 @@ impl Collectives for HostCollectives {
         self.group.size()
     }
 
+    fn spans_hosts(&self) -> bool {
+        self.group.spans_hosts()
+    }
+
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
         let start = |host_tensor, dtype| self.group.all_reduce(host_tensor, dtype, ReduceOp::Sum);
         self.run(tensor, start, |host_tensor| host_tensor)

@@ -1,10 +1,11 @@
 //! Gradients that travel together.
 
 use brigade::core::compress::{Compression, Method};
-use brigade::core::{CollectiveKind, ReduceEvery, Zero};
+use brigade::core::{CollectiveKind, Fragments, OuterDtype, ReduceEvery, Zero};
 
 use super::compressed::compressed;
-use crate::mesh::{equals_one_process, on_mesh};
+use super::local_updates::streaming;
+use crate::mesh::{equals_one_process, on_mesh, same_bits};
 use crate::row::Row;
 
 const LARGE: usize = 1 << 20;
@@ -23,13 +24,13 @@ fn all_units_of_a_step_travel_together() {
     for (zero, kind) in [
         (once(0), CollectiveKind::AllReduce),
         (once(1), CollectiveKind::ReduceScatter),
+        (once(1), CollectiveKind::AllGather),
         (once(3), CollectiveKind::ReduceScatter),
     ] {
         let row = Row { zero, ..base.clone() };
         let bucketed = |bucket_bytes| Row { bucket_bytes, ..row.clone() };
-        assert_eq!(calls(&row, kind), units, "{row:?}");
-        assert_eq!(calls(&bucketed(LARGE), kind), 1, "{row:?}");
-        assert_eq!(calls(&bucketed(1), kind), units, "{row:?}");
+        let counted = [&row, &bucketed(LARGE), &bucketed(1)].map(|row| calls(row, kind));
+        assert_eq!(counted, [units, 1, units], "{kind:?} of {row:?}");
     }
     for method in [Method::Int8, Method::TopK] {
         let row = compressed(Compression { method, ..Compression::default() }, base.clone());
@@ -37,6 +38,24 @@ fn all_units_of_a_step_travel_together() {
         for kind in [CollectiveKind::AllToAll, CollectiveKind::AllGather] {
             assert_eq!((calls(&row, kind), calls(&bucketed, kind)), (units, 1), "{kind:?} of {row:?}");
         }
+    }
+}
+
+/// Outer steps of all units at once, and of one fragment after the other while training continues.
+#[test]
+fn outer_steps_in_buckets_have_the_same_bits() {
+    let parts = Fragments { count: 3, overlap: 1, mixing: 0.5 };
+    for (fragments, dtype) in [
+        (None, OuterDtype::F32),
+        (None, OuterDtype::Int8),
+        (Some(parts), OuterDtype::F32),
+        (Some(parts), OuterDtype::Int8),
+    ] {
+        let strategy = streaming(6, dtype, fragments);
+        let row = Row { workers: 2, micro_batches: 1, strategy, steps: 12, ..Row::default() };
+        let bucketed = Row { bucket_bytes: LARGE, ..row.clone() };
+        let [plain, bucketed] = [&row, &bucketed].map(|row| on_mesh(&row.mesh(), |groups| row.run(groups)));
+        same_bits(&bucketed[0].weights, &plain[0].weights, &format!("{row:?}"));
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, stored_tensors};
+use brigade::report::METRICS_FILE;
 use brigade_hf::weights::{compare_tensors, match_tensors, weights_file};
 use brigade_hf::{ConfigFile, Task};
 
@@ -29,8 +30,13 @@ impl Weights {
     /// If there are none, one of them is not whole, or they are not of this model.
     pub fn find(origin: &Origin, task: Task, adapters: &Adapters) -> anyhow::Result<Self> {
         let ConfigFile { config, task: trained_for, .. } = ConfigFile::read(&origin.base)?;
-        let file = weights_file(&origin.base, &config, Some(task))
-            .context("model.pretrained = false starts without them")?;
+        let instead = match origin.base.join(METRICS_FILE).exists() {
+            true => {
+                "a run writes them when it ends; brigade checkpoint consolidate makes them from a checkpoint"
+            }
+            false => "model.pretrained = false starts without them",
+        };
+        let file = weights_file(&origin.base, &config, Some(task)).context(instead)?;
         let found = stored_tensors(&[&file])?;
         // A head of the language model is no new one that only fine-tuning makes good.
         let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };

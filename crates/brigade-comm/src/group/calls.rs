@@ -64,6 +64,10 @@ impl ProcessGroup for Group {
         &self.spec().name
     }
 
+    fn spans_hosts(&self) -> bool {
+        (1..self.size()).any(|rank| self.locality(rank).host != self.locality(0).host)
+    }
+
     fn start(&self, args: OpArgs, buffer: Box<dyn OpBuffer>) {
         match self.check(args, buffer.size()) {
             Err(error) => buffer.complete(Err(error)),

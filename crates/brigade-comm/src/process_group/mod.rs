@@ -59,6 +59,11 @@ pub trait ProcessGroup: Send + Sync {
     /// If ranks disagree, or a rank failed.
     fn split(&self, name: &str, color: u32, key: u32) -> Result<Arc<dyn ProcessGroup>>;
 
+    /// Whether its ranks are on several hosts, as far as the engine knows. By default it does not, and says no.
+    fn spans_hosts(&self) -> bool {
+        false
+    }
+
     /// What this rank has done in this group so far. An all-reduce of L bytes over n ranks counts exactly 2·L·(n−1)/n sent bytes
     /// where n divides the number of elements.
     fn stats(&self) -> Stats;
@@ -100,6 +105,10 @@ impl<G: ProcessGroup + ?Sized> ProcessGroup for Arc<G> {
 
     fn split(&self, name: &str, color: u32, key: u32) -> Result<Arc<dyn ProcessGroup>> {
         (**self).split(name, color, key)
+    }
+
+    fn spans_hosts(&self) -> bool {
+        (**self).spans_hosts()
     }
 
     fn stats(&self) -> Stats {

@@ -8,12 +8,21 @@ use super::collectives::{CollectiveKind, Collectives, Message, Traffic};
 use super::{Pending, PendingTensor, PendingValues, ReshardedBuffer};
 use crate::error::{Error, Result};
 
+/// Which operations over ranks travel together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Buckets {
+    /// Up to so many bytes do; 0 for each operation by itself.
+    pub bytes: usize,
+    /// Also between ranks of one host, where little is lost by each, and much by not hiding them behind the backward pass.
+    pub within_hosts: bool,
+}
+
 /// The collectives of a group, of which several small ones of a kind run as one: each costs a delay of the network, however little it moves (PyTorch DDP's
 /// buckets; "PyTorch Distributed", Li et al., VLDB 2020, section 3.2.3).
 ///
-/// An operation waits in a bucket until the bucket has `capacity` bytes, another kind of operation follows, or somebody waits for one of its results. All of that
-/// happens on all ranks alike, as they make the same calls in the same order. Sums are taken per element in the same order as without buckets, so the
-/// bits are the same.
+/// An operation waits in a bucket until the bucket has `capacity` bytes, another kind of operation or [`flush`](Collectives::flush) follows, or somebody waits for
+/// one of its results. All of that happens on all ranks alike, as they make the same calls in the same order. Where sums are taken per element in the order of
+/// the ranks, the bits are those without buckets.
 pub(crate) struct BucketedCollectives {
     group: Arc<dyn Collectives>,
     capacity: usize,
@@ -49,9 +58,10 @@ trait Item: Sized + Send + 'static {
 }
 
 impl BucketedCollectives {
-    /// Buckets of `capacity` bytes of a group's tensors; of 0, the group itself.
-    pub(crate) fn over(group: Arc<dyn Collectives>, capacity: usize) -> Arc<dyn Collectives> {
-        match capacity > 0 && group.size() > 1 {
+    /// A group whose operations travel together, or the group itself where none do.
+    pub(crate) fn over(group: Arc<dyn Collectives>, buckets: Buckets) -> Arc<dyn Collectives> {
+        let Buckets { bytes: capacity, within_hosts } = buckets;
+        match capacity > 0 && group.size() > 1 && (within_hosts || group.spans_hosts()) {
             true => Arc::new(Self { group, capacity, tensors: Mutex::default(), bytes: Mutex::default() }),
             false => group,
         }
@@ -149,6 +159,16 @@ impl<T: Item> Bucket<T> {
     }
 }
 
+/// Rows of a fused operation: those of what each rank puts in, and of what it gets. Each item is a part of every row.
+fn rows(kind: CollectiveKind, ranks: usize) -> (usize, usize) {
+    match kind {
+        CollectiveKind::ReduceScatter => (ranks, 1),
+        CollectiveKind::AllGather => (1, ranks),
+        CollectiveKind::AllToAll => (ranks, ranks),
+        _ => (1, 1),
+    }
+}
+
 impl Item for Tensor<1> {
     fn bytes(&self) -> usize {
         self.dims()[0] * self.dtype().size()
@@ -159,29 +179,29 @@ impl Item for Tensor<1> {
     }
 
     fn start(kind: CollectiveKind, items: Vec<Self>, group: &Arc<dyn Collectives>) -> Pending<Vec<Self>> {
-        let ranks = if kind == CollectiveKind::ReduceScatter { group.size() } else { 1 };
         let run = |tensor| match kind {
             CollectiveKind::ReduceScatter => group.reduce_scatter(tensor),
+            CollectiveKind::AllGather => group.all_gather(tensor),
             _ => group.all_reduce(tensor),
         };
-        // Of each item, what a rank gets of it.
-        let lengths: Vec<usize> = items.iter().map(|item| item.dims()[0] / ranks).collect();
-        let pending = match <[Self; 1]>::try_from(items) {
-            Ok([only]) => run(only),
-            Err(items) => {
-                let rows = items.into_iter().zip(&lengths);
-                let rows = rows.map(|(item, length)| item.reshape([ranks, *length])).collect();
-                let elements = ranks * lengths.iter().sum::<usize>();
-                run(Tensor::cat(rows, 1).reshape([elements]))
+        let items = match <[Self; 1]>::try_from(items) {
+            Ok([only]) => {
+                let pending = run(only);
+                return Pending::new(move || Ok(vec![pending.wait()?]));
             }
+            Err(items) => items,
         };
+        let (given, got) = rows(kind, group.size());
+        let lengths: Vec<usize> = items.iter().map(|item| item.dims()[0] / given).collect();
+        let row: usize = lengths.iter().sum();
+        let parts = items.into_iter().zip(&lengths).map(|(item, length)| item.reshape([given, *length]));
+        let pending = run(Tensor::cat(parts.collect(), 1).reshape([given * row]));
         Pending::new(move || {
-            let sum = pending.wait()?;
-            if lengths.len() == 1 {
-                return Ok(vec![sum]);
-            }
-            let ends = ends(&lengths);
-            Ok(ends.zip(&lengths).map(|(end, length)| sum.clone().slice(end - length..end)).collect())
+            let all = pending.wait()?.reshape([got, row]);
+            let part = |(end, length): (usize, &usize)| {
+                all.clone().slice([0..got, end - length..end]).reshape([got * length])
+            };
+            Ok(ends(&lengths).zip(&lengths).map(part).collect())
         })
     }
 }
@@ -196,7 +216,6 @@ impl Item for Vec<u8> {
     }
 
     fn start(kind: CollectiveKind, mut items: Vec<Self>, group: &Arc<dyn Collectives>) -> Pending<Vec<Self>> {
-        let ranks = group.size();
         let run = |bytes| match kind {
             CollectiveKind::AllToAll => group.all_to_all_bytes(bytes),
             _ => group.all_gather_bytes(bytes),
@@ -205,26 +224,25 @@ impl Item for Vec<u8> {
             let pending = run(items.remove(0));
             return Pending::new(move || Ok(vec![pending.wait()?]));
         }
-        let parts = if kind == CollectiveKind::AllToAll { ranks } else { 1 };
-        // Of each item, what one rank has for another one.
-        let lengths: Vec<usize> = items.iter().map(|item| item.len() / parts).collect();
-        let mut together = Self::with_capacity(items.iter().map(Vec::len).sum());
-        for part in 0..parts {
+        let (given, got) = rows(kind, group.size());
+        let lengths: Vec<usize> = items.iter().map(|item| item.len() / given).collect();
+        let row: usize = lengths.iter().sum();
+        let mut together = Self::with_capacity(given * row);
+        for index in 0..given {
             for (item, length) in items.iter().zip(&lengths) {
-                together.extend_from_slice(&item[part * length..(part + 1) * length]);
+                together.extend_from_slice(&item[index * length..(index + 1) * length]);
             }
         }
         let pending = run(together);
         Pending::new(move || {
             let all = pending.wait()?;
-            let row = lengths.iter().sum::<usize>();
-            let of_item = |(end, length): (usize, &usize)| {
-                (0..ranks)
-                    .flat_map(|rank| &all[rank * row + end - length..rank * row + end])
+            let part = |(end, length): (usize, &usize)| {
+                (0..got)
+                    .flat_map(|index| &all[index * row + end - length..index * row + end])
                     .copied()
                     .collect()
             };
-            Ok(ends(&lengths).zip(&lengths).map(of_item).collect())
+            Ok(ends(&lengths).zip(&lengths).map(part).collect())
         })
     }
 }
@@ -250,6 +268,10 @@ impl Collectives for BucketedCollectives {
         self.group.size()
     }
 
+    fn spans_hosts(&self) -> bool {
+        self.group.spans_hosts()
+    }
+
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
         self.put_tensor(CollectiveKind::AllReduce, tensor)
     }
@@ -259,7 +281,7 @@ impl Collectives for BucketedCollectives {
     }
 
     fn all_gather(&self, tensor: Tensor<1>) -> PendingTensor {
-        self.after().all_gather(tensor)
+        self.put_tensor(CollectiveKind::AllGather, tensor)
     }
 
     fn broadcast(&self, tensor: Tensor<1>, root: usize) -> PendingTensor {
@@ -288,6 +310,10 @@ impl Collectives for BucketedCollectives {
 
     fn barrier(&self) -> Result<()> {
         self.after().barrier()
+    }
+
+    fn flush(&self) {
+        self.after();
     }
 
     fn traffic(&self) -> Traffic {

@@ -63,6 +63,10 @@ pub trait Collectives: Send + Sync {
     fn rank(&self) -> usize;
     /// Number of ranks in the group.
     fn size(&self) -> usize;
+    /// Whether its ranks are known to be on several hosts.
+    fn spans_hosts(&self) -> bool {
+        false
+    }
     /// Sums a tensor of any length over the ranks; all get the sum.
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor;
     /// Sums a tensor of `size · n` elements over the ranks; rank `r` gets elements `r·n .. (r+1)·n`.
@@ -84,6 +88,8 @@ pub trait Collectives: Send + Sync {
     fn all_to_all_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>>;
     /// Concatenates every rank's bytes, as many on each, in rank order.
     fn all_gather_bytes(&self, bytes: Vec<u8>) -> Pending<Vec<u8>>;
+    /// Begins what was called and waits to travel with others; all ranks call it at the same place. By default nothing does.
+    fn flush(&self) {}
     /// Waits for all ranks.
     ///
     /// # Errors

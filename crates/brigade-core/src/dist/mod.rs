@@ -9,6 +9,7 @@ mod pending;
 mod single_rank;
 
 pub(crate) use bucketed::BucketedCollectives;
+pub use bucketed::Buckets;
 pub use buffers::{ReshardedBuffer, UnshardedBuffer};
 pub use collectives::{CollectiveKind, Collectives, Message, Traffic};
 pub use groups::Groups;

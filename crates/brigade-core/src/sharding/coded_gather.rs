@@ -26,7 +26,10 @@ impl ParameterStore {
 
     /// Starts to gather a unit from the own elements of all, in the type of its blocks.
     pub(super) fn gather(&self, unit: usize, own: Tensor<1>) -> PendingTensor {
-        let shard = &self.groups.shard;
+        let shard = match self.unshards_on_use() {
+            true => &self.groups.shard_at_once,
+            false => &self.groups.shard,
+        };
         match self.gather_codec(&self.units[unit].unit) {
             None if shard.size() == 1 => Pending::ready(own),
             None => shard.all_gather(own),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::dist::{Collectives, DATA, DP, Groups, Mesh, PP, REPLICATE, Traffic, WORKERS};
+use crate::dist::{
+    BucketedCollectives, Buckets, Collectives, DATA, DP, Groups, Mesh, PP, REPLICATE, Traffic, WORKERS,
+};
 use crate::sharding::zero::Zero;
 
 /// A rank's groups by what they are for: which of the mesh's axes that is depends on what ZeRO shards.
@@ -10,6 +12,8 @@ use crate::sharding::zero::Zero;
 /// Whatever is sharded, gradients are reduce-scattered over `shard` and then summed over `replicate`; without ZeRO, the
 /// first is a single rank, and the second all that run other micro-batches. All of them are ranks of one worker; a run without workers
 /// is one worker.
+///
+/// Operations over `shard`, `replicate` and `workers` may wait to [travel together](BucketedCollectives).
 pub(crate) struct ParallelGroups {
     all: Groups,
     worker: Groups,
@@ -21,6 +25,8 @@ pub(crate) struct ParallelGroups {
     pub data: Arc<dyn Collectives>,
     /// Those of them that a unit's elements are divided among.
     pub shard: Arc<dyn Collectives>,
+    /// The same, for what the next block waits for.
+    pub shard_at_once: Arc<dyn Collectives>,
     /// Those of them that hold the same elements.
     pub replicate: Arc<dyn Collectives>,
     /// The ranks at the same position in each worker.
@@ -28,19 +34,21 @@ pub(crate) struct ParallelGroups {
 }
 
 impl ParallelGroups {
-    pub(crate) fn new(groups: Groups, zero: &Zero) -> Self {
+    pub(crate) fn new(groups: Groups, zero: &Zero, buckets: Buckets) -> Self {
         let (shard, replicate): (&[&str], &[&str]) = match zero.shards_optimizer() {
             true => (&[DP], &[REPLICATE]),
             false => (&[], &DATA),
         };
         let worker = groups.without(WORKERS);
+        let bucketed = |group| BucketedCollectives::over(group, buckets);
         Self {
             world: worker.world().clone(),
             pp: worker.over(&[PP]),
             data: worker.over(&DATA),
-            shard: worker.over(shard),
-            replicate: worker.over(replicate),
-            workers: groups.over(&[WORKERS]),
+            shard: bucketed(worker.over(shard)),
+            shard_at_once: worker.over(shard),
+            replicate: bucketed(worker.over(replicate)),
+            workers: bucketed(groups.over(&[WORKERS])),
             worker,
             all: groups,
         }

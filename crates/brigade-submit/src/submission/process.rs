@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,25 +57,45 @@ pub(super) fn output(words: &[String], folder: &Path) -> Result<String> {
         command(words, folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let status = wait(&mut child).map_err(failed)?;
-    let text = |reader: Receiver<String>| reader.recv_timeout(LAST_OUTPUT).unwrap_or_default();
-    let (stdout, stderr) = (text(stdout), text(stderr));
+    let (stdout, stderr) = (stdout.text(), stderr.text());
     if status.success() {
         return Ok(stdout);
     }
     Err(Error::Failed { command: line(words), status: status.to_string(), stderr })
 }
 
+/// What a thread has read of a stream.
+struct Reader {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    ended: Receiver<()>,
+}
+
+impl Reader {
+    /// What was read up to the end, or until nobody waits any more.
+    fn text(self) -> String {
+        // Without an answer, something holds the stream open.
+        let _ = self.ended.recv_timeout(LAST_OUTPUT);
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
 /// Reads all of a stream.
-fn reader(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
-    let (sender, receiver) = channel();
+fn reader(stream: Option<impl Read + Send + 'static>) -> Reader {
+    let (sender, ended) = channel();
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let shared = bytes.clone();
     thread::spawn(move || {
-        let mut bytes = Vec::new();
+        let mut part = [0; 4096];
+        let mut stream = stream;
         // What was read before an error counts.
-        let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
+        while let Some(count @ 1..) = stream.as_mut().and_then(|stream| stream.read(&mut part).ok()) {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&part[..count]);
+        }
         // Nobody may wait any more.
-        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+        let _ = sender.send(());
     });
-    receiver
+    Reader { bytes, ended }
 }
 
 /// Waits for a program, and kills it after the deadline.

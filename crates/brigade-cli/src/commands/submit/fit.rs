@@ -1,7 +1,5 @@
 //! Whether a command fits into the GPUs of a job, and how long it trains there.
 
-use std::path::PathBuf;
-
 use anyhow::Context;
 use brigade::launcher::NprocPerNode;
 use brigade::plan::cluster::Cluster;
@@ -9,7 +7,9 @@ use brigade::plan::model::ModelShape;
 use brigade::plan::report::{details, render};
 use brigade::plan::search::{Axes, Evaluator, Workload, plan};
 use brigade::report::counted;
-use brigade::{ComputeType, RunPlan, StrategyName};
+use brigade::{
+    Backend, CollectivesBackend, ComputeType, Resume, RunPlan, StandardFlags, StrategyName, SumOrder,
+};
 use brigade_submit::{GpuKind, Job};
 
 use crate::commands::plan::configured::{candidate, workload};
@@ -28,7 +28,8 @@ pub struct Fit {
     pub missing: Vec<String>,
 }
 
-/// The command's own mesh, if it has one and its ranks are known. None also where the configuration is in a file that only the nodes have.
+/// The command's own mesh, if it has one and its ranks are known. None also where the configuration is in a file that only the nodes have. What the nodes' program
+/// was built for is not known here.
 ///
 /// # Errors
 /// What training refuses, as far as it is known here.
@@ -36,7 +37,12 @@ pub fn own_mesh(args: &TrainArgs, job: &Job) -> anyhow::Result<Option<RunPlan>> 
     if missing_file(args).is_some() {
         return Ok(None);
     }
-    let config = args.configured()?;
+    let mut config = args.configured()?;
+    config.settings.compute.backend = Backend::Cpu;
+    if matches!(config.settings.comm.collectives, CollectivesBackend::Nccl | CollectivesBackend::Mpi) {
+        config.settings.comm.collectives = CollectivesBackend::Auto;
+        config.settings.comm.order = SumOrder::Tree;
+    }
     let per_node = match args.standard.world.nproc_per_node {
         _ if job.gpus > 0 => job.gpus,
         Some(NprocPerNode::Count(count)) => count,
@@ -48,16 +54,23 @@ pub fn own_mesh(args: &TrainArgs, job: &Job) -> anyhow::Result<Option<RunPlan>> 
     Ok(Some(config.settings.plan(job.nodes * per_node, config.model.shape.sequence_length)?))
 }
 
-/// A file that only the nodes have cannot be looked at.
-fn missing_file(args: &TrainArgs) -> Option<&PathBuf> {
-    args.standard.config.as_ref().filter(|file| !file.exists())
+/// What only the nodes have cannot be looked at: a file of settings, or the folder of the run to resume.
+fn missing_file(args: &TrainArgs) -> Option<String> {
+    let StandardFlags { config, resume, .. } = &args.standard;
+    let config = config.as_ref().map(|file| ("--config", file));
+    let resumed = match resume {
+        Some(Resume::From(folder)) => Some(("--resume", folder)),
+        _ => None,
+    };
+    let missing = config.into_iter().chain(resumed).find(|(_, path)| !path.exists());
+    missing.map(|(flag, path)| format!("{flag} {} is not on this machine", path.display()))
 }
 
 /// What the planner says about the command on these GPUs, and why it would run out of memory. `run`: the command's own mesh, if it has one; `price`: that of a
 /// GPU for an hour.
 pub fn fit(args: &TrainArgs, run: Option<&RunPlan>, job: &Job, kind: &GpuKind, price: Option<f64>) -> Fit {
     let planned = match missing_file(args) {
-        Some(file) => Err(anyhow::anyhow!("--config {} is not on this machine", file.display())),
+        Some(missing) => Err(anyhow::anyhow!(missing)),
         None => args.configured().and_then(|config| planned(&config, run, job, kind, price)),
     };
     planned.unwrap_or_else(|error| Fit { text: format!("no plan: {error:#}\n"), ..Fit::default() })

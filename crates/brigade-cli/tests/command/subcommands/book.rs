@@ -101,7 +101,9 @@ fn place() -> Place {
     let place = Place::new();
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     std::os::unix::fs::symlink(workspace.join("configs"), place.path("configs")).unwrap();
-    fs::copy(place.path("tiny.toml"), place.path("my.toml")).unwrap();
+    // As many samples as the largest cluster of the pages needs.
+    let mine = place.text("tiny.toml").replace("global_batch_size = 8", "global_batch_size = 64");
+    fs::write(place.path("my.toml"), mine).unwrap();
     let text = "A line of text to train on.\n".repeat(200);
     for file in ["corpus/a.txt", "books/a.txt", "shards/a.txt", "path/to/your/text/a.txt"] {
         let path = place.path(file);

@@ -125,7 +125,7 @@ fn what_is_missing_is_named() {
     std::fs::write(place.path("a/model.safetensors"), "short").unwrap();
     refused("--model a", "is not a complete safetensors file");
     std::fs::remove_file(place.path("a/model.safetensors")).unwrap();
-    refused("--model a", "model.safetensors");
+    refused("--model a", "a run writes them when it ends; brigade checkpoint consolidate makes them");
 }
 
 /// Burn's default device is the first GPU in a build for GPUs, on every rank, and fails where there is none. It panics where it is

@@ -182,6 +182,19 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "the command after --: unexpected argument '--stepz'",
     );
     case("--to slurm --nodes 2 --gpus 0 -- train", "--out is needed");
+    // What training would refuse.
+    case(
+        "--to slurm --nodes 2 --gpus 2 -- train --out a --pp 3",
+        "the command after --: mesh (--pp, --dp) = pp 3",
+    );
+    case(
+        "--to slurm --nodes 2 --gpus 0 --render r -- train --out a --nproc-per-node 3",
+        "the command after --: train.global_batch_size",
+    );
+    case(
+        "--to slurm --gpus 1 -- train --out a --set train.stepz=5",
+        "the command after --: --set train.stepz=5",
+    );
     case("--to slurm --gpus 8 --gpu-kind a100-81gb -- train --out a", "kinds are V100-16GB");
     case(
         "--to slurm --gpus 8 --image a -- train --out a",
@@ -205,4 +218,15 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "a bucket's name has",
     );
     assert!(!place.path("submitted").exists());
+    // What only the nodes have is not looked at: their program, their files.
+    for line in [
+        "--backend cuda --collectives nccl --out a",
+        "--config /nodes/my.toml --out a",
+        "--resume /nodes/run",
+    ] {
+        let line = format!(
+            "submit --to slurm --gpus 8 --render r -- train --set train.global_batch_size=8 --set train.micro_batch_size=1 {line}"
+        );
+        place.succeed(&mut brigade(&place, &line));
+    }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use brigade_plan::{Stage, StageSchedule, split};
 use burn::tensor::Tensor;
 
-use crate::dist::{BucketedCollectives, Groups, PP, Traffic};
+use crate::dist::{Groups, PP, Traffic};
 use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock, Memory};
 use crate::model::activation::Activation;
@@ -125,7 +125,7 @@ where
         let (placement, rank) = (settings.schedule.placement(), mesh.coordinate(groups.world().rank(), PP));
         let stage = Stage::new(placement, rank, mesh.size(PP), &split);
         let blocks = chain.blocks.len();
-        let groups = ParallelGroups::new(groups, &settings.zero);
+        let groups = ParallelGroups::new(groups, &settings.zero, settings.buckets);
         let shapes = chain.blocks.iter().map(|named| named.block.shapes()).collect();
         let mut store = ParameterStore {
             units: Vec::new(),
@@ -144,8 +144,12 @@ where
             bytes: Bytes::default(),
         };
         let data = DataParallel {
-            shard: BucketedCollectives::over(store.groups.shard.clone(), settings.bucket_bytes),
-            replicate: BucketedCollectives::over(store.groups.replicate.clone(), settings.bucket_bytes),
+            // Few of these are under way at a time, and the next ones wait for them.
+            shard: match settings.zero.reduces_each_micro_batch() {
+                true => store.groups.shard_at_once.clone(),
+                false => store.groups.shard.clone(),
+            },
+            replicate: store.groups.replicate.clone(),
             device: store.device.clone(),
             zero: settings.zero,
             dtype: settings.precision.reduce.dtype(),

@@ -6,6 +6,7 @@ use brigade_plan::PipelineScheduleKind;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
+use crate::dist::Buckets;
 use crate::model::Precision;
 use crate::sharding::groups::ParameterGroup;
 use crate::sharding::zero::Zero;
@@ -77,10 +78,10 @@ pub struct EngineSettings {
     pub layer_decay: f64,
     /// How ranks that run different micro-batches train together.
     pub strategy: Arc<dyn Strategy>,
-    /// Gradients whose sums over ranks begin together travel together, up to so many bytes, as each operation costs a delay of the network; 0 for each unit
-    /// by itself. Where [`ReduceEvery`](crate::ReduceEvery) is a micro-batch, no more than two units do. On their way they take
-    /// their memory twice. The bits are the same.
-    pub bucket_bytes: usize,
+    /// Which operations over ranks travel together, as each costs a delay of the network: reductions of gradients, gathers of what ZeRO-1 and 2 have updated,
+    /// and outer steps, but not what the next block waits for, nor reductions of [each micro-batch](crate::ReduceEvery). On their way they take their
+    /// memory twice.
+    pub buckets: Buckets,
     /// Where this world is one worker of several that have worlds of their own: its number among them, by which its micro-batches are
     /// numbered in the global batch. It then makes outer steps by [`Engine::outer_sums`](crate::Engine::outer_sums).
     pub worker: Option<usize>,
@@ -103,7 +104,7 @@ impl Default for EngineSettings {
             groups: Vec::new(),
             layer_decay: 1.0,
             strategy: Arc::new(Synchronous::default()),
-            bucket_bytes: 0,
+            buckets: Buckets::default(),
             worker: None,
         }
     }

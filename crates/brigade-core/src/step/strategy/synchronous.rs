@@ -138,6 +138,8 @@ impl Reduction for AllReduce {
 
     fn reset(&mut self) {
         // What is on its way is waited for by nobody, but still happens, on all ranks.
+        self.data.shard.flush();
+        self.data.replicate.flush();
         (self.scattering, self.reducing, self.ending) = Default::default();
         self.sums.commit(false);
         for slot in &mut self.slots {

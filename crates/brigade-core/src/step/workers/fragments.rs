@@ -40,6 +40,7 @@ where
                         Ok((unit, clock.waiting("outer_step", || sum.next_phase())?))
                     };
                     self.in_flight.sums = sums.into_iter().map(next).collect::<Result<_>>()?;
+                    self.store.groups.workers.flush();
                 }
                 Due::End => self.end_fragment(clock)?,
             }
@@ -61,6 +62,7 @@ where
                 self.in_flight.sums.extend(sum.map(|sum| (unit, sum)));
             }
         }
+        workers.flush();
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use burn::tensor::Tensor;
 
-use crate::dist::Collectives;
+use crate::dist::{BucketedCollectives, Buckets, Collectives};
 use crate::error::{Error, Result};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
@@ -18,6 +18,9 @@ use crate::model::batch::Batch;
 use crate::step::engine::report::{OuterReport, StepReport};
 use crate::step::engine::{Engine, difference};
 use crate::step::workers::inner_steps::InnerSteps;
+
+/// Workers that are worlds of their own are further from each other than ranks are.
+const OUTER: Buckets = Buckets { bytes: 25_000_000, within_hosts: true };
 
 impl<I, O, T> Engine<I, O, T>
 where
@@ -68,7 +71,9 @@ where
     /// If a collective fails, or no inner step has been made.
     pub fn outer_sums(&mut self, workers: &Arc<dyn Collectives>) -> Result<OuterSums> {
         let mut clock = std::mem::take(&mut self.window.clock);
-        let sums = self.sums_over_workers(workers, &mut clock);
+        // Nothing is computed meanwhile that smaller operations could hide behind.
+        let workers = BucketedCollectives::over(workers.clone(), OUTER);
+        let sums = self.sums_over_workers(&workers, &mut clock);
         self.window.clock = clock;
         sums
     }
