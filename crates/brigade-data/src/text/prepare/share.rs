@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::spans::Span;
 use super::tokenize::{Piece, PieceWriter};
-use crate::Result;
 use crate::text::prepare::cache::{CacheEntry, FileLock};
+use crate::{Error, Result};
 
 /// How many threads of the pool one piece keeps busy: reading and parsing it is the work of one.
 const THREADS_A_PIECE: usize = 8;
@@ -83,14 +83,11 @@ impl SharedPieces<'_> {
         if finished[number].load(Ordering::Relaxed) {
             return Ok(true);
         }
-        let lock = match FileLock::try_acquire(&self.place.piece_lock(number)) {
-            // The whole entry came into being, and the pieces went.
-            Err(_) if self.place.folder().exists() => return Ok(true),
-            lock => lock?,
+        let _lock = match FileLock::try_acquire(&self.place.piece_lock(number)) {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Ok(false),
+            Err(error) => return self.have_gone(error),
         };
-        if lock.is_none() {
-            return Ok(false);
-        }
         // Under the lock, nobody else changes the piece.
         if self.place.folder().exists() || finished[number].load(Ordering::Relaxed) {
             return Ok(true);
@@ -102,11 +99,27 @@ impl SharedPieces<'_> {
                 if folder.exists() {
                     tracing::warn!("making a piece of the token cache again: {error}");
                 }
-                self.place.build_piece(number, |folder| self.writer.write(spans, folder))?;
+                if let Err(error) = self.place.build_piece(number, |folder| self.writer.write(spans, folder))
+                {
+                    return self.have_gone(error);
+                }
             }
         }
         finished[number].store(true, Ordering::Relaxed);
         Ok(true)
+    }
+
+    /// After an error: whether the whole entry came into being, and the pieces went, which may happen at any moment. Where they went without one,
+    /// as another process found that the corpus is empty or has changed, they are made again.
+    fn have_gone(&self, error: Error) -> Result<bool> {
+        if self.place.folder().exists() {
+            return Ok(true);
+        }
+        if self.place.has_pieces() {
+            return Err(error);
+        }
+        self.place.create_pieces()?;
+        Ok(false)
     }
 }
 
@@ -121,7 +134,7 @@ mod tests {
     use crate::text::prepare::spans::{pieces, spans};
     use crate::text::prepare::split::Split;
     use crate::text::prepare::tokenize::Encoders;
-    use crate::{Columns, Corpus, Error, NoProgress, Tokenizer};
+    use crate::{Columns, Corpus, NoProgress, Tokenizer};
 
     struct Bench {
         folder: tempfile::TempDir,
@@ -153,11 +166,21 @@ mod tests {
         }
 
         fn make(&self, place: &CacheEntry, pieces: &[Vec<Span>], timeout: Duration) -> Result<Vec<PathBuf>> {
+            self.shared(place, pieces, timeout, |shared| shared.make(17))
+        }
+
+        fn shared<T>(
+            &self,
+            place: &CacheEntry,
+            pieces: &[Vec<Span>],
+            timeout: Duration,
+            work: impl FnOnce(&SharedPieces<'_>) -> T,
+        ) -> T {
             let (files, columns) = (&self.files[..], &Columns::default());
             let encoders = Encoders::new(&self.tokenizer, None);
             let writer =
                 PieceWriter { files, columns, encoders, workers: &self.workers, progress: &NoProgress };
-            SharedPieces { place, pieces, writer, vocabulary_size: 257, timeout }.make(17)
+            work(&SharedPieces { place, pieces, writer, vocabulary_size: 257, timeout })
         }
 
         fn place(&self, key: &str) -> CacheEntry {
@@ -221,5 +244,20 @@ mod tests {
         drop(lock);
         bench.make(&place, &pieces, Duration::from_millis(100)).unwrap();
         assert!(place.piece(2).exists());
+    }
+
+    #[test]
+    fn pieces_that_another_process_removes_are_no_error() {
+        let bench = Bench::new();
+        let (place, pieces) = (bench.place("k"), bench.pieces(1000));
+        let full = || Error::io("create", place.piece(0), std::io::ErrorKind::StorageFull.into());
+        let after = || bench.shared(&place, &pieces, LONG, |shared| shared.have_gone(full()));
+        place.create_pieces().unwrap();
+        assert!(matches!(after(), Err(Error::DiskFull { .. })));
+        place.remove_pieces().unwrap();
+        assert!(!after().unwrap() && place.has_pieces());
+        place.remove_pieces().unwrap();
+        fs::create_dir(place.folder()).unwrap();
+        assert!(after().unwrap() && !place.has_pieces());
     }
 }

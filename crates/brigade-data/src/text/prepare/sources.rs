@@ -180,8 +180,14 @@ impl Preparation<'_> {
             vocabulary_size: self.tokenizer.vocabulary_size(),
             timeout: self.settings.lock_timeout,
         };
-        let folders = shared.make(self.workers.count())?;
-        let _lock = place.lock(self.settings.lock_timeout, self.progress)?;
+        let (folders, _lock) = loop {
+            let folders = shared.make(self.workers.count())?;
+            let lock = place.lock(self.settings.lock_timeout, self.progress)?;
+            // Else another process has removed them, as it found that the corpus is empty or has changed.
+            if place.has_pieces() || place.folder().exists() {
+                break (folders, lock);
+            }
+        };
         let entry = self.open(&place, files, true).or_else(|_| {
             place.build(|folder| {
                 let counts = split.write(&folders, self.tokenizer, folder)?;

@@ -95,6 +95,11 @@ impl CacheEntry {
         build(&self.piece(number), &building, write)
     }
 
+    /// Whether the folder of pieces is there.
+    pub(crate) fn has_pieces(&self) -> bool {
+        self.pieces().exists()
+    }
+
     /// Makes the folder of pieces.
     pub(crate) fn create_pieces(&self) -> Result<()> {
         let pieces = self.pieces();
