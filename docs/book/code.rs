@@ -12,6 +12,7 @@ macro_rules! pages {
 pages! {
     benchmarks: "src/benchmarks.md",
     benchmarks_checkpoints: "src/benchmarks-checkpoints.md",
+    benchmarks_diagnosis: "src/benchmarks-diagnosis.md",
     benchmarks_network: "src/benchmarks-network.md",
     benchmarks_plans: "src/benchmarks-plans.md",
     benchmarks_spread: "src/benchmarks-spread.md",
