@@ -1,4 +1,4 @@
-//! How many bytes of gradients travel together.
+//! How long the network delays a message, and how many bytes of gradients travel together because of that.
 
 use std::time::{Duration, Instant};
 
@@ -24,21 +24,25 @@ const LARGEST: f64 = 25e6;
 const SMALLEST: f64 = 64e3;
 
 /// What travels together: as much as `comm.bucket_cap_mb` says, or else, between hosts, what 1 Gbit/s moves in two delays of the network, which an all-reduce costs at
-/// least. All ranks call it together, and get the same.
+/// least.
+pub(super) fn buckets(settings: &Settings, network_delay: Option<Duration>) -> Buckets {
+    let set = settings.comm.bucket_cap_mb;
+    match set > 0.0 {
+        true => Buckets { bytes: (set * 1e6).ceil() as usize, within_hosts: true },
+        false => Buckets { bytes: network_delay.map_or(0, for_delay), within_hosts: false },
+    }
+}
+
+/// How long a message of a few bytes takes between the ranks that are furthest from each other; none where all are on one host. All
+/// ranks call it together, and get the same.
 ///
 /// # Errors
 /// If a rank failed.
-pub(super) fn buckets(settings: &Settings, group: &Group) -> anyhow::Result<Buckets> {
-    let set = settings.comm.bucket_cap_mb;
-    if set > 0.0 {
-        return Ok(Buckets { bytes: (set * 1e6).ceil() as usize, within_hosts: true });
-    }
-    let bytes = if group.spans_hosts() { for_delay(delay(group)?) } else { 0 };
-    Ok(Buckets { bytes, within_hosts: false })
+pub(super) fn network_delay(group: &Group) -> anyhow::Result<Option<Duration>> {
+    group.spans_hosts().then(|| measured(group)).transpose()
 }
 
-/// How long a message of a few bytes takes between the ranks that are furthest from each other.
-fn delay(group: &dyn ProcessGroup) -> anyhow::Result<Duration> {
+fn measured(group: &dyn ProcessGroup) -> anyhow::Result<Duration> {
     let gather = |seconds: f64| -> anyhow::Result<f64> {
         let all = group.all_gather_scalars(&[seconds]).wait()?;
         Ok(all.into_iter().fold(0.0, f64::max))

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use brigade_comm::{AuthToken, Group};
 use brigade_core::{Collectives, DATA, Groups, Mesh};
@@ -12,7 +13,7 @@ use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
 use burn::tensor::Device;
 
-use super::buckets::buckets;
+use super::buckets::{buckets, network_delay};
 use super::program::Program;
 use super::run_folder::StartFrom;
 use crate::device::{MakesHostGroups, RankDevice};
@@ -47,6 +48,8 @@ pub struct Session {
     pub(crate) facts: BTreeMap<String, String>,
     /// Whether a model was prepared.
     pub(crate) has_run: Cell<bool>,
+    /// How long a message takes between the ranks, where they are on several hosts.
+    pub(crate) network_delay: Option<Duration>,
     interrupt: Interrupt,
     /// What workers that are launches of their own authenticate each other with.
     pub(crate) token: AuthToken,
@@ -67,7 +70,8 @@ impl Session {
         brigade_kernels::set_fused(program.settings.compute.fused);
         let groups = device.groups(&group, plan.mesh.clone(), program.settings)?;
         let mut plan = plan;
-        plan.engine.buckets = buckets(program.settings, &group)?;
+        let network_delay = network_delay(&group)?;
+        plan.engine.buckets = buckets(program.settings, network_delay);
         Ok(Self {
             groups,
             group,
@@ -86,6 +90,7 @@ impl Session {
             heartbeat: HeartbeatSender::from_env(),
             facts: BTreeMap::new(),
             has_run: Cell::new(false),
+            network_delay,
             interrupt,
             token: AuthToken::new(""),
         })

@@ -194,6 +194,7 @@ impl Session {
                 peak_flops: devices.peak_flops,
             },
             devices: devices.names,
+            network_delay: self.network_delay,
             tensorboard: true,
             overwrite: self.replaces(),
             goes_on: self.settings.checkpoint.on_failure == OnFailedSave::Continue,

@@ -45,6 +45,9 @@ pub enum RunEvent {
         /// What the ranks compute on, where that is known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         devices: Option<String>,
+        /// How long a message of a few bytes takes between the ranks that are furthest from each other, where they are on several hosts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        network_delay_seconds: Option<f64>,
         /// How often the launcher has started them again.
         restart: u32,
         /// The step of the checkpoint that they resumed from.
@@ -159,6 +162,7 @@ impl History {
             total_steps: options.total_steps,
             unit: options.unit.clone(),
             devices: options.devices.clone(),
+            network_delay_seconds: options.network_delay.map(|delay| delay.as_secs_f64()),
             restart: options.restart,
             resumed_at,
         })?;
@@ -201,6 +205,7 @@ mod tests {
             total_steps: 0,
             unit: "tokens".into(),
             devices: None,
+            network_delay_seconds: None,
             restart,
             resumed_at,
         };

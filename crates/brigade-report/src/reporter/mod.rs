@@ -7,7 +7,7 @@ use std::{
     io::Write,
     net::SocketAddr,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -41,6 +41,8 @@ pub struct ReporterOptions {
     pub compute: Compute,
     /// What the ranks compute on, where that is known (`8 x NVIDIA H100 80GB HBM3`); for the summary.
     pub devices: Option<String>,
+    /// How long a message takes between the ranks, where they are on several hosts; for the history.
+    pub network_delay: Option<Duration>,
     /// Whether to write a TensorBoard event file.
     pub tensorboard: bool,
     /// Whether an earlier run's metrics and event files in the folder are replaced. A run that is resumed keeps them
@@ -69,6 +71,7 @@ impl Default for ReporterOptions {
             console: ConsoleMode::Auto,
             compute: Compute::default(),
             devices: None,
+            network_delay: None,
             tensorboard: true,
             overwrite: false,
             goes_on: false,

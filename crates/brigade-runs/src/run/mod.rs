@@ -101,6 +101,14 @@ impl Run {
         }
     }
 
+    /// How long a message takes between the ranks in seconds, where they are on several hosts.
+    pub fn network_delay(&self) -> Option<f64> {
+        match self.started() {
+            Some(RunEvent::Started { network_delay_seconds, .. }) => *network_delay_seconds,
+            _ => None,
+        }
+    }
+
     /// The number of the last step that is asked for.
     pub fn total_steps(&self) -> Option<u64> {
         match self.started() {

@@ -21,8 +21,8 @@ pub struct Profile {
     pub step: f64,
     /// Forward, backward and optimizer on the rank in the middle.
     pub compute: f64,
-    /// What the rank in the middle would have waited for sums and parameters had all ranks come at once: the least that any rank waited,
-    /// without what a pipeline waits.
+    /// What the rank in the middle would have waited for sums and parameters had all ranks come at once, without what a pipeline waits: the
+    /// least share of its step that any rank waited, of the slowest rank's step.
     pub communication: f64,
     /// The same by what was waited for, of which the shares are those of the means.
     pub communication_by: Vec<(String, f64)>,
@@ -68,11 +68,15 @@ impl Profile {
             ],
             false => of(&|all, rank| all.compute[rank]),
         };
-        let least = |all: &&RankSeconds| all.comm_wait.iter().copied().fold(f64::INFINITY, f64::min);
+        let least = |all: &&RankSeconds| {
+            let last = all.step.iter().copied().fold(0.0, f64::max);
+            let shares = all.comm_wait.iter().zip(&all.step).map(|(waited, step)| waited / step);
+            last * shares.fold(f64::INFINITY, f64::min)
+        };
         let waited = middle(&|record| without_pipeline(record).map(|(_, seconds)| seconds).sum());
         let least = median(seconds.iter().map(least)).unwrap_or(waited);
         let is_pipeline = stages.iter().any(|stage| *stage > 0);
-        let communication = if is_pipeline { waited.min(least + middle(&bubble)) } else { waited.min(least) };
+        let communication = if is_pipeline { waited.min(least + middle(&bubble)) } else { least };
         Self {
             ranks,
             steps: records.len(),

@@ -157,6 +157,19 @@ fn too_small_a_batch() {
 }
 
 #[test]
+fn too_small_a_batch_for_the_delay_of_the_network() {
+    let of = |delay| Simulated {
+        communication: (0.4, "all_reduce"),
+        bytes: 15_000_000,
+        network_delay: Some(delay),
+        ..Simulated::default()
+    };
+    // 20 delays in ten sums.
+    check(&of(0.012), Cause::SmallBatch, None, 39.0, &["the batch is too small for this many ranks"]);
+    check(&of(0.002), Cause::ExposedCommunication, None, 39.0, &["send the same bytes for more targets"]);
+}
+
+#[test]
 fn a_reduction_after_each_micro_batch() {
     let settings = "[zero]\nstage = 2\nreduce_every = \"micro_batch\"\n";
     let simulated = Simulated { communication: (0.8, "reduce_scatter"), settings, ..Simulated::default() };

@@ -24,6 +24,8 @@ pub struct Simulated {
     pub communication: (f64, &'static str),
     /// What all ranks send in it.
     pub bytes: u64,
+    /// How long a message takes between the hosts, if there are several.
+    pub network_delay: Option<f64>,
     /// What passes after a step.
     pub between: Box<dyn Fn(u64) -> f64>,
     /// How long a checkpoint interrupts, and how many steps are between two.
@@ -46,6 +48,7 @@ impl Default for Simulated {
             rest: Box::new(|_, _| 0.004),
             communication: (0.015, "all_reduce"),
             bytes: 400_000_000,
+            network_delay: None,
             between: Box::new(|_| 0.01),
             checkpoints: Some((0.05, 20)),
             settings: "",
@@ -78,6 +81,7 @@ impl Simulated {
             total_steps: STEPS,
             unit: "tokens".into(),
             devices: None,
+            network_delay_seconds: self.network_delay,
             restart: 0,
             resumed_at: None,
         };

@@ -5,8 +5,12 @@ use crate::numbers::duration;
 use crate::run::Run;
 use crate::scaling::profile::Profile;
 
-/// Sums that take a time mostly of their own, not of their bytes, below this rate: bytes per second of a rank.
+/// Sums that take a time mostly of their own, not of their bytes, below this rate, where the network's delay is not known: bytes per
+/// second of a rank.
 const SLOW_RATE: f64 = 20e6;
+
+/// What a rank sends in a step of which latency may be the cause, in bytes.
+const FEW_BYTES: f64 = 4e6;
 
 /// The losses and norms of a step, which every rank tells the others when it has its own.
 const SCALARS: &str = "all_gather_scalars";
@@ -92,10 +96,22 @@ fn seconds_for(profile: &Profile, what: &str) -> f64 {
     profile.communication_by.iter().find(|(name, _)| name == what).map_or(0.0, |(_, seconds)| *seconds)
 }
 
-/// Whether waits are long for the few bytes that are sent.
+/// Whether waits are long for the few bytes that are sent: half of them, or more, are delays of the network, of which an all-reduce
+/// costs two.
 fn is_latency(run: &Run, profile: &Profile) -> bool {
-    let bytes = run.records.last().map_or(0, |record| record.comm_bytes) as f64 / profile.ranks as f64;
-    bytes / profile.communication < SLOW_RATE && bytes < 4e6
+    let Some(last) = run.records.last() else { return false };
+    let bytes = last.comm_bytes as f64 / profile.ranks as f64;
+    let is_slow = match run.network_delay() {
+        Some(delay) => {
+            let delays = last.collectives.iter().map(|(what, sent)| match what.as_str() {
+                "all_reduce" => 2 * sent.calls,
+                _ => sent.calls,
+            });
+            delay * delays.sum::<u64>() as f64 >= profile.communication / 2.0
+        }
+        None => bytes / profile.communication < SLOW_RATE,
+    };
+    is_slow && bytes < FEW_BYTES
 }
 
 /// Micro-batches of a rank in a step, as the configuration and the mesh say.
