@@ -94,8 +94,11 @@ def rows(tokens, starts):
 
 
 def initialize(module):
+    """As GPT-2 begins. PyTorch's own biases are so large beside these weights that all tokens look alike, and gradients have a low rank."""
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
 
 
 def train_with(hook, steps, period=50):
