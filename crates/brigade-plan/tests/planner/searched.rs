@@ -274,3 +274,38 @@ fn a_run_shows_how_fast_its_cluster_is() {
     let none = MeasuredStep { compute: 0.0, ..measured };
     assert!(calibrate(&described, &candidate, &none).unwrap_err().to_string().contains("no time of forward"));
 }
+
+#[test]
+fn an_optimizer_on_the_host_makes_room_and_costs_time() {
+    // In bf16 a parameter has 12 bytes of masters and moments: 45 GiB a rank, and its gradient and itself another 6 bytes.
+    let workload = workload(llama_8b(), "1x2xA100-40GB", 2048, 16);
+    let axes = |offload| Axes { tensor: Tensor::None, pp: vec![1], offload, ..Axes::default() };
+    assert!(plan(&workload, &axes(false), 1).unwrap().best.is_empty());
+    let found = plan(&workload, &axes(true), 1).unwrap();
+    let best = &found.best[0];
+    assert!(best.candidate.offload && best.candidate.zero == 3, "{:?}", best.candidate);
+    assert_eq!(best.memory.optimizer, 0);
+    let parameters = workload.model.parameters();
+    let state = 12 * parameters / 2;
+    assert!(best.memory.host.abs_diff(state) < state / 100, "{} and {state}", best.memory.host);
+    // Gradients of 4 bytes go to the host, and parameters of 2 come back.
+    let link = 6.0 * parameters as f64 / 2.0 / workload.cluster.host_bandwidth;
+    assert!(best.parts.optimizer > link && best.parts.optimizer < 10.0 * link, "{:?} {link}", best.parts);
+    let line = command(&workload, best, "gpt.toml");
+    assert!(line.contains("--set zero.offload_optimizer=true"), "{line}");
+
+    let mut small = workload.clone();
+    small.cluster.host_memory = 2 * state;
+    assert!(
+        plan(&small, &axes(true), 1).unwrap().best.is_empty(),
+        "a tenth of the host's memory is for others"
+    );
+
+    // Where the device has room, it is faster there.
+    let roomy = self::workload(llama_8b(), "1x2xH200", 2048, 16);
+    let seconds = |offload: bool| {
+        let plan = plan(&roomy, &axes(offload), 1).unwrap();
+        (plan.best[0].candidate.offload, plan.best[0].seconds)
+    };
+    assert_eq!(seconds(true), (false, seconds(false).1));
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use brigade_runs::{Access, Server};
 
-use crate::made;
+use crate::{browser, made};
 
 /// Serves a folder until the test's process ends.
 fn served(folder: &Path, access: Access) -> SocketAddr {
@@ -72,4 +72,45 @@ fn others_are_not_let_in() {
     for (path, code) in [("/", 403), ("/parts", 403), ("/?token=secret", 200), ("/run/x?token=secret", 404)] {
         assert!(answer(address, path, "any").starts_with(&format!("HTTP/1.1 {code}")), "{path}");
     }
+}
+
+/// What a reader of the page of many runs does, and what is there after it.
+const CLICKS: &str = r##"<script>{
+const names = () => [...document.querySelectorAll("#runs td:nth-child(2)")].map((cell) => cell.textContent).join(" ");
+const sort = (title) => [...document.querySelectorAll("#runs th")].find((head) => head.textContent.startsWith(title)).click();
+const points = () => document.getElementById("chart-gradient-norm")?.dataset.points ?? "none";
+const tick = (name) => document.querySelector(`[aria-label="draw ${name}"]`).click();
+const did = [];
+sort("of"), did.push(names());
+sort("of"), did.push(names());
+sort("loss"), did.push(names());
+did.push(points());
+tick("b"), did.push(points());
+sort("run"), tick("a"), tick("c"), did.push(points());
+tick("b"), did.push(points());
+document.documentElement.dataset.did = did.join(" | ");
+}</script>"##;
+
+#[test]
+fn the_table_of_runs_sorts_them_and_draws_those_that_are_ticked_over_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, steps) in [("a", 9), ("b", 25), ("c", 16)] {
+        made::run(&folder.path().join(name), steps);
+    }
+    let address = served(folder.path(), Access::Loopback);
+    let front = answer(address, "/", "localhost");
+    let html = front.split_once("\r\n\r\n").unwrap().1.replace("</body>", &format!("{CLICKS}</body>"));
+    let path = folder.path().join("front.html");
+    fs::write(&path, html).unwrap();
+    let Some(document) = browser::document(&format!("file://{}", path.display())) else {
+        eprintln!("passed over: no browser is installed");
+        return;
+    };
+    let value = |name: &str| {
+        let rest = document.split_once(&format!("data-{name}=\"")).unwrap_or_else(|| panic!("{document}")).1;
+        rest.split_once('"').unwrap().0
+    };
+    assert_eq!(value("errors"), "0");
+    // The loss falls with every step, and is drawn at each of 9, 25 and 16 steps.
+    assert_eq!(value("did"), "a c b | b c a | b c a | 50 | 25 | none | 25");
 }
