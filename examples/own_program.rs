@@ -1,7 +1,9 @@
 //! A program with a name, a description and flags of its own. It depends on nothing but Brigade, which brings Burn and clap.
 //! `cargo run --release --example own_program -- --hidden 16 --nproc-per-node 2`
 
-use brigade::burn::{self, prelude::*, tensor::activation};
+use brigade::burn::module::Param;
+use brigade::burn::tensor::{Distribution, activation};
+use brigade::burn::{self, prelude::*};
 use brigade::{Block, Chain, Launch, Training, clap, samples};
 
 /// What this program takes beside the flags of every program.
@@ -21,13 +23,14 @@ struct Flags {
 #[derive(Module, Debug)]
 struct Layer {
     linear: nn::Linear,
+    phase: Param<Tensor<1>>,
 }
 
 impl Block for Layer {
     type Input = Tensor<2>;
     type Output = Tensor<2>;
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        activation::tanh(self.linear.forward(x))
+        activation::tanh(self.linear.forward(x) + self.phase.val().unsqueeze())
     }
 }
 
@@ -42,7 +45,12 @@ fn main() -> std::process::ExitCode {
                 println!("rank {}: {} hidden, waves {:?}", session.rank(), flags.hidden, flags.waves);
             }
             let device = session.device();
-            let layer = |i, o| Layer { linear: nn::LinearConfig::new(i, o).init(&device) };
+            // Ranks draw the same numbers here.
+            let drawn = |count| Tensor::random([count], Distribution::Normal(0.0, 0.1), &device);
+            let layer = |i, o| {
+                let linear = nn::LinearConfig::new(i, o).init(&device);
+                Layer { linear, phase: Param::from_tensor(drawn(o)) }
+            };
             let model = Chain::new()
                 .then("hidden", layer(1, flags.hidden))
                 .then("head", layer(flags.hidden, 1))

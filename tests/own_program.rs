@@ -87,6 +87,9 @@ fn every_rank_has_the_flags_and_a_resumed_run_keeps_them() {
     succeed(place, "--nproc-per-node 1 --out c --waves 1 3 --hidden 16 --quiet --checkpoint-every 10");
     let weights = |run: &str| std::fs::read(place.join(run).join("model.safetensors")).unwrap();
     assert!(weights("b") == weights("c"), "the files of weights have the same bytes");
+    // Also on two ranks, which draw what the program draws itself.
+    succeed(place, &format!("{ranks} --out d --waves 1 3 --hidden 16 --quiet --checkpoint-every 10"));
+    assert!(weights("d") == weights("c"), "the ranks have drawn other numbers");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use burn::tensor::activation::softmax;
 
 use data::{POINTS, spirals};
 use model::{Net, loss};
-use same_bits::{Batches, PairwiseAccumulator, first_weights, save, save_added};
+use same_bits::{Batches, PairwiseAccumulator, first_weights, first_weights_of, save, save_added};
 
 const TEACHER: usize = 32;
 const STUDENT: usize = 8;
@@ -20,7 +20,7 @@ const STUDENT: usize = 8;
 fn main() -> anyhow::Result<()> {
     let device = Device::default().autodiff();
     let mut teacher = first_weights(Net::new(TEACHER, &device));
-    let mut student = first_weights(Net::new(STUDENT, &device));
+    let mut student = first_weights_of("student", Net::new(STUDENT, &device));
     let adamw = AdamWConfig::new().with_weight_decay(0.0);
     let (mut teachers, mut students) = (adamw.clone().init(), adamw.init());
     let batches = Batches::new(POINTS, 64, 16);

@@ -8,8 +8,9 @@
 
 use std::path::Path;
 
+use brigade::core::{keyed_seed, with_seed};
 use brigade::models::{WeightsMapping, save_safetensors};
-use brigade::{Chain, ForwardContext, core::with_seed, data::Sampler};
+use brigade::{Chain, ForwardContext, data::Sampler};
 use burn::module::Module;
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{Device, Tensor};
@@ -20,6 +21,11 @@ const SEED: u64 = 0;
 /// The first weights. In plain Burn, a model that was just made has some.
 pub fn first_weights<M: Module>(model: M) -> M {
     brigade::initialize(model, SEED, "")
+}
+
+/// The first weights of a further model, which have the seed of its name.
+pub fn first_weights_of<M: Module>(name: &str, model: M) -> M {
+    brigade::initialize(model, keyed_seed(SEED, name), "")
 }
 
 /// The order of samples. In plain Burn, a `DataLoader` shuffles.

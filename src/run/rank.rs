@@ -78,6 +78,8 @@ impl Program<'_> {
         session.run = run;
         session.token = token;
         let flight = session.out.join(FLIGHT_FOLDER).join(format!("rank-{}.json", info.rank));
+        // What the body draws while it makes a model is the same on all ranks, and in each run.
+        session.device().seed(session.seed());
         // From here on a signal may lose work of the body; `train` narrows this down.
         session.mark_started();
         // A panic in Burn must not leave the other ranks waiting.

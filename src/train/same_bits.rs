@@ -24,7 +24,10 @@ pub(super) fn same_bits_note(settings: &Settings, plan: &RunPlan) -> Option<Stri
     let masks = "dropout draws the same masks on every mesh of GPUs of one kind, and others than on the CPU";
     let rounds = backend == Backend::Cuda && settings.compute.float() == Float::F32;
     let tf32 = rounds.then(|| "products of f32 are TF32 on NVIDIA's GPUs from Ampere on".to_owned());
-    let all: Vec<String> = on_meshes.into_iter().chain([masks.to_owned()]).chain(tf32).collect();
+    let repeats = (backend == Backend::Cuda)
+        .then(|| "models with Burn's convolutions have been seen not to repeat to the bit".to_owned());
+    let all: Vec<String> =
+        on_meshes.into_iter().chain([masks.to_owned()]).chain(tf32).chain(repeats).collect();
     Some(format!("note: {}", all.join("; ")))
 }
 
@@ -84,9 +87,11 @@ mod tests {
         assert!(wgpu.starts_with(&format!("note: {masks}")), "{wgpu}");
         let wgpu = note(Backend::Wgpu, |_| ()).unwrap();
         assert!(wgpu.contains(condition) && wgpu.contains(masks) && !wgpu.contains("TF32"), "{wgpu}");
+        assert!(!wgpu.contains("not to repeat"), "{wgpu}");
 
         let cuda = note(Backend::Cuda, even).unwrap();
         assert!(cuda.contains("NCCL adds") && cuda.contains(masks) && !cuda.contains("TF32"), "{cuda}");
+        assert!(cuda.contains("not to repeat to the bit"), "{cuda}");
         let in_f32 = note(Backend::Cuda, |settings| settings.compute.dtype = ComputeType::F32).unwrap();
         assert!(in_f32.contains("products of f32 are TF32"), "{in_f32}");
         let on_host = |settings: &mut Settings| settings.comm.collectives = CollectivesBackend::Host;

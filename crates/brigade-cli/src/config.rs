@@ -24,6 +24,18 @@ pub const TOKENIZER_FILE: &str = "tokenizer.json";
 /// `brigade::Settings`. A link to `configs/gpt-tiny.toml`: what is published has a copy.
 const DEFAULTS: &str = include_str!("gpt-tiny.toml");
 
+/// What differs for a model in a folder: rows as long as the model allows.
+const OF_A_FOLDER: [&str; 1] = ["model.sequence_length=0"];
+
+/// What also differs if it is trained already: one pass over the data, at a rate that does not undo what it has learned (torchtune's and TRL's).
+const FINE_TUNING: [&str; 3] =
+    ["train.epochs=1.0", "optimizer.weight_decay=0.01", "schedule.warmup_steps=10"];
+const FINE_TUNING_RATE: &str = "optimizer.learning_rate=2e-5";
+const LORA_RATE: &str = "optimizer.learning_rate=2e-4";
+
+/// The longest rows of a model in a folder unless others are asked for.
+const USUAL_LENGTH: usize = 1024;
+
 /// Everything that decides what a run computes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Config {
@@ -52,7 +64,8 @@ pub struct ModelSection {
     pub config: toml::Table,
     /// The kind of model: `gpt2`.
     pub name: ModelName,
-    /// Until the configuration is resolved, its `vocabulary` may be 0, which stands for the size of the tokenizer.
+    /// Until the configuration is resolved, its `vocabulary` may be 0, which stands for the size of the tokenizer, and for a model in a folder its
+    /// `sequence_length`, which stands for as many tokens as the model has positions for, but at most 1,024.
     #[serde(flatten)]
     pub shape: GptConfig,
 }
@@ -125,6 +138,23 @@ impl ModelSection {
         self.is_new() && !["bos_token_id", "eos_token_id", "pad_token_id"].into_iter().any(given)
     }
 
+    /// Tokens of a row, unless a number is given.
+    fn usual_length(&self) -> anyhow::Result<usize> {
+        let positions = match self.config_file()?.config {
+            brigade_hf::Config::Decoder(config) => config.max_positions,
+            brigade_hf::Config::Encoder(config) => config.max_positions,
+        };
+        Ok(positions.min(USUAL_LENGTH))
+    }
+
+    /// Tokens of a row, also before the configuration is resolved: the most that is usual where the model is not on this machine.
+    pub fn row_length(&self) -> usize {
+        match self.shape.sequence_length {
+            0 if !self.is_new() => self.usual_length().unwrap_or(USUAL_LENGTH),
+            length => length,
+        }
+    }
+
     /// Whether it has no folder to begin from.
     pub fn is_new(&self) -> bool {
         self.path == PathBuf::new()
@@ -147,10 +177,38 @@ impl Described {
 }
 
 impl Config {
-    /// The values of `configs/gpt-tiny.toml`, overridden by files and by `--set`.
+    /// The values of `configs/gpt-tiny.toml`, overridden by those for a model in a folder if there is one, by files and by `--set`.
     pub fn read(files: &[&Path], sets: &[String]) -> anyhow::Result<Self> {
-        let defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
-        Ok(merge_config(&defaults, files, sets)?)
+        Self::read_with(None, None, files, sets)
+    }
+
+    /// The same, if flags give the model's folder and the rank of adapters.
+    pub fn read_with(
+        model: Option<&Path>,
+        lora_rank: Option<usize>,
+        files: &[&Path],
+        sets: &[String],
+    ) -> anyhow::Result<Self> {
+        let mut defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
+        let given = merge_config(&defaults, files, sets)?;
+        if model.is_some() || !given.model.is_new() {
+            let has_adapters = lora_rank.unwrap_or(given.lora.rank) > 0;
+            let mut own = OF_A_FOLDER.to_vec();
+            if given.model.pretrained {
+                own.extend(FINE_TUNING);
+                own.push(if has_adapters { LORA_RATE } else { FINE_TUNING_RATE });
+            }
+            let own: Vec<String> = own.into_iter().map(str::to_owned).collect();
+            defaults = merge_config(&defaults, &[], &own)?;
+        }
+        let mut config = merge_config(&defaults, files, sets)?;
+        if let Some(model) = model {
+            config.model.path = model.to_owned();
+        }
+        if let Some(rank) = lora_rank {
+            config.lora.rank = rank;
+        }
+        Ok(config)
     }
 
     /// Fills in values that follow from others, so that the configuration means the same wherever it is read again, and checks
@@ -182,6 +240,9 @@ impl Config {
                 self.lora.targets = LoraConfig::usual_targets(Some(&file.config));
             }
             self.take_adapters()?;
+            if self.model.shape.sequence_length == 0 {
+                self.model.shape.sequence_length = self.model.usual_length()?;
+            }
             if self.data.tokenizer == TokenizerSpec::default() {
                 self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
             }
@@ -307,6 +368,11 @@ impl Config {
         }
     }
 
+    /// Whether the tokenizer lies in this folder.
+    pub fn is_of_tokenizer(&self, folder: &Path) -> bool {
+        matches!(&self.data.tokenizer, TokenizerSpec::File(path) if path.parent() == Some(folder))
+    }
+
     /// The most ids that the tokenizer can have.
     pub fn largest_token_count(&self) -> anyhow::Result<usize> {
         largest_vocabulary(&self.data.tokenizer)
@@ -379,6 +445,25 @@ mod tests {
             "schedule.warmup_steps",
         ];
         assert_eq!(differs, of_the_model);
+    }
+
+    #[test]
+    fn a_trained_model_has_the_defaults_of_fine_tuning() {
+        let of = |model: Option<&str>, rank, sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+            let config = Config::read_with(model.map(Path::new), rank, &[], &sets).unwrap();
+            let (train, schedule) = (&config.settings.train, &config.settings.schedule);
+            let length = (train.steps, train.epochs, config.model.shape.sequence_length);
+            (length, config.settings.optimizer.learning_rate, schedule.warmup_steps, config.lora.rank)
+        };
+        assert_eq!(of(None, None, &[]), ((400, 0.0, 128), 2e-3, 40, 0));
+        assert_eq!(of(Some("a"), None, &[]), ((0, 1.0, 0), 2e-5, 10, 0));
+        assert_eq!(of(None, None, &["model.path=a"]), ((0, 1.0, 0), 2e-5, 10, 0));
+        assert_eq!(of(Some("a"), Some(8), &[]), ((0, 1.0, 0), 2e-4, 10, 8));
+        assert_eq!(of(Some("a"), None, &["lora.rank=8"]), ((0, 1.0, 0), 2e-4, 10, 8));
+        assert_eq!(of(Some("a"), None, &["model.pretrained=false"]), ((400, 0.0, 0), 2e-3, 40, 0));
+        let own = ["train.steps=7", "optimizer.learning_rate=1e-3", "model.sequence_length=64"];
+        assert_eq!(of(Some("a"), None, &own), ((7, 0.0, 64), 1e-3, 10, 0));
     }
 
     #[test]

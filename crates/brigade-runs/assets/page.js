@@ -43,8 +43,18 @@ function choice(place, names, choose) {
   }));
 }
 
-/** Replaces the parts of the page that are text, and draws the charts again. */
+/** What a page has a place for. */
+function places({ charts, heat, timeline }) {
+  return [...charts.map(({ id }) => id), heat && "heat", timeline && "timeline"].filter(Boolean);
+}
+
+/** Replaces the parts of the page that are text, and draws the charts again. One that was not there before needs a new page. */
 function update(answer) {
+  const before = places(read());
+  if (places(answer.data).some((place) => !before.includes(place))) {
+    location.reload();
+    return;
+  }
   for (const [id, html] of Object.entries(answer.parts)) {
     const part = document.getElementById(id);
     if (part) part.innerHTML = html;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::bail;
-use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, StepReport};
+use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, StepReport, keyed_seed};
 use brigade_models::{WeightsFormat, WeightsMapping};
 
 use super::Trainer;
@@ -83,7 +83,7 @@ where
 
 impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
     /// Adds another model to the run, before the first step. Its name is used in checkpoints and in the name of its weights
-    /// file. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
+    /// file, and its random numbers follow from it: two critics of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
     /// learning rate is that of the first model. All ranks call it.
     ///
     /// The metrics, the mapping of the weights, the optimizer, the groups and gradient hooks of `training` are used; groups in the
@@ -146,7 +146,13 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
         let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
         let settings = EngineSettings { split, ..plan.engine };
         session.heartbeat.send("making an additional model");
-        let mut engine = Engine::new(model, session.seed(), &plan.optimizer, session.groups(), settings)?;
+        let mut engine = Engine::new(
+            model,
+            keyed_seed(session.seed(), name),
+            &plan.optimizer,
+            session.groups(),
+            settings,
+        )?;
         training.update.add_hooks_to(&mut engine);
         let path = added_weights_file(&session.out.join(WEIGHTS_FILE), name);
         let names = file_names(&path, &engine.shapes(), &training.mapping, |_| true)?;

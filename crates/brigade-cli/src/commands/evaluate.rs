@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::{ConsoleMode, HumanCount};
 use brigade::{
     Dataset, Mixed, Role, StrategySettings, TextTask, UsageError, ValidationReport, parse_whole_number,
 };
-use brigade_hf::ConfigFile;
 use clap::Args;
 use serde_json::json;
 
@@ -17,7 +16,6 @@ use crate::config::Config;
 use crate::data::columns::columns;
 use crate::data::corpus;
 use crate::data::tasks::{TaskModel, TaskName};
-use crate::model_files::adapters::Origin;
 use crate::model_files::model_folder::model_folder;
 use crate::model_files::weights::Weights;
 use crate::output::print;
@@ -30,9 +28,6 @@ Examples:
   brigade evaluate --model runs/tuned --data held-out.jsonl --nproc-per-node 4 --pp 2 --dp 2 --zero 3
 
 Every token of the data but the first is predicted once; a model for labels, a number or masked tokens does its own task. The numbers are the same on every mesh, for the same --micro-batch-size.";
-
-/// The longest rows by default: today's models have more positions than fit in memory.
-const LONGEST_ROW: usize = 1024;
 
 #[derive(Debug, Args)]
 pub struct EvaluateArgs {
@@ -145,10 +140,11 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     config.model.path = model_folder(&args.model)?;
     config.data.sources = args.data.clone();
     config.data.source.clear();
-    config.model.shape.sequence_length = match args.sequence_length {
-        Some(length) => length,
-        None => positions(&config.model.path)?.min(LONGEST_ROW),
-    };
+    if args.sequence_length == Some(0) {
+        bail!("--sequence-length (model.sequence_length) = 0 is not possible: it must be at least 1 token");
+    }
+    // 0: as many as the model has positions for.
+    config.model.shape.sequence_length = args.sequence_length.unwrap_or(0);
     let settings = &mut config.settings;
     args.ranks.apply(settings);
     settings.zero.stage = args.zero.unwrap_or(settings.zero.stage);
@@ -164,16 +160,6 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     settings.resolve();
     config.resolve()?;
     Ok(config)
-}
-
-/// The positions of the model in a folder, or of the model that its adapters belong to.
-fn positions(folder: &Path) -> anyhow::Result<usize> {
-    let given = || format!("--model {}", folder.display());
-    let origin = Origin::read(folder).with_context(given)?;
-    Ok(match ConfigFile::read(&origin.base).with_context(given)?.config {
-        brigade_hf::Config::Decoder(config) => config.max_positions,
-        brigade_hf::Config::Encoder(config) => config.max_positions,
-    })
 }
 
 /// What is printed.

@@ -96,6 +96,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     let described = args.described().map_err(UsageError)?;
     let settings = args.sampling.settings(described.file.generation.as_ref());
+    described.tell_what_is_ignored();
     if args.chat {
         let template = described.chat_template().map_err(UsageError)?;
         let mut generator = described.load(settings).map_err(UsageError)?;
@@ -177,6 +178,9 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         tokens.hash(&mut hasher);
         session.check_same("prompts (or tokenizer)", &format!("{:016x}", hasher.finish()))?;
         let is_shown = session.rank() == 0;
+        if is_shown {
+            described.tell_what_is_ignored();
+        }
         let settings = args.sampling.settings(described.file.generation.as_ref());
         let mut generator = described.load_on(session, settings)?;
         // All ranks continue, also where nobody reads what the first one prints.

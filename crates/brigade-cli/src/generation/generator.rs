@@ -8,6 +8,7 @@ use brigade::data::Tokenizer;
 use brigade::models::{CausalLm, LoraConfig};
 use brigade::{CachedText, LanguageModel, Session};
 use brigade_hf::chat::{Chat, ChatTemplate};
+use brigade_hf::config::GenerationConfig;
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 
 use super::{GenerationSettings, Given, Prompt, TextStream, TokenSampler};
@@ -93,6 +94,18 @@ impl Described {
         };
         let named = of_file.filter(|eos| !eos.is_empty()).map_or(of_model, Vec::as_slice);
         named.iter().copied().chain([self.tokenizer.end_of_text()]).collect()
+    }
+
+    /// Says which fields of the model's `generation_config.json` have no effect here.
+    pub fn tell_what_is_ignored(&self) {
+        let ignored = self.file.generation.as_ref().map(GenerationConfig::ignored).unwrap_or_default();
+        if !ignored.is_empty() {
+            brigade::print_stderr(format_args!(
+                "note: generation_config.json of {} has {}, which have no effect here",
+                self.folder.display(),
+                ignored.join(", ")
+            ));
+        }
     }
 
     /// The template of chats.

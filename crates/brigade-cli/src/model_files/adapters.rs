@@ -16,14 +16,13 @@ use crate::model_files::model_folder::model_folder;
 const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
 
 /// Fields that change nothing of what trained adapters compute, or have their meaning here.
-const HARMLESS: [&str; 13] = [
+const HARMLESS: [&str; 12] = [
     "arrow_config",
     "auto_mapping",
     "corda_config",
     "eva_config",
     "fan_in_fan_out",
     "inference_mode",
-    "init_lora_weights",
     "loftq_config",
     "lora_ga_config",
     "megatron_core",
@@ -31,6 +30,10 @@ const HARMLESS: [&str; 13] = [
     "qalora_group_size",
     "task_type",
 ];
+
+/// How adapters may have begun, besides in the usual way. Other ways take what adapters begin with from the base's weights, so that these
+/// adapters belong to other weights than those of the base.
+const BEGINNINGS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// What the folder of a model is made of.
 pub struct Origin {
@@ -157,8 +160,13 @@ impl Fields {
             let names = value.as_array().into_iter().flatten();
             names.into_iter().all(|name| name.as_str().is_some_and(|name| HEAD_MODULES.contains(&name)))
         };
-        let is_known =
-            |name: &str, value: &Value| name == "modules_to_save" && value.is_array() && is_head(value);
+        let is_known = |name: &str, value: &Value| match name {
+            "modules_to_save" => value.is_array() && is_head(value),
+            "init_lora_weights" => {
+                value.is_boolean() || value.as_str().is_some_and(|name| BEGINNINGS.contains(&name))
+            }
+            _ => false,
+        };
         let on = self.others.iter().find(|(name, value)| {
             !HARMLESS.contains(&name.as_str()) && !is_off(value) && !is_known(name, value)
         });

@@ -171,6 +171,10 @@ pub(crate) trait AnyBlock: Send {
     fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
     fn specs(&self) -> BTreeMap<String, ParameterSpec>;
     fn values(&self) -> BTreeMap<String, ParamValue>;
+    /// The values of parameters that have some.
+    fn given_values(&self) -> BTreeMap<String, ParamValue>;
+    /// The paths of parameters that are not of floats.
+    fn not_floats(&self) -> Vec<String>;
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
     /// What a backward through this block has left for later.
     fn take_deferred(&self, deferred: &mut DeferredGradients) -> BTreeMap<String, DeferredGradient>;
@@ -378,6 +382,14 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
 
     fn values(&self) -> BTreeMap<String, ParamValue> {
         parameters::values(self.module())
+    }
+
+    fn given_values(&self) -> BTreeMap<String, ParamValue> {
+        parameters::given_values(self.module())
+    }
+
+    fn not_floats(&self) -> Vec<String> {
+        parameters::not_floats(self.module())
     }
 
     fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>> {

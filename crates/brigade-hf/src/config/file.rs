@@ -18,6 +18,32 @@ const GENERATION: &str = "generation_config.json";
 /// Fields that say the same as others, and go when these change.
 const FOLLOWERS: [(&str, &str); 2] = [("id2label", "num_labels"), ("torch_dtype", "dtype")];
 
+/// Fields of `generation_config.json` that have an effect in `transformers` and none here, with the number that turns each off.
+const IGNORED: [(&str, f64); 22] = [
+    ("bad_words_ids", 0.0),
+    ("begin_suppress_tokens", 0.0),
+    ("diversity_penalty", 0.0),
+    ("encoder_no_repeat_ngram_size", 0.0),
+    ("encoder_repetition_penalty", 1.0),
+    ("epsilon_cutoff", 0.0),
+    ("eta_cutoff", 0.0),
+    ("exponential_decay_length_penalty", 0.0),
+    ("forced_bos_token_id", f64::NAN),
+    ("forced_eos_token_id", f64::NAN),
+    ("force_words_ids", 0.0),
+    ("guidance_scale", 1.0),
+    ("min_length", 0.0),
+    ("min_new_tokens", 0.0),
+    ("min_p", 0.0),
+    ("no_repeat_ngram_size", 0.0),
+    ("num_beams", 1.0),
+    ("penalty_alpha", 0.0),
+    ("sequence_bias", 0.0),
+    ("stop_strings", 0.0),
+    ("suppress_tokens", 0.0),
+    ("typical_p", 1.0),
+];
+
 /// What the `config.json` of a folder says, with the `generation_config.json` beside it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigFile {
@@ -162,6 +188,22 @@ impl GenerationConfig {
             max_length: fields.get_or_null("max_length", None)?,
             fields: object.clone(),
         }))
+    }
+
+    /// The fields of the file that would change a text in `transformers`, and have no effect here, with their values.
+    pub fn ignored(&self) -> Vec<String> {
+        let is_on = |value: &Value, off: f64| match value {
+            Value::Null | Value::Bool(false) => false,
+            Value::Number(number) => number.as_f64() != Some(off),
+            Value::Array(values) => !values.is_empty(),
+            Value::Object(fields) => !fields.is_empty(),
+            Value::Bool(true) | Value::String(_) => true,
+        };
+        let of = |(name, off): (&str, f64)| {
+            let value = self.fields.get(name).filter(|value| is_on(value, off))?;
+            Some(format!("`{name}` = {value}"))
+        };
+        IGNORED.into_iter().filter_map(of).collect()
     }
 
     /// The fields to write: those that were read, with what has changed since.

@@ -21,13 +21,14 @@ use crate::config::read_object;
 use crate::error::HfError;
 
 /// Files beside the weights that are taken where a model has them.
-const BESIDE: [&str; 9] = [
+const BESIDE: [&str; 10] = [
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "tokenizer.model",
     "vocab.json",
     "merges.txt",
     "vocab.txt",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use brigade_hf::config::{ConfigFile, Labels, Rotary, RotaryScaling};
+use brigade_hf::config::{ConfigFile, GenerationConfig, Labels, Rotary, RotaryScaling};
 use brigade_hf::{Config, HfError, Task};
 use serde_json::{Map, Value, json};
 use tempfile::tempdir;
@@ -115,6 +115,22 @@ fn how_text_is_generated_is_kept() {
         written,
         json!({ "eos_token_id": [2, 7], "temperature": 1, "top_k": 40, "cache_implementation": "hybrid" })
     );
+}
+
+#[test]
+fn what_has_no_effect_on_texts_here_is_named() {
+    let folder = folder(&json!({ "model_type": "llama" }));
+    let given = json!({
+        "temperature": 1, "min_p": 0.05, "typical_p": 1.0, "num_beams": 1, "no_repeat_ngram_size": 3, "suppress_tokens": [],
+        "stop_strings": null, "forced_eos_token_id": 0, "use_cache": true,
+    });
+    fs::write(folder.path().join("generation_config.json"), given.to_string()).unwrap();
+    let generation = ConfigFile::read(folder.path()).unwrap().generation.unwrap();
+    assert_eq!(
+        generation.ignored(),
+        ["`forced_eos_token_id` = 0", "`min_p` = 0.05", "`no_repeat_ngram_size` = 3"]
+    );
+    assert!(GenerationConfig::default().ignored().is_empty());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{Alone, Cluster, Device, Efficiency, Link, Peaks};
 
 const GIB: u64 = 1 << 30;
 
-/// A row of the table: memory in GiB; peaks in TFLOP/s of bf16, fp16, TF32 and fp32; GB/s of memory, within and between nodes (for each device)
+/// A row of the table: memory in GiB, of which GDDR6 (L4, L40S) gives a sixteenth to error correction; peaks in TFLOP/s of bf16, fp16, TF32 and fp32; GB/s of memory, within and between nodes (for each device)
 /// and to the host; and what products and attention reach.
 struct Row {
     name: &'static str,
@@ -56,7 +56,7 @@ const ROWS: [Row; 12] = [
     Row {
         name: "L4",
         aliases: &["L4-24GB"],
-        memory: 24,
+        memory: 22,
         peaks: [121.0, 121.0, 60.0, 30.3],
         bandwidths: [300.0, 25.0, 12.5, 25.0],
         reaches: [0.5, 0.4],
@@ -64,7 +64,7 @@ const ROWS: [Row; 12] = [
     Row {
         name: "L40S",
         aliases: &["L40S-48GB"],
-        memory: 48,
+        memory: 45,
         peaks: [362.0, 362.0, 183.0, 91.6],
         bandwidths: [864.0, 25.0, 12.5, 25.0],
         reaches: [0.55, 0.4],

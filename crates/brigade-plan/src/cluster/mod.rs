@@ -270,13 +270,9 @@ impl Device {
         }
     }
 
-    /// The type that training uses by default: bf16, or fp16 where the device has no bf16; on processors fp32.
+    /// The type to train in: bf16 where the device is faster in it, else fp32.
     pub fn default_dtype(&self) -> Dtype {
-        match self.peaks {
-            Peaks { bf16, f32, .. } if bf16 > f32 => Dtype::Bf16,
-            Peaks { fp16, f32, .. } if fp16 > f32 => Dtype::Fp16,
-            _ => Dtype::F32,
-        }
+        if self.peaks.bf16 > self.peaks.f32 { Dtype::Bf16 } else { Dtype::F32 }
     }
 }
 

@@ -64,6 +64,26 @@ const FIELDS: [&str; 16] = [
     "gated",
 ];
 
+/// Those that only a plan knows.
+const PLAN_FIELDS: [&str; 3] = ["kv_heads", "intermediate", "gated"];
+
+/// Whether a model can be planned from this file, but not trained: a `config.json` under another name, or a TOML with fields that only a
+/// plan knows.
+pub fn is_only_for_plans(path: &Path) -> bool {
+    let has_end = |end: &str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(end));
+    if has_end("toml") {
+        let table = std::fs::read_to_string(path).ok().and_then(|text| text.parse::<toml::Table>().ok());
+        let has = |table: &toml::Table| {
+            table
+                .get("model")?
+                .as_table()
+                .map(|model| PLAN_FIELDS.iter().any(|field| model.contains_key(*field)))
+        };
+        return table.as_ref().and_then(has).unwrap_or(false);
+    }
+    has_end("json") && path.file_name().is_some_and(|name| name != "config.json")
+}
+
 /// A field of `[model]` that there is not, with the nearest that there is.
 fn unknown_field(table: &toml::Table) -> Option<String> {
     let unknown = table.get("model")?.as_table()?.keys().find(|key| !FIELDS.contains(&key.as_str()))?;

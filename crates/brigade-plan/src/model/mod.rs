@@ -3,6 +3,8 @@
 mod file;
 mod hugging_face;
 
+pub use file::is_only_for_plans;
+
 use serde::Serialize;
 use thiserror::Error;
 

@@ -4,8 +4,15 @@ use crate::cluster::Dtype;
 use crate::search::{Evaluation, Workload};
 
 /// The line of `brigade train` for this configuration; `model` is what `--model` gives, or `--config` for a TOML. With several nodes it is to be run on each,
-/// with the address of the first.
+/// with the address of the first. There is none in fp16, in which Brigade does not train.
 pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> String {
+    let dtype = match workload.dtype {
+        Dtype::F32 => "f32",
+        Dtype::Bf16 => "bf16",
+        Dtype::Fp16 => {
+            return "nothing: Brigade does not train in fp16; plan with --dtype bf16 or f32".into();
+        }
+    };
     let cluster = &workload.cluster;
     let option = if model.to_ascii_lowercase().ends_with(".toml") { "--config" } else { "--model" };
     let model = model
@@ -17,8 +24,10 @@ pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> Str
     }
     line.push_str(&format!(" {}", evaluation.candidate.flags()));
     line.push_str(&format!(" --set model.sequence_length={}", workload.sequence_length));
-    let dtype = if workload.dtype == Dtype::F32 { "f32" } else { "bf16" };
     line.push_str(&format!(" --set compute.dtype={dtype}"));
+    if workload.reduce_bytes < 4.0 {
+        line.push_str(" --set compute.reduce_dtype=bf16");
+    }
     if evaluation.split.len() > 1 {
         let split: Vec<String> = evaluation.split.iter().map(usize::to_string).collect();
         line.push_str(&format!(" --set pipeline.stages=[{}]", split.join(",")));

@@ -32,7 +32,7 @@ pub struct Axes {
     pub replicate: Vec<usize>,
     /// Schedules.
     pub schedules: Vec<PipelineScheduleKind>,
-    /// Chunks of interleaved schedules.
+    /// Chunks of interleaved schedules, from 2 on.
     pub chunks: Vec<usize>,
     /// Sequences of a micro-batch.
     pub micro_batches: Vec<usize>,
@@ -84,6 +84,11 @@ pub(super) fn divisors(number: usize) -> Vec<usize> {
 /// What is asked for, where it is possible; everything possible where nothing is.
 fn chosen<T: Copy + PartialEq>(asked: &[T], possible: impl IntoIterator<Item = T>) -> Vec<T> {
     possible.into_iter().filter(|value| asked.is_empty() || asked.contains(value)).collect()
+}
+
+/// What is asked for, or else the usual.
+fn or_usual(asked: &[usize], usual: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    if asked.is_empty() { usual.into_iter().collect() } else { asked.to_vec() }
 }
 
 impl Axes {
@@ -140,12 +145,15 @@ impl Axes {
         let mut shapes = Vec::new();
         for kind in chosen(&self.schedules, PipelineScheduleKind::ALL) {
             let chunks = match kind {
-                PipelineScheduleKind::Interleaved => chosen(&self.chunks, [2, 3, 4, 6, 8]),
+                PipelineScheduleKind::Interleaved => or_usual(&self.chunks, [2, 3, 4, 6, 8]),
                 PipelineScheduleKind::Zbv => vec![2],
                 _ => vec![1],
             };
             shapes.extend(
-                chunks.into_iter().filter(|chunks| pp * chunks <= blocks).map(|chunks| (kind, chunks)),
+                chunks
+                    .into_iter()
+                    .filter(|chunks| pp.saturating_mul(*chunks) <= blocks)
+                    .map(|chunks| (kind, chunks)),
             );
         }
         shapes
@@ -189,7 +197,7 @@ impl Axes {
     }
 
     pub(super) fn recomputations(&self) -> Vec<usize> {
-        chosen(&self.recompute, [0, 2, 1])
+        or_usual(&self.recompute, [0, 2, 1])
     }
 }
 

@@ -27,7 +27,7 @@ fn every_kind_is_complete_and_goes_through_a_file() {
     for (name, peak) in peaks {
         assert_eq!(kind(name).unwrap().device.peak(Dtype::Bf16), peak, "{name}");
     }
-    assert_eq!(kind("V100").unwrap().device.default_dtype(), Dtype::Fp16);
+    assert_eq!(kind("V100").unwrap().device.default_dtype(), Dtype::F32);
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! Whether two runs have anything to compare.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
 use super::Run;
 use crate::error::{Error, Result};
 
@@ -9,7 +13,30 @@ const MODEL: &str = "model.";
 /// Settings of the model that do not change what its losses mean.
 const FREE: [&str; 2] = ["model.path", "model.dropout"];
 
+/// The file with the sizes of a model of Hugging Face's form, which a run has in the end.
+const MODEL_FILE: &str = "config.json";
+
+/// Fields there that do not change what losses mean.
+const FREE_FIELDS: [&str; 6] =
+    ["_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"];
+
 impl Run {
+    /// The fields that decide a model which came from a folder; none where the run has not ended.
+    fn model_fields(&self) -> Option<BTreeMap<String, Value>> {
+        let text = std::fs::read(self.dir.join(MODEL_FILE)).ok()?;
+        let fields: BTreeMap<String, Value> = serde_json::from_slice(&text).ok()?;
+        let counts = |name: &String| !FREE_FIELDS.contains(&name.as_str()) && !name.contains("drop");
+        Some(fields.into_iter().filter(|(name, _)| counts(name)).collect())
+    }
+
+    /// The first field of the models that differs, as a setting.
+    fn differing_field(&self, other: &Self) -> Option<Difference> {
+        let (own, others) = (self.model_fields()?, other.model_fields()?);
+        let name = own.keys().chain(others.keys()).find(|name| own.get(*name) != others.get(*name))?;
+        let value = |fields: &BTreeMap<String, Value>| fields.get(name).map(Value::to_string);
+        Some(Difference { own: value(&own), other: value(&others), name: name.clone() })
+    }
+
     /// Checks that another run trained the same model, on targets of the same kind.
     ///
     /// # Errors
@@ -20,8 +47,11 @@ impl Run {
         if self.unit() != other.unit() {
             return differ(format!("it counts {}, not {}", other.unit(), self.unit()));
         }
-        let model: Vec<Difference> =
+        let mut model: Vec<Difference> =
             self.differences(other).into_iter().filter(Difference::is_of_model).collect();
+        if model.is_empty() {
+            model.extend(self.differing_field(other));
+        }
         let Some(first) = model.first() else { return Ok(()) };
         let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         let more = match model.len() - 1 {
@@ -96,5 +126,24 @@ mod tests {
             message,
             "b cannot be compared with a: it trained a different model, with model.width = 16, not 8 (and 1 more)"
         );
+    }
+
+    #[test]
+    fn runs_of_models_from_folders_compare_by_their_sizes() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str, fields: &str| {
+            let dir = folder.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::write(dir.join(MODEL_FILE), fields).unwrap();
+            let mut run = Run::with_records(&dir, Vec::new(), 0);
+            run.settings = settings_of(&format!("[model]\nwidth = 128\npath = \"{name}\"\n"));
+            run
+        };
+        let small = of("small", r#"{"model_type": "llama", "hidden_size": 16, "torch_dtype": "bfloat16"}"#);
+        let again = of("again", r#"{"model_type": "llama", "hidden_size": 16, "torch_dtype": "float32"}"#);
+        let large = of("large", r#"{"model_type": "llama", "hidden_size": 32}"#);
+        small.check_compares(&again).unwrap();
+        let message = small.check_compares(&large).unwrap_err().to_string();
+        assert!(message.ends_with("a different model, with hidden_size = 32, not 16"), "{message}");
     }
 }

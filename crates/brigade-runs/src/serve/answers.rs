@@ -50,7 +50,11 @@ pub async fn run_events(State(watched): State<Arc<Watched>>, Path(name): Path<St
 fn answer(watched: &Watched, name: &str, show: impl Fn(&Run, &str) -> Response) -> Response {
     match watched.run(name) {
         None => (StatusCode::NOT_FOUND, "there is no such run\n").into_response(),
-        Some(Err(error)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+        // Its first step may be on the way: the browser asks again.
+        Some(Err(error)) => {
+            let again = [(header::REFRESH, "2")];
+            (StatusCode::SERVICE_UNAVAILABLE, again, format!("{error}\n")).into_response()
+        }
         Some(Ok(run)) => {
             let path: String = name.bytes().map(escaped).collect();
             show(&run, &format!("/run/{path}"))

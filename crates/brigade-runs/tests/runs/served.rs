@@ -62,6 +62,18 @@ fn a_step_that_is_added_is_told_and_given() {
 }
 
 #[test]
+fn a_run_without_a_step_is_asked_for_again() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        made::run(&folder.path().join(name), 3);
+    }
+    fs::write(folder.path().join("a/metrics.jsonl"), "").unwrap();
+    let address = served(folder.path(), Access::Loopback);
+    let early = answer(address, "/run/a", "localhost");
+    assert!(early.starts_with("HTTP/1.1 503") && early.contains("refresh: 2\r\n"), "{early}");
+}
+
+#[test]
 fn others_are_not_let_in() {
     let folder = tempfile::tempdir().unwrap();
     made::run(folder.path(), 3);

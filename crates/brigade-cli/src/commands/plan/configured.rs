@@ -14,7 +14,7 @@ use crate::config::Config;
 /// Its model and batch on a cluster.
 pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow::Result<Workload> {
     let (train, compute) = (&config.settings.train, &config.settings.compute);
-    let length = config.model.shape.sequence_length;
+    let length = config.model.row_length();
     let mut workload = Workload::new(model, cluster, length, train.global_batch_size);
     workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
     workload.accounting = Accounting::brigade(workload.dtype, 8);

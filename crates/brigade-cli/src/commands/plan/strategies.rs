@@ -7,7 +7,7 @@ use anyhow::Context;
 use brigade::plan::PipelineScheduleKind;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
-use brigade::plan::model::ModelShape;
+use brigade::plan::model::{ModelShape, is_only_for_plans};
 use brigade::plan::report::{FailureReport, command, explain, failures, render, render_what_if, what_if};
 use brigade::plan::search::{Axes, Evaluation, Plan, PlanError, Tensor, Workload, plan};
 use brigade::plan::time::Algorithm;
@@ -18,6 +18,9 @@ use serde_json::json;
 use super::{calibrate, calibrate_from, parse};
 use crate::model_files::model_folder::model_folder;
 use crate::output::print;
+
+/// What stands in a command for a model that is in no file that training reads.
+const FOLDER: &str = "FOLDER";
 
 /// Tokens per sequence unless the flag or the model says fewer.
 const SEQUENCE_LENGTH: usize = 4096;
@@ -43,7 +46,7 @@ pub struct StrategyArgs {
     /// Tokens per sequence [default: 4096, or the model's limit if lower].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     sequence_length: Option<usize>,
-    /// Number type of forward and backward: bf16, fp16 or f32 [default: bf16 where the device has it].
+    /// Number type of forward and backward: bf16, f32, or fp16, which Brigade does not train in [default: bf16 where the device has it, else f32].
     #[arg(long, value_name = "TYPE", value_parser = parse::dtype)]
     dtype: Option<Dtype>,
     /// Number type in which gradients are summed over ranks: f32 or bf16.
@@ -76,7 +79,7 @@ pub struct StrategyArgs {
     #[command(flatten)]
     axes: AxisArgs,
     /// How many configurations to print.
-    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = parse::top)]
     top: usize,
     /// Also show the formulas behind the first one, with its numbers.
     #[arg(long)]
@@ -114,13 +117,13 @@ struct AxisArgs {
     /// Pipeline schedules.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     schedule: Vec<PipelineScheduleKind>,
-    /// Chunks of interleaved schedules: 2, 3, 4, 6 or 8.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    /// Chunks of interleaved schedules, from 2 on [default: 2, 3, 4, 6 and 8].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::chunks)]
     chunks: Vec<usize>,
     /// Sequences per micro-batch.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
     micro_batch_size: Vec<usize>,
-    /// Blocks to recompute: none, every-2 or all.
+    /// Blocks to recompute: none, every-K or all [default: none, every-2 and all].
     #[arg(long, value_name = "WHICH", value_delimiter = ',', value_parser = parse::recompute)]
     recompute: Vec<usize>,
     /// Keep the optimizer's state on the device.
@@ -159,12 +162,11 @@ pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let (workload, model) = workload(args).map_err(UsageError)?;
-    let plan =
-        plan(&workload, &args.axes.axes(), args.top.max(1)).map_err(|error| UsageError(error.into()))?;
+    let plan = plan(&workload, &args.axes.axes(), args.top).map_err(|error| UsageError(error.into()))?;
     let text =
         if args.json { json(args, &workload, &plan, &model)? } else { text(args, &workload, &plan, &model)? };
     print(&text)?;
-    let fits = !plan.best.is_empty();
+    let fits = !plan.best.is_empty() || !plan.tensor_parallel.is_empty();
     Ok(ExitCode::from(if fits { exit::DONE } else { exit::FAILED }))
 }
 
@@ -216,7 +218,8 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
     if args.checkpoint_every == Some(0) {
         anyhow::bail!("--checkpoint-every = 0 is not possible: it must be at least 1 step");
     }
-    Ok((workload, given.display().to_string()))
+    let model = if is_only_for_plans(&path) { FOLDER.to_owned() } else { given.display().to_string() };
+    Ok((workload, model))
 }
 
 fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
@@ -229,6 +232,12 @@ fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> a
         ));
     }
     let Some(best) = plan.best.first() else { return Ok(text) };
+    if let (FOLDER, Some(given)) = (model, &args.model) {
+        text.push_str(&format!(
+            "\n{FOLDER} is one whose config.json describes this model: training does not read {}\n",
+            given.display()
+        ));
+    }
     if let Some(report) = with_checkpoints(args, workload, best) {
         text.push_str(&format!("\n{}\n", report.text()));
     }

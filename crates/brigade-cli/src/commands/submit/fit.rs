@@ -51,7 +51,7 @@ pub fn own_mesh(args: &TrainArgs, job: &Job) -> anyhow::Result<Option<RunPlan>> 
     if args.is_planned() {
         return Ok(None);
     }
-    Ok(Some(config.settings.plan(job.nodes * per_node, config.model.shape.sequence_length)?))
+    Ok(Some(config.settings.plan(job.nodes * per_node, config.model.row_length())?))
 }
 
 /// What only the nodes have cannot be looked at: a file of settings, or the folder of the run to resume.
@@ -86,7 +86,7 @@ fn planned(
     let (model, name) = model(config)?;
     let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
     let (settings, train) = (&config.settings, &config.settings.train);
-    let length = config.model.shape.sequence_length;
+    let length = config.model.row_length();
     let workload = match settings.compute.dtype {
         ComputeType::Auto => Workload::new(model, cluster, length, train.global_batch_size),
         _ => workload(config, model, cluster)?,

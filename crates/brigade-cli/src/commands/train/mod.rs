@@ -38,8 +38,8 @@ Examples:
   brigade train --profile-steps 10..12                a timeline of three steps, for Perfetto and brigade inspect timeline
   brigade train --dry-run                             show all settings, the mesh and the memory it needs
 
-Defaults are in configs/gpt-tiny.toml, which explains each setting. --config overrides them, --set overrides the
-file, and flags override --set.";
+Defaults are in configs/gpt-tiny.toml, which explains each setting. With --model, a run is one epoch in rows of up to 1,024
+tokens, at a learning rate of 2e-5 (adapters 2e-4). --config overrides defaults, --set overrides the file, and flags override --set.";
 
 #[derive(Debug, Clone, Args)]
 pub struct TrainArgs {
@@ -81,16 +81,11 @@ impl TrainArgs {
     pub fn configured(&self) -> anyhow::Result<Config> {
         let files = self.standard.config_files()?;
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-        let mut config = Config::read(&files, &self.standard.sets)?;
+        let mut config =
+            Config::read_with(self.model.as_deref(), self.lora_rank, &files, &self.standard.sets)?;
         self.standard.apply(&mut config.settings);
-        if let Some(rank) = self.lora_rank {
-            config.lora.rank = rank;
-        }
         if let Some(task) = self.task {
             config.task.name = task;
-        }
-        if let Some(model) = &self.model {
-            config.model.path = model.clone();
         }
         if !self.data.is_empty() {
             config.data.sources = self.data.clone();
@@ -191,7 +186,12 @@ fn train<T: TextTask>(
         };
         let is_new_decoder = config.model.is_new() && matches!(file.config, brigade_hf::Config::Decoder(_));
         let tokenizer = is_new_decoder.then_some(&prepared.tokenizer);
-        for (name, content) in folder_files(&from, adapters.is_empty().then_some(&file), tokenizer)? {
+        let mut names = COPIED.to_vec();
+        if config.is_of_tokenizer(&from) {
+            names.extend(VOCABULARIES);
+        }
+        let copied = (from.as_path(), names.as_slice());
+        for (name, content) in folder_files(copied, adapters.is_empty().then_some(&file), tokenizer)? {
             training = training.file(name, content);
         }
         if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
@@ -226,6 +226,9 @@ const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 pub const COPIED: [&str; 4] =
     [TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja", "added_tokens.json"];
 
+/// The tokenizer in other programs' formats (llama.cpp reads `tokenizer.model`), copied from where its `tokenizer.json` came from.
+pub const VOCABULARIES: [&str; 4] = ["tokenizer.model", "vocab.json", "merges.txt", "vocab.txt"];
+
 /// A new model's file with the special tokens of its tokenizer, whose end of a text also stands before the next one.
 fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> ConfigFile {
     if let brigade_hf::Config::Decoder(config) = &mut file.config {
@@ -239,7 +242,7 @@ fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> ConfigFil
 /// The remaining files of the run's folder, so that other programs can load the model from it. `file`: none for adapters, because `transformers` would take a
 /// configuration beside them for that of a whole model. `tokenizer`: that of a new model, which may have no file about it.
 fn folder_files(
-    from: &Path,
+    (from, copied): (&Path, &[&'static str]),
     file: Option<&ConfigFile>,
     tokenizer: Option<&Tokenizer>,
 ) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
@@ -251,7 +254,7 @@ fn folder_files(
     if let Some(generation) = file.and_then(|file| file.generation.as_ref()) {
         files.push(("generation_config.json", json(generation.to_fields())?));
     }
-    for name in COPIED.into_iter().filter(|_| from != Path::new("")) {
+    for name in copied.iter().copied().filter(|_| from != Path::new("")) {
         match std::fs::read(from.join(name)) {
             Ok(content) => files.push((name, content)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -128,6 +128,9 @@ fn pages() -> Vec<(String, PathBuf)> {
     let mut pages = vec![("README.md".to_owned(), root.join("README.md"))];
     for entry in fs::read_dir(root.join("docs/book/src")).unwrap() {
         let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "md") {
+            continue;
+        }
         pages.push((path.file_name().unwrap().to_str().unwrap().to_owned(), path));
     }
     pages.sort();

@@ -150,6 +150,8 @@ fn what_cannot_be_adapted_is_said() {
     };
     change("\"r\": 2", "\"r\": 2, \"use_dora\": true");
     refused("--model two", &["two/adapter_config.json", "`use_dora` = true is not supported"]);
+    change("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa_niter_4\"");
+    refused("--model two", &["`init_lora_weights` = \"pissa_niter_4\" is not supported"]);
     change("\"r\": 2", "\"r\": 3");
     refused(
         "--model two",

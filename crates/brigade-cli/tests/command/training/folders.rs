@@ -29,7 +29,9 @@ fn a_folder_of_a_model_goes_in_and_one_comes_out() {
     let begun = format!(
         "--model llama --set model.pretrained=false {BYTES} --nproc-per-node 2 --steps 20 --out begun"
     );
+    std::fs::write(place.path("llama/tokenizer.model"), "for llama.cpp").unwrap();
     place.succeed(&mut place.train(&begun));
+    assert_eq!(place.text("begun/tokenizer.model"), "for llama.cpp");
     let config: serde_json::Value = serde_json::from_str(&place.text("begun/config.json")).unwrap();
     assert_eq!((&config["model_type"], &config["num_key_value_heads"]), (&json!("llama"), &json!(2)));
     assert_eq!(place.text("begun/tokenizer_config.json"), place.text("llama/tokenizer_config.json"));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use brigade_kernels::{DeferredGradient, DeferredGradients};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Gradients, Tensor};
+use burn::tensor::{Bool, Gradients, Int, Tensor};
 
 /// The values of one float parameter of a module.
 pub(crate) struct ParamValue {
@@ -53,8 +53,16 @@ fn flatten<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
 
 /// All float parameters of a module by path. Parameters without a value get one.
 pub(crate) fn values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
-    #[derive(Default)]
-    struct Values(Path, BTreeMap<String, ParamValue>);
+    values_of(module, false)
+}
+
+/// The float parameters of a module that have a value, by path.
+pub(crate) fn given_values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
+    values_of(module, true)
+}
+
+fn values_of<M: Module>(module: &M, only_given: bool) -> BTreeMap<String, ParamValue> {
+    struct Values(Path, bool, BTreeMap<String, ParamValue>);
     impl ModuleVisitor for Values {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -63,12 +71,38 @@ pub(crate) fn values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
             self.0.exit();
         }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if self.1 && !param.is_initialized() {
+                return;
+            }
             let value = param.base();
             let value = ParamValue { shape: value.dims().to_vec(), flat: flatten(value.inner()) };
-            self.1.insert(self.0.join(), value);
+            self.2.insert(self.0.join(), value);
         }
     }
-    let mut visitor = Values::default();
+    let mut visitor = Values(Path::default(), only_given, BTreeMap::new());
+    module.visit(&mut visitor);
+    visitor.2
+}
+
+/// The paths of a module's parameters that are not of floats.
+pub(crate) fn not_floats<M: Module>(module: &M) -> Vec<String> {
+    #[derive(Default)]
+    struct Others(Path, Vec<String>);
+    impl ModuleVisitor for Others {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.0.enter(name);
+        }
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.0.exit();
+        }
+        fn visit_int<const D: usize>(&mut self, _: &Param<Tensor<D, Int>>) {
+            self.1.push(self.0.join());
+        }
+        fn visit_bool<const D: usize>(&mut self, _: &Param<Tensor<D, Bool>>) {
+            self.1.push(self.0.join());
+        }
+    }
+    let mut visitor = Others::default();
     module.visit(&mut visitor);
     visitor.1
 }

@@ -1,5 +1,6 @@
 //! The training step of one rank: the schedule's actions, sums over ranks, the optimizer.
 
+mod given_values;
 mod initialization;
 mod own_schedule;
 mod predict;
@@ -24,6 +25,7 @@ use crate::optim::OptimizerFactory;
 use crate::optim::clip_factor;
 use crate::sharding::ParallelGroups;
 use crate::sharding::store::ParameterStore;
+use crate::step::engine::given_values::check_given_values;
 use crate::step::engine::initialization::{
     Initialization, check_fragments, check_loaded, check_mesh, check_servers,
 };
@@ -97,7 +99,7 @@ where
     ///
     /// # Errors
     /// If the model has no blocks, two of one name, a wrong tie, nothing to train, or cannot be split so. If ranks load
-    /// [other values](Chain::compare_loaded).
+    /// [other values](Chain::compare_loaded), or parameters have other values on them already. If a parameter is not of floats.
     pub fn new(
         model: Model<I, O, T>,
         seed: u64,
@@ -115,6 +117,7 @@ where
         check_fragments(chain.blocks.len(), &settings)?;
         check_servers(&mesh, &settings.zero, &*settings.strategy)?;
         check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
+        check_given_values(&chain, groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Blocks(format!(
                 "tie: the owner `{}` must be in the same block as its follower `{}` or in an earlier one",

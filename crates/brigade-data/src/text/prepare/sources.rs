@@ -159,6 +159,8 @@ impl Preparation<'_> {
         let split = Split { fraction, seed: self.settings.split_seed };
         let mut hasher = self.settings.hasher();
         hasher.update(blake3::hash(self.tokenizer.json().as_bytes()).as_bytes());
+        let (beginning, end) = (self.tokenizer.beginning()?, self.tokenizer.end_of_text());
+        hasher.update(format!("\n{beginning:?} {end}").as_bytes());
         hasher.update(format!("\n{} {}\n", fraction.to_bits(), split.seed).as_bytes());
         files.hash_into(&mut hasher);
         let place = CacheEntry::named(&self.settings.cache_dir, &hasher);

@@ -327,6 +327,42 @@ fn a_tokenizer_file_is_used_as_it_is() {
 }
 
 #[test]
+fn documents_begin_and_end_as_the_tokenizer_says() {
+    let bench = Bench::new(3);
+    let mut json: serde_json::Value = serde_json::from_str(Tokenizer::bytes().unwrap().json()).unwrap();
+    let name = |id: u32| if id == 257 { "<s>" } else { "<stop>" };
+    for id in [257, 258] {
+        let added = serde_json::json!({
+            "id": id, "content": name(id), "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true,
+        });
+        json["added_tokens"].as_array_mut().unwrap().push(added);
+    }
+    json["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [257], "tokens": ["<s>"]}},
+    });
+    let path = bench.folder.path().join("tokenizer.json");
+    fs::write(&path, json.to_string()).unwrap();
+    let ids = || {
+        let prepared = bench.run(path.to_str().unwrap());
+        let row = only(&prepared).train.get(0);
+        (row.inputs[0], prepared.tokenizer.end_of_text(), prepared.summary.from_cache)
+    };
+    assert_eq!(ids(), (257, 256, false));
+    assert_eq!(ids(), (257, 256, true));
+    let beside = bench.folder.path().join("tokenizer_config.json");
+    fs::write(&beside, r#"{"eos_token": {"content": "<stop>", "special": true}}"#).unwrap();
+    assert_eq!(ids(), (257, 258, false));
+    fs::write(&beside, r#"{"eos_token": "of another vocabulary"}"#).unwrap();
+    assert_eq!(ids(), (257, 256, true));
+    let prepared = bench.run(path.to_str().unwrap());
+    let texts = documents(&prepared, &only(&prepared).train);
+    assert!(texts.iter().all(|text| text.starts_with("<s>document ")), "{texts:?}");
+}
+
+#[test]
 fn wrong_settings_are_refused() {
     let bench = Bench::new(3);
     for fraction in [-0.1, 1.0, f64::NAN] {

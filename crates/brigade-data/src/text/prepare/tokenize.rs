@@ -68,6 +68,7 @@ impl PieceWriter<'_> {
         let tokenizer = self.encoders.tokenizer;
         let mut tokens = Documents {
             writer: TokenWriter::create(folder, TOKENS, tokenizer.vocabulary_size())?,
+            beginning: tokenizer.beginning()?,
             end_of_text: tokenizer.end_of_text(),
             in_document: 0,
             examples: 0,
@@ -127,6 +128,8 @@ impl Shown<'_> {
 /// The documents of a piece while they are written.
 struct Documents {
     writer: TokenWriter,
+    /// What the tokenizer puts before a text.
+    beginning: Vec<u32>,
     end_of_text: u32,
     /// Tokens of the document at hand.
     in_document: u64,
@@ -152,6 +155,9 @@ impl Documents {
                 return self.writer.push_example(example);
             }
         };
+        if self.in_document == 0 && !ids.is_empty() {
+            self.writer.push(&self.beginning, chunk.masked)?;
+        }
         self.writer.push(ids, chunk.masked)?;
         self.in_document += ids.len() as u64;
         if chunk.ends_document && self.in_document > 0 {

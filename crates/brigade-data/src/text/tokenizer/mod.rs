@@ -26,6 +26,9 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// BPE is trained on at most about this many bytes: parts of files from all over the corpus.
 pub const TRAINING_SAMPLE_BYTES: u64 = 8 << 20;
 
+/// The files beside a `tokenizer.json` that may name its end-of-text token as `eos_token`, in the order in which they count.
+const SPECIAL_TOKENS: [&str; 2] = ["tokenizer_config.json", "special_tokens_map.json"];
+
 /// Names of the end-of-text token in the files of well-known models, in order of preference.
 const END_OF_TEXT_NAMES: [&str; 7] =
     [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[EOS]", "[SEP]"];
@@ -79,7 +82,8 @@ impl Tokenizer {
         train::bpe(vocabulary_size, texts)
     }
 
-    /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library.
+    /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library. Its end-of-text token is the `eos_token` of the
+    /// `tokenizer_config.json` or `special_tokens_map.json` beside it, or else one that well-known models have.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the file cannot be read, is not a tokenizer, has no end-of-text token, or encodes at
@@ -87,7 +91,7 @@ impl Tokenizer {
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(json) => Self::from_json(&name, json),
+            Ok(json) => Self::with_end(&name, json, end_beside(path)),
             Err(error) => {
                 Err(Error::Tokenizer { tokenizer: name, message: format!("it cannot be read: {error}") })
             }
@@ -95,6 +99,11 @@ impl Tokenizer {
     }
 
     pub(crate) fn from_json(name: &str, json: String) -> Result<Self> {
+        Self::with_end(name, json, None)
+    }
+
+    /// `end`: the end-of-text token that other files name.
+    fn with_end(name: &str, json: String, end: Option<String>) -> Result<Self> {
         let refuse = |message: String| Error::Tokenizer { tokenizer: name.into(), message };
         let mut library =
             catch_panics(|| tokenizers::Tokenizer::from_bytes(json.as_bytes())).map_err(refuse)?;
@@ -108,9 +117,14 @@ impl Tokenizer {
         library.set_encode_special_tokens(true);
         library.with_padding(None);
         library.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
-        let end_of_text = END_OF_TEXT_NAMES.iter().find_map(|token| library.token_to_id(token));
+        let names = end.iter().map(String::as_str).chain(END_OF_TEXT_NAMES);
+        let end_of_text = names.filter_map(|token| library.token_to_id(token)).next();
         let end_of_text = end_of_text.ok_or_else(|| {
-            refuse(format!("it has no end-of-text token; one of {} is needed", END_OF_TEXT_NAMES.join(" ")))
+            refuse(format!(
+                "it has no end-of-text token; one of {} is needed, or an `eos_token` in the {} beside it",
+                END_OF_TEXT_NAMES.join(" "),
+                SPECIAL_TOKENS[0]
+            ))
         })?;
         let vocabulary_size = library.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         let encoding = choose_encoding(&library, vocabulary_size);
@@ -260,6 +274,17 @@ impl std::fmt::Debug for Tokenizer {
             .field("end_of_text", &self.inner.end_of_text)
             .finish_non_exhaustive()
     }
+}
+
+/// The end-of-text token that the files beside a `tokenizer.json` name, if they do.
+fn end_beside(tokenizer: &Path) -> Option<String> {
+    let folder = tokenizer.parent()?;
+    SPECIAL_TOKENS.iter().find_map(|name| {
+        let fields: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(folder.join(name)).ok()?).ok()?;
+        let token = fields.get("eos_token")?;
+        Some(token.as_str().or_else(|| token.get("content")?.as_str())?.to_owned())
+    })
 }
 
 /// The fastest encoding that gives the library's results.

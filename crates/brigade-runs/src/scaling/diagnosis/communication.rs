@@ -72,8 +72,9 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
             \"bf16\"` sends half"
         }
     };
-    let cause = if small { Cause::SmallBatch } else { Cause::ExposedCommunication };
-    let why = match small && !waits_for_a_rank {
+    let is_small_batch = small && !waits_for_a_rank;
+    let cause = if is_small_batch { Cause::SmallBatch } else { Cause::ExposedCommunication };
+    let why = match is_small_batch {
         true => {
             "so little is sent that this is latency, not bandwidth: the batch is too small for this many ranks; "
         }

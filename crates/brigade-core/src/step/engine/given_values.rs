@@ -1,0 +1,77 @@
+//! What parameters hold before training gives them their initial values.
+
+use brigade_random::{keyed, keyed_bytes};
+
+use crate::dist::Collectives;
+use crate::error::{Error, Result};
+use crate::model::activation::Activation;
+use crate::model::chain::Chain;
+
+/// Checks that parameters which already have values have the same ones on all ranks, as these train together from there on. A parameter
+/// without a value gets one that follows from its path, and one that is loaded gets that of the file. All ranks call it together.
+///
+/// # Errors
+/// If values differ; if the model has parameters that are no floats, which would be neither compared nor saved.
+pub(crate) fn check_given_values<I: Activation, O: Activation>(
+    chain: &Chain<I, O>,
+    world: &dyn Collectives,
+) -> Result<()> {
+    let mut own = Vec::new();
+    for named in &chain.blocks {
+        let name = |path: &str| format!("{}.{path}", named.name);
+        if let Some(path) = named.block.not_floats().first() {
+            return Err(Error::Model(format!(
+                "`{}` is a parameter of integers or booleans, which Brigade neither trains nor saves; hold numbers that never change in a \
+                tensor without `Param`, and others as floats",
+                name(path)
+            )));
+        }
+        if world.size() == 1 {
+            continue;
+        }
+        for (path, value) in named.block.given_values() {
+            let name = name(&path);
+            if chain.loaded_values(&name, &value.shape, 0..0)?.is_none() {
+                let values = value.flat.try_into_vec_as::<f32>();
+                let values = values.map_err(|error| Error::Device(error.to_string()))?;
+                let digest = values.iter().fold(keyed_bytes(0, name.as_bytes()), |digest, value| {
+                    keyed(digest, u64::from(value.to_bits()))
+                });
+                own.push((name, digest));
+            }
+        }
+    }
+    if world.size() == 1 {
+        return Ok(());
+    }
+    let whole = own.iter().fold(own.len() as u64, |whole, (_, digest)| keyed(whole, *digest));
+    let count = own.len();
+    let summary = gather(world, [count as u64, whole])?;
+    if summary.iter().all(|other| *other == summary[0]) {
+        return Ok(());
+    }
+    if let Some(rank) = (0..summary.len()).find(|rank| summary[*rank][0] != summary[0][0]) {
+        return Err(Error::Model(format!(
+            "rank {rank} has {} parameters with values, and rank 0 has {}: all ranks must make the same model",
+            summary[rank][0], summary[0][0]
+        )));
+    }
+    let all = gather(world, own.iter().map(|(_, digest)| *digest))?;
+    let differs = |index: usize| (1..all.len()).find(|rank| all[*rank][index] != all[0][index]);
+    let found = (0..count).find_map(|index| Some((index, differs(index)?)));
+    let Some((index, rank)) = found else { return Ok(()) };
+    Err(Error::Model(format!(
+        "`{}` has other values on rank {rank} than on rank 0: a parameter that has values before training must have the same ones on every \
+        rank. Draw them from a seed that all ranks have (`with_seed`), or let Burn's `Initializer` draw them, which gives them the same \
+        values on any mesh",
+        own[index].0
+    )))
+}
+
+/// Numbers of all ranks, in halves that a float holds.
+fn gather(world: &dyn Collectives, own: impl IntoIterator<Item = u64>) -> Result<Vec<Vec<u64>>> {
+    let halves = own.into_iter().flat_map(|number| [number >> 32, number & 0xffff_ffff]);
+    let all = world.all_gather_scalars(halves.map(|half| half as f64).collect()).wait()?;
+    let whole = |halves: &[f64]| ((halves[0] as u64) << 32) | halves[1] as u64;
+    Ok(all.iter().map(|halves| halves.chunks_exact(2).map(whole).collect()).collect())
+}

@@ -1,0 +1,62 @@
+//! Parameters that have values before training.
+
+use brigade::core::{Block, Chain, Engine, EngineSettings, Zero, with_seed};
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{Distribution, Int, Tensor};
+
+use crate::layers::{adamw, squared_error};
+use crate::mesh::on_threads;
+
+/// Adds a number to each feature, and picks some of them in an order of its own.
+#[derive(Module, Debug)]
+struct Shift {
+    by: Param<Tensor<1>>,
+    order: Option<Param<Tensor<1, Int>>>,
+}
+
+impl Block for Shift {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        input + self.by.val().unsqueeze()
+    }
+}
+
+fn shift(seed: u64) -> Shift {
+    let device = brigade_cpu::device().autodiff();
+    let draw = || Tensor::random([4], Distribution::Default, &device);
+    Shift { by: Param::from_tensor(with_seed(&device, seed, draw)), order: None }
+}
+
+/// Why the engines of two ranks do not begin, if so, where they draw from these seeds.
+fn begun(seeds: [u64; 2], stage: u8) -> Vec<Option<String>> {
+    on_threads(1, 2, |groups| {
+        let seed = seeds[groups.world().rank()];
+        let model = Chain::new().then("same", shift(1)).then("own", shift(seed)).loss(squared_error);
+        let zero = Zero { stage, ..Zero::default() };
+        let settings = EngineSettings { zero, ..EngineSettings::default() };
+        Engine::new(model, 0, &adamw(), groups, settings).err().map(|error| error.to_string())
+    })
+}
+
+#[test]
+fn ranks_begin_with_the_same_values_or_not_at_all() {
+    for stage in [0, 3] {
+        assert_eq!(begun([5, 5], stage), [None, None]);
+        for error in begun([5, 6], stage) {
+            let error = error.unwrap();
+            assert!(error.contains("`own.by` has other values on rank 1 than on rank 0"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn parameters_that_are_no_floats_are_refused_by_name() {
+    let order = Tensor::from_ints([3, 1, 2, 0], &brigade_cpu::device());
+    let order = Some(Param::initialized(ParamId::new(), order));
+    let model = Chain::new().then("picked", Shift { order, ..shift(1) }).loss(squared_error);
+    let groups = brigade::core::Groups::alone();
+    let error = Engine::new(model, 0, &adamw(), groups, EngineSettings::default()).err().unwrap().to_string();
+    assert!(error.contains("`picked.order` is a parameter of integers or booleans"), "{error}");
+}
