@@ -1,15 +1,15 @@
 //! Leases on the places of a run, where no lock of the operating system reaches.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use brigade_checkpoint::{Holder, Lease, lease_place, take_lease};
 use brigade_launch::exit;
-use brigade_report::METRICS_FILE;
+use brigade_report::{HISTORY_FILE, HistoryRecord, METRICS_FILE, RunEvent};
 use serde_json::{Value, json};
 
 use super::lock::boot_id;
@@ -49,8 +49,8 @@ pub(crate) fn lease(
         std::process::exit(i32::from(exit::FAILED));
     };
     let warn = |message: &str| print_stderr(format_args!("warning: {message}"));
-    let (metrics, total_steps) = (folder.join(METRICS_FILE), settings.train.steps);
-    lease.watch(move || status(&metrics, total_steps), lost, warn);
+    let (folder, steps) = (folder.to_owned(), settings.train.steps);
+    lease.watch(move || status(&folder, steps), lost, warn);
     Ok(lease)
 }
 
@@ -60,10 +60,20 @@ fn identity(lock: &File) -> Option<String> {
     Some(format!("{boot}:{}:{}", file.dev(), file.ino()))
 }
 
-/// The run's last step, for those who see the lease and not the folder.
-fn status(metrics: &PathBuf, total_steps: u64) -> Value {
+/// The run's last step, for those who see the lease and not the folder. `steps`: how many it is to make, where the settings say it; else the ranks find it from the data.
+fn status(folder: &Path, steps: u64) -> Value {
+    let started = || {
+        let history = fs::read_to_string(folder.join(HISTORY_FILE)).ok()?;
+        let events =
+            history.lines().rev().filter_map(|line| serde_json::from_str::<HistoryRecord>(line).ok());
+        events.into_iter().find_map(|record| match record.event {
+            RunEvent::Started { total_steps, .. } => Some(total_steps),
+            _ => None,
+        })
+    };
+    let total_steps = if steps > 0 { steps } else { started().unwrap_or(0) };
     let last = || {
-        let mut file = File::open(metrics).ok()?;
+        let mut file = File::open(folder.join(METRICS_FILE)).ok()?;
         let size = file.metadata().ok()?.len();
         file.seek(SeekFrom::Start(size.saturating_sub(MOST_OF_A_LINE))).ok()?;
         let mut end = Vec::new();

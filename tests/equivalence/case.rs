@@ -155,6 +155,7 @@ fn settings(base: &EngineSettings) -> Vec<((usize, usize), EngineSettings)> {
         ((1, 4), of(1, Recompute::Every(1), OneFOneB, 1)),
         ((2, 1), of(0, Recompute::None, GPipe, 1)),
         ((2, 1), of(0, Recompute::None, Interleaved, 2)),
+        ((2, 2), of(3, Recompute::Every(1), Interleaved, 2)),
         ((2, 2), of(3, Recompute::None, OneFOneB, 1)),
         ((2, 2), of(2, Recompute::Every(1), OneFOneB, 1)),
         ((2, 1), of(1, Recompute::Every(1), ZbH1, 1)),

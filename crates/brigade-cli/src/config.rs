@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use brigade::data::{Tokenizer, TokenizerSpec, is_url};
 use brigade::models::gpt::GptConfig;
 use brigade::models::{CausalLm, LoraConfig, LoraError};
-use brigade::{Settings, merge_config};
+use brigade::{ADAPTERS_CONFIG_FILE, Settings, merge_config};
 use brigade_hf::{ConfigFile, Task};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -27,9 +27,14 @@ const DEFAULTS: &str = include_str!("gpt-tiny.toml");
 /// What differs for a model in a folder: rows as long as the model allows.
 const OF_A_FOLDER: [&str; 1] = ["model.sequence_length=0"];
 
-/// What also differs if it is trained already: one pass over the data, at a rate that does not undo what it has learned (torchtune's and TRL's).
-const FINE_TUNING: [&str; 3] =
-    ["train.epochs=1.0", "optimizer.weight_decay=0.01", "schedule.warmup_steps=10"];
+/// What also differs if it is trained already: one pass over the data, which may be short, at a rate that does not undo what it has
+/// learned (torchtune's and TRL's). Rows are longer than those of a new model, so there is one in a micro-batch.
+const FINE_TUNING: [&str; 4] = [
+    "train.epochs=1.0",
+    "train.micro_batch_size=1",
+    "optimizer.weight_decay=0.01",
+    "schedule.warmup_steps=0",
+];
 const FINE_TUNING_RATE: &str = "optimizer.learning_rate=2e-5";
 const LORA_RATE: &str = "optimizer.learning_rate=2e-4";
 
@@ -138,19 +143,12 @@ impl ModelSection {
         self.is_new() && !["bos_token_id", "eos_token_id", "pad_token_id"].into_iter().any(given)
     }
 
-    /// Tokens of a row, unless a number is given.
-    fn usual_length(&self) -> anyhow::Result<usize> {
-        let positions = match self.config_file()?.config {
-            brigade_hf::Config::Decoder(config) => config.max_positions,
-            brigade_hf::Config::Encoder(config) => config.max_positions,
-        };
-        Ok(positions.min(USUAL_LENGTH))
-    }
-
-    /// Tokens of a row, also before the configuration is resolved: the most that is usual where the model is not on this machine.
+    /// Tokens of a row, also before the configuration is resolved: the most that is usual where the model is not in the folder itself.
     pub fn row_length(&self) -> usize {
         match self.shape.sequence_length {
-            0 if !self.is_new() => self.usual_length().unwrap_or(USUAL_LENGTH),
+            0 if !self.is_new() => {
+                ConfigFile::read(&self.path).map_or(USUAL_LENGTH, |file| usual_length(&file))
+            }
             length => length,
         }
     }
@@ -164,6 +162,15 @@ impl ModelSection {
     pub fn given(&self) -> String {
         format!("model.path (--model) {}", self.path.display())
     }
+}
+
+/// Tokens of a row, unless a number is given.
+fn usual_length(file: &ConfigFile) -> usize {
+    let positions = match &file.config {
+        brigade_hf::Config::Decoder(config) => config.max_positions,
+        brigade_hf::Config::Encoder(config) => config.max_positions,
+    };
+    positions.min(USUAL_LENGTH)
 }
 
 impl Described {
@@ -192,7 +199,9 @@ impl Config {
         let mut defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
         let given = merge_config(&defaults, files, sets)?;
         if model.is_some() || !given.model.is_new() {
-            let has_adapters = lora_rank.unwrap_or(given.lora.rank) > 0;
+            let folder = model.unwrap_or(&given.model.path);
+            let has_adapters =
+                lora_rank.unwrap_or(given.lora.rank) > 0 || folder.join(ADAPTERS_CONFIG_FILE).is_file();
             let mut own = OF_A_FOLDER.to_vec();
             if given.model.pretrained {
                 own.extend(FINE_TUNING);
@@ -241,7 +250,7 @@ impl Config {
             }
             self.take_adapters()?;
             if self.model.shape.sequence_length == 0 {
-                self.model.shape.sequence_length = self.model.usual_length()?;
+                self.model.shape.sequence_length = usual_length(&file);
             }
             if self.data.tokenizer == TokenizerSpec::default() {
                 self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
@@ -361,16 +370,9 @@ impl Config {
     /// The folder with what stands beside the tokenizer: that of the model or, for a new one, of the tokenizer; empty if it has none.
     pub fn files_from(&self) -> PathBuf {
         match &self.data.tokenizer {
-            TokenizerSpec::File(path) if self.model.is_new() => {
-                path.parent().map(Path::to_owned).unwrap_or_default()
-            }
+            TokenizerSpec::File(path) => path.parent().map(Path::to_owned).unwrap_or_default(),
             _ => self.model.path.clone(),
         }
-    }
-
-    /// Whether the tokenizer lies in this folder.
-    pub fn is_of_tokenizer(&self, folder: &Path) -> bool {
-        matches!(&self.data.tokenizer, TokenizerSpec::File(path) if path.parent() == Some(folder))
     }
 
     /// The most ids that the tokenizer can have.
@@ -457,13 +459,16 @@ mod tests {
             (length, config.settings.optimizer.learning_rate, schedule.warmup_steps, config.lora.rank)
         };
         assert_eq!(of(None, None, &[]), ((400, 0.0, 128), 2e-3, 40, 0));
-        assert_eq!(of(Some("a"), None, &[]), ((0, 1.0, 0), 2e-5, 10, 0));
-        assert_eq!(of(None, None, &["model.path=a"]), ((0, 1.0, 0), 2e-5, 10, 0));
-        assert_eq!(of(Some("a"), Some(8), &[]), ((0, 1.0, 0), 2e-4, 10, 8));
-        assert_eq!(of(Some("a"), None, &["lora.rank=8"]), ((0, 1.0, 0), 2e-4, 10, 8));
+        assert_eq!(of(Some("a"), None, &[]), ((0, 1.0, 0), 2e-5, 0, 0));
+        assert_eq!(of(None, None, &["model.path=a"]), ((0, 1.0, 0), 2e-5, 0, 0));
+        assert_eq!(of(Some("a"), Some(8), &[]), ((0, 1.0, 0), 2e-4, 0, 8));
+        assert_eq!(of(Some("a"), None, &["lora.rank=8"]), ((0, 1.0, 0), 2e-4, 0, 8));
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(ADAPTERS_CONFIG_FILE), "{}").unwrap();
+        assert_eq!(of(folder.path().to_str(), None, &[]).1, 2e-4);
         assert_eq!(of(Some("a"), None, &["model.pretrained=false"]), ((400, 0.0, 0), 2e-3, 40, 0));
         let own = ["train.steps=7", "optimizer.learning_rate=1e-3", "model.sequence_length=64"];
-        assert_eq!(of(Some("a"), None, &own), ((7, 0.0, 64), 1e-3, 10, 0));
+        assert_eq!(of(Some("a"), None, &own), ((7, 0.0, 64), 1e-3, 0, 0));
     }
 
     #[test]

@@ -66,14 +66,34 @@ impl Operations {
             let track = Track::Operations(format!("{} of {}", kind, group.name));
             let category = if entry.peer.is_some() { "transfer" } else { "collective" };
             tracks.span(track.clone(), (name, category), (start, until), args);
-            if let Some(peer) = entry.peer.filter(|_| entry.finished.is_some()) {
-                let (from, to) = if operation.is_receive() { (peer, rank) } else { (rank, peer) };
+            if entry.finished.is_none() {
+                continue;
+            }
+            for (from, to) in arrows(entry, group, rank) {
                 let phase = if from == rank { TracePhase::FlowStart } else { TracePhase::FlowEnd };
-                let id = format!("{}:{from}>{to}:{}", group.number, entry.call.sequence);
+                let what = if entry.peer.is_some() { "message" } else { "collective" };
+                let id = format!("{}:{what}:{from}>{to}:{}", group.number, entry.call.sequence);
                 tracks.arrow(&track, phase, id);
             }
         }
         called - self.entries.len()
+    }
+}
+
+/// The arrows that begin or end at an operation, each from one rank to another: of a message one, of a collective one to the next member of the group and one from the
+/// member before, so that they go round.
+fn arrows(entry: &Entry, group: &GroupRecord, rank: usize) -> Vec<(usize, usize)> {
+    if let Some(peer) = entry.peer {
+        return vec![if entry.call.operation.is_receive() { (peer, rank) } else { (rank, peer) }];
+    }
+    let members = &group.members;
+    let Some(own) = members.iter().position(|member| *member == rank) else { return Vec::new() };
+    match members.len() {
+        2..=MOST_NAMED => {
+            let (next, before) = ((own + 1) % members.len(), (own + members.len() - 1) % members.len());
+            vec![(rank, members[next]), (members[before], rank)]
+        }
+        _ => Vec::new(),
     }
 }
 

@@ -176,6 +176,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
             }
         }
         self.added.push(state.clone());
+        session.device().seed(keyed_seed(session.seed(), &format!("after {name}")));
         Ok(AddedModel(state))
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use brigade_core::{Activation, Engine, Model};
+use brigade_core::{Activation, Engine, Model, keyed_seed};
 
 use super::Trainer;
 use super::step::nonfinite::NonFiniteSteps;
@@ -111,6 +111,8 @@ impl Session {
         let description = self.run_description(names, seconds)?;
         let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
         let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
+        // What ranks have drawn for their own blocks does not change what the loop draws, or a model that joins.
+        self.device().seed(keyed_seed(self.seed(), "after the model"));
         let resumes = restored.is_some();
         let progress = restored.map_or_else(RunProgress::default, |restored| restored.progress);
         let profile = Profile::new(profiled, progress.step);

@@ -1,14 +1,17 @@
 //! Batch norm, unchanged: its running statistics are those of one process that runs all micro-batches in their order, on any mesh.
 
-use brigade::core::{Batch, Chain, EngineSettings, Groups, Model, NamedTensor, NonFinite};
+use brigade::core::{
+    Batch, Chain, DP, EngineSettings, Groups, Mesh, Model, NamedTensor, NonFinite, PP, REPLICATE, WORKERS,
+};
 use burn::module::{Module, RunningState};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, activation::relu};
 
 use crate::case::{Case, MICRO_BATCHES, floats};
-use crate::mesh::on_threads;
+use crate::mesh::{on_mesh, on_threads};
 use crate::row::MIXED;
+use crate::strategies::local_updates::averaging;
 
 pub type Convolution = (Conv2d, BatchNorm);
 
@@ -114,6 +117,38 @@ fn evaluation_uses_them() {
     let chain = engine.chain().valid();
     let predicted = loss(chain.predict(batch(50).input).unwrap(), batch(50).target).into_scalar::<f32>();
     assert_eq!(predicted / 3.0, after as f32);
+}
+
+/// Workers of local SGD, which make two steps of their own and then continue from the mean.
+#[test]
+fn workers_meet_with_the_mean_of_their_statistics() {
+    let case = Case { model: images, batch };
+    let own = |worker: usize, step: usize| -> Vec<_> {
+        let first = MICRO_BATCHES * (2 * step + worker);
+        (first..first + MICRO_BATCHES).map(batch).collect()
+    };
+    let alone = [0, 1].map(|worker| {
+        let mut engine = case.engine(Groups::alone(), EngineSettings::default()).unwrap();
+        (0..2).for_each(|step| drop(engine.step(own(worker, step), 1e-2).unwrap()));
+        engine.tensors(0).unwrap()
+    });
+    let mesh = Mesh::new(2, [(WORKERS, 2), (PP, 1), (REPLICATE, 1), (DP, 1)]).unwrap();
+    let met = on_mesh(&mesh, |groups| {
+        let worker = groups.mesh().coordinate(groups.world().rank(), WORKERS);
+        let settings = EngineSettings { strategy: averaging(2), ..EngineSettings::default() };
+        let mut engine = case.engine(groups, settings).unwrap();
+        engine.inner_step(own(worker, 0), 1e-2).unwrap();
+        engine.step(own(worker, 1), 1e-2).unwrap();
+        engine.tensors(0).unwrap()
+    });
+    for tensor in &met[0] {
+        let [a, b] = [0, 1].map(|worker| named(&alone[worker], &tensor.name));
+        let mean: Vec<u32> = a.iter().zip(b).map(|(a, b)| ((a + b) / 2.0).to_bits()).collect();
+        let found: Vec<u32> = named(&met[0], &tensor.name).iter().map(|value| value.to_bits()).collect();
+        assert_eq!(found, mean, "{}", tensor.name);
+        let moved = a.iter().zip(b).any(|(a, b)| a != b);
+        assert!(moved || !tensor.name.contains("running"), "{}", tensor.name);
+    }
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn families() {
         ("qwen3", json!({ "head_dim": 8 })),
         ("gemma2", json!({ "head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 2.0 })),
         ("gemma3_text", json!({ "head_dim": 8, "sliding_window": 4 })),
+        ("qwen2", json!({ "attention_dropout": 0.3 })),
     ] {
         let (changed, all) = changed(&described(family, &own, &plain()), &EngineSettings::default());
         assert_eq!(changed, all, "{family}");
@@ -78,6 +79,10 @@ fn adapters() {
         ("llama", json!({}), 0.0),
         ("llama", json!({ "tie_word_embeddings": true }), 0.2),
         ("gemma3_text", json!({ "head_dim": 8, "sliding_window": 4 }), 0.2),
+        ("mistral", json!({ "sliding_window": 3 }), 0.0),
+        ("qwen2", json!({ "attention_dropout": 0.3 }), 0.0),
+        ("qwen3", json!({ "head_dim": 8 }), 0.0),
+        ("gemma2", json!({ "head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": 2.0 }), 0.0),
     ] {
         let lora = LoraConfig { rank: 2, alpha: 4.0, dropout, targets: targets.clone(), rslora: false };
         let model = described(family, &own, &lora);
@@ -96,9 +101,12 @@ fn frozen_by_patterns_with_decay_by_layer() {
         layer_decay: 0.8,
         ..EngineSettings::default()
     };
-    for (family, own) in
-        [("llama", json!({})), ("qwen3", json!({ "tie_word_embeddings": true, "head_dim": 8 }))]
-    {
+    for (family, own) in [
+        ("llama", json!({})),
+        ("mistral", json!({ "sliding_window": 3 })),
+        ("qwen3", json!({ "tie_word_embeddings": true, "head_dim": 8 })),
+        ("gemma3_text", json!({ "tie_word_embeddings": false, "head_dim": 8, "sliding_window": 4 })),
+    ] {
         let (changed, all) = changed(&described(family, &own, &plain()), &base);
         let is_trained = |name: &&String| {
             name.starts_with("layers.2.") && !name.ends_with("norm.weight") || *name == "head.lm_head"

@@ -15,7 +15,7 @@ use brigade::{
 use brigade_hf::{Config, ConfigFile, Task};
 use clap::Args;
 
-use crate::commands::train::{COPIED, VOCABULARIES};
+use crate::commands::train::COPIED;
 use crate::config::TOKENIZER_FILE;
 use crate::model_files::adapters::{Origin, SavedAdapters};
 use crate::model_files::weights::Weights;
@@ -91,7 +91,7 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
 /// Writes all files into a folder.
 fn write(args: &ExportArgs, origin: &Origin, out: &Path) -> anyhow::Result<()> {
     let (run, base, format) = (&args.run, &origin.base, args.form.format());
-    let about = ["generation_config.json", TOKENIZER_FILE].into_iter().chain(COPIED).chain(VOCABULARIES);
+    let about = ["generation_config.json", TOKENIZER_FILE].into_iter().chain(COPIED);
     let weights = out.join(WEIGHTS_FILE);
     if args.merge_lora {
         copy(base, out, about.clone())?;

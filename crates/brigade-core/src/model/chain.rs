@@ -326,6 +326,11 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         Ok(())
     }
 
+    /// Whether parameters get values from where [`load`](Self::load) said.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.source.is_some()
+    }
+
     /// A range of a parameter's values from where [`load`](Self::load) said; none where it is not loaded.
     pub(crate) fn loaded_values(
         &self,

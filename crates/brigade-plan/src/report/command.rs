@@ -5,13 +5,11 @@ use crate::search::{Evaluation, Workload};
 
 /// The line of `brigade train` for this configuration; `model` is what `--model` gives, or `--config` for a TOML. With several nodes it is to be run on each,
 /// with the address of the first. There is none in fp16, in which Brigade does not train.
-pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> String {
+pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> Option<String> {
     let dtype = match workload.dtype {
         Dtype::F32 => "f32",
         Dtype::Bf16 => "bf16",
-        Dtype::Fp16 => {
-            return "nothing: Brigade does not train in fp16; plan with --dtype bf16 or f32".into();
-        }
+        Dtype::Fp16 => return None,
     };
     let cluster = &workload.cluster;
     let option = if model.to_ascii_lowercase().ends_with(".toml") { "--config" } else { "--model" };
@@ -32,5 +30,5 @@ pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> Str
         let split: Vec<String> = evaluation.split.iter().map(usize::to_string).collect();
         line.push_str(&format!(" --set pipeline.stages=[{}]", split.join(",")));
     }
-    line
+    Some(line)
 }

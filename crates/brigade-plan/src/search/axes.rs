@@ -196,8 +196,12 @@ impl Axes {
         all
     }
 
+    /// Which blocks are recomputed, the fewest first.
     pub(super) fn recomputations(&self) -> Vec<usize> {
-        or_usual(&self.recompute, [0, 2, 1])
+        let mut all = or_usual(&self.recompute, [0, 2, 1]);
+        all.sort_by_key(|every| if *every == 0 { 0 } else { usize::MAX - every });
+        all.dedup();
+        all
     }
 }
 

@@ -67,7 +67,7 @@ fn the_best_come_first_and_fit() {
         assert!(text.contains(said), "{said}: {text}");
     }
     let best = &plan.best[0];
-    let line = command(&workload, best, "gpt.toml");
+    let line = command(&workload, best, "gpt.toml").unwrap();
     assert!(
         line.starts_with("brigade train --config gpt.toml") && line.contains("--global-batch-size 256"),
         "{line}"
@@ -291,7 +291,7 @@ fn an_optimizer_on_the_host_makes_room_and_costs_time() {
     // Gradients of 4 bytes go to the host, and parameters of 2 come back.
     let link = 6.0 * parameters as f64 / 2.0 / workload.cluster.host_bandwidth;
     assert!(best.parts.optimizer > link && best.parts.optimizer < 10.0 * link, "{:?} {link}", best.parts);
-    let line = command(&workload, best, "gpt.toml");
+    let line = command(&workload, best, "gpt.toml").unwrap();
     assert!(line.contains("--set zero.offload_optimizer=true"), "{line}");
 
     let mut small = workload.clone();

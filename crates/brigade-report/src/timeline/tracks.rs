@@ -50,8 +50,8 @@ pub struct Tracks {
 #[derive(Debug, Clone)]
 struct Spanned {
     event: TraceEvent,
-    /// An arrow from it, or to it.
-    flow: Option<(TracePhase, String)>,
+    /// Arrows from it, and to it.
+    flows: Vec<(TracePhase, String)>,
 }
 
 impl Tracks {
@@ -81,13 +81,13 @@ impl Tracks {
             bp: None,
             args,
         };
-        self.spans.entry(track).or_default().push(Spanned { event, flow: None });
+        self.spans.entry(track).or_default().push(Spanned { event, flows: Vec::new() });
     }
 
     /// Lets an arrow begin or end at the span that was added last to a track. Its other end, on another rank, has the same id.
     pub fn arrow(&mut self, track: &Track, phase: TracePhase, id: String) {
         if let Some(last) = self.spans.get_mut(track).and_then(|spans| spans.last_mut()) {
-            last.flow = Some((phase, id));
+            last.flows.push((phase, id));
         }
     }
 
@@ -111,21 +111,22 @@ impl Tracks {
             // By thread: when it is free.
             let mut free: Vec<f64> = Vec::new();
             let first = tid + 1;
-            for Spanned { mut event, flow } in spans {
+            for Spanned { mut event, flows } in spans {
                 let lane = free.iter().position(|until| *until <= event.ts).unwrap_or(free.len());
                 match free.get_mut(lane) {
                     Some(until) => *until = event.end(),
                     None => free.push(event.end()),
                 }
                 event.tid = first + lane;
-                if let Some((ph, id)) = flow {
+                for (ph, id) in flows {
                     let is_end = ph == TracePhase::FlowEnd;
                     // Within the span, so that viewers find it.
                     let ts = if is_end { event.ts.max(event.end() - 0.5) } else { event.ts };
                     let bp = is_end.then(|| "e".to_owned());
                     let (name, cat) = ("message".to_owned(), "message".to_owned());
                     let args = BTreeMap::new();
-                    events.push(TraceEvent { name, cat, ph, ts, dur: None, id: Some(id), bp, args, ..event });
+                    let (dur, id) = (None, Some(id));
+                    events.push(TraceEvent { name, cat, ph, ts, dur, id, bp, args, ..event });
                 }
                 events.push(event);
             }

@@ -1,6 +1,7 @@
 //! Whether two runs have anything to compare.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -13,28 +14,42 @@ const MODEL: &str = "model.";
 /// Settings of the model that do not change what its losses mean.
 const FREE: [&str; 2] = ["model.path", "model.dropout"];
 
-/// The file with the sizes of a model of Hugging Face's form, which a run has in the end.
+/// The file with the sizes of a model of Hugging Face's form: in the folder of the model, and in that of a run in the end.
 const MODEL_FILE: &str = "config.json";
 
-/// Fields there that do not change what losses mean.
-const FREE_FIELDS: [&str; 6] =
-    ["_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"];
+/// Fields there that differ where models do.
+const MODEL_FIELDS: [&str; 11] = [
+    "model_type",
+    "hidden_size",
+    "n_embd",
+    "num_hidden_layers",
+    "n_layer",
+    "num_attention_heads",
+    "n_head",
+    "num_key_value_heads",
+    "intermediate_size",
+    "head_dim",
+    "vocab_size",
+];
 
 impl Run {
-    /// The fields that decide a model which came from a folder; none where the run has not ended.
+    /// The sizes of a model that came from a folder; none where no file says them, as of a run that has not ended on another machine.
     fn model_fields(&self) -> Option<BTreeMap<String, Value>> {
-        let text = std::fs::read(self.dir.join(MODEL_FILE)).ok()?;
-        let fields: BTreeMap<String, Value> = serde_json::from_slice(&text).ok()?;
-        let counts = |name: &String| !FREE_FIELDS.contains(&name.as_str()) && !name.contains("drop");
-        Some(fields.into_iter().filter(|(name, _)| counts(name)).collect())
+        let given: Option<String> =
+            self.setting("model.path").and_then(|path| serde_json::from_str(path).ok());
+        let folders = [Some(self.dir.clone()), given.filter(|path| !path.is_empty()).map(PathBuf::from)];
+        let text = folders.into_iter().flatten().find_map(|dir| std::fs::read(dir.join(MODEL_FILE)).ok())?;
+        serde_json::from_slice(&text).ok()
     }
 
-    /// The first field of the models that differs, as a setting.
+    /// The first size of the models that both files say differently, as a setting.
     fn differing_field(&self, other: &Self) -> Option<Difference> {
         let (own, others) = (self.model_fields()?, other.model_fields()?);
-        let name = own.keys().chain(others.keys()).find(|name| own.get(*name) != others.get(*name))?;
-        let value = |fields: &BTreeMap<String, Value>| fields.get(name).map(Value::to_string);
-        Some(Difference { own: value(&own), other: value(&others), name: name.clone() })
+        let differ =
+            |name: &&&str| matches!((own.get(**name), others.get(**name)), (Some(a), Some(b)) if a != b);
+        let name = MODEL_FIELDS.iter().find(differ)?;
+        let value = |fields: &BTreeMap<String, Value>| fields.get(*name).map(Value::to_string);
+        Some(Difference { own: value(&own), other: value(&others), name: (*name).to_owned() })
     }
 
     /// Checks that another run trained the same model, on targets of the same kind.
@@ -143,6 +158,14 @@ mod tests {
         let again = of("again", r#"{"model_type": "llama", "hidden_size": 16, "torch_dtype": "float32"}"#);
         let large = of("large", r#"{"model_type": "llama", "hidden_size": 32}"#);
         small.check_compares(&again).unwrap();
+        // Adapters have no such file of their own.
+        let adapters = of("adapters", "");
+        std::fs::remove_file(adapters.dir.join(MODEL_FILE)).unwrap();
+        small.check_compares(&adapters).unwrap();
+        let mut adapters = adapters;
+        adapters.settings =
+            settings_of(&format!("[model]\nwidth = 128\npath = \"{}\"\n", large.dir.display()));
+        assert!(small.check_compares(&adapters).is_err());
         let message = small.check_compares(&large).unwrap_err().to_string();
         assert!(message.ends_with("a different model, with hidden_size = 32, not 16"), "{message}");
     }

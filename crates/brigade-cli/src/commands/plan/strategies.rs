@@ -166,7 +166,7 @@ pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
     let text =
         if args.json { json(args, &workload, &plan, &model)? } else { text(args, &workload, &plan, &model)? };
     print(&text)?;
-    let fits = !plan.best.is_empty() || !plan.tensor_parallel.is_empty();
+    let fits = !plan.best.is_empty() || plan.advice.is_none() && !plan.tensor_parallel.is_empty();
     Ok(ExitCode::from(if fits { exit::DONE } else { exit::FAILED }))
 }
 
@@ -259,7 +259,7 @@ fn with_checkpoints(args: &StrategyArgs, workload: &Workload, best: &Evaluation)
 
 fn json(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
     let best = plan.best.first();
-    let commands: Vec<String> = plan.best.iter().map(|best| command(workload, best, model)).collect();
+    let commands: Vec<Option<String>> = plan.best.iter().map(|best| command(workload, best, model)).collect();
     let changes = match best.filter(|_| args.what_if) {
         Some(best) => Some(what_if(workload, &best.candidate)?),
         None => None,

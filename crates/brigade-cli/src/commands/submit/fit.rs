@@ -19,6 +19,9 @@ use crate::config::Config;
 /// How many configurations are shown.
 const SHOWN: usize = 3;
 
+/// For how many steps a run of some epochs is priced.
+const USUAL_STEPS: u64 = 1000;
+
 /// What is known about a command before it is submitted.
 #[derive(Default)]
 pub struct Fit {
@@ -115,12 +118,16 @@ fn planned(
     if plan.best.is_empty() && fit.missing.is_empty() {
         fit.missing.push("a configuration that fits".into());
     }
-    if let Some(chosen) = chosen.filter(|_| train.steps > 0) {
-        let hours = chosen.seconds * train.steps as f64 / 3600.0;
+    if let Some(chosen) = chosen {
+        let (steps, note) = match train.steps {
+            0 => (USUAL_STEPS, "; how many an epoch has follows from the data"),
+            steps => (steps, ""),
+        };
+        let hours = chosen.seconds * steps as f64 / 3600.0;
         let gpu_hours = hours * (job.nodes * job.gpus) as f64;
         fit.text.push_str(&format!(
-            "{}: {hours:.1} hours {}, {gpu_hours:.0} GPU hours\n",
-            counted(train.steps as usize, "step"),
+            "{}: {hours:.1} hours {}, {gpu_hours:.0} GPU hours{note}\n",
+            counted(steps as usize, "step"),
             if own.is_some() { "as it is" } else { "with the first plan" }
         ));
         fit.text.push_str(&cost(gpu_hours, price));

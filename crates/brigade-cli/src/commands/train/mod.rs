@@ -181,17 +181,12 @@ fn train<T: TextTask>(
         }
         let (from, file) = (config.files_from(), file.clone());
         let file = match config.model.takes_special_tokens() {
-            true => with_special_tokens(file, &prepared.tokenizer),
+            true => with_special_tokens(file, &prepared.tokenizer)?,
             false => file,
         };
         let is_new_decoder = config.model.is_new() && matches!(file.config, brigade_hf::Config::Decoder(_));
         let tokenizer = is_new_decoder.then_some(&prepared.tokenizer);
-        let mut names = COPIED.to_vec();
-        if config.is_of_tokenizer(&from) {
-            names.extend(VOCABULARIES);
-        }
-        let copied = (from.as_path(), names.as_slice());
-        for (name, content) in folder_files(copied, adapters.is_empty().then_some(&file), tokenizer)? {
+        for (name, content) in folder_files(&from, adapters.is_empty().then_some(&file), tokenizer)? {
             training = training.file(name, content);
         }
         if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
@@ -222,27 +217,37 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
 /// What a tokenizer's special tokens are.
 const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// Files in a model's folder besides weights and the tokenizer itself, copied from where the model came from.
-pub const COPIED: [&str; 4] =
-    [TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "chat_template.jinja", "added_tokens.json"];
+/// What lies beside a `tokenizer.json` and is copied with it: what it means, and the same tokenizer in other programs' formats (llama.cpp reads `tokenizer.model`).
+pub const COPIED: [&str; 8] = [
+    TOKENIZER_CONFIG_FILE,
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+];
 
-/// The tokenizer in other programs' formats (llama.cpp reads `tokenizer.model`), copied from where its `tokenizer.json` came from.
-pub const VOCABULARIES: [&str; 4] = ["tokenizer.model", "vocab.json", "merges.txt", "vocab.txt"];
-
-/// A new model's file with the special tokens of its tokenizer, whose end of a text also stands before the next one.
-fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> ConfigFile {
+/// A new model's file with the special tokens of its tokenizer.
+fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> anyhow::Result<ConfigFile> {
     if let brigade_hf::Config::Decoder(config) = &mut file.config {
-        let end = tokenizer.end_of_text();
-        config.tokens = SpecialTokens { bos: Some(end), eos: vec![end], pad: None };
+        let (bos, end) = (beginning(tokenizer)?, tokenizer.end_of_text());
+        config.tokens = SpecialTokens { bos: Some(bos), eos: vec![end], pad: None };
         file.generation = Some(GenerationConfig::of_tokens(config.tokens.clone()));
     }
-    file
+    Ok(file)
+}
+
+/// What stands before a text: where nothing else does, the end of the one before.
+fn beginning(tokenizer: &Tokenizer) -> anyhow::Result<u32> {
+    Ok(tokenizer.beginning()?.first().copied().unwrap_or(tokenizer.end_of_text()))
 }
 
 /// The remaining files of the run's folder, so that other programs can load the model from it. `file`: none for adapters, because `transformers` would take a
 /// configuration beside them for that of a whole model. `tokenizer`: that of a new model, which may have no file about it.
 fn folder_files(
-    (from, copied): (&Path, &[&'static str]),
+    from: &Path,
     file: Option<&ConfigFile>,
     tokenizer: Option<&Tokenizer>,
 ) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
@@ -254,7 +259,7 @@ fn folder_files(
     if let Some(generation) = file.and_then(|file| file.generation.as_ref()) {
         files.push(("generation_config.json", json(generation.to_fields())?));
     }
-    for name in copied.iter().copied().filter(|_| from != Path::new("")) {
+    for name in COPIED.into_iter().filter(|_| from != Path::new("")) {
         match std::fs::read(from.join(name)) {
             Ok(content) => files.push((name, content)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -271,9 +276,10 @@ fn folder_files(
 /// What `transformers` needs to know about a tokenizer besides its `tokenizer.json`.
 fn tokenizer_fields(tokenizer: &Tokenizer) -> anyhow::Result<Map<String, Value>> {
     let end = tokenizer.decode(&[tokenizer.end_of_text()])?;
+    let beginning = tokenizer.decode(&[beginning(tokenizer)?])?;
     let fields = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": end,
+        "bos_token": beginning,
         "eos_token": end,
         "clean_up_tokenization_spaces": false,
     });

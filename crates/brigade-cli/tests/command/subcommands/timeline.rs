@@ -87,17 +87,23 @@ fn a_timeline_has_every_action_of_every_rank_and_changes_no_bit() {
             assert!(found.args["peers"].as_array().is_some_and(|peers| !peers.is_empty()), "{found:?}");
         }
     }
-    // Each activation and each gradient is an arrow from one rank to another.
+    // Each activation and each gradient is an arrow from one rank to another, and each collective one to the next rank.
     let mut arrows: BTreeMap<&str, Vec<(TracePhase, usize)>> = BTreeMap::new();
     for event in timeline.trace_events.iter().filter(|event| event.id.is_some()) {
         arrows.entry(event.id.as_deref().unwrap()).or_default().push((event.ph, event.pid));
     }
-    let whole = arrows.values().filter(|ends| {
-        ends.len() == 2
-            && ends.iter().any(|(phase, _)| *phase == TracePhase::FlowEnd)
-            && ends[0].1 != ends[1].1
-    });
-    assert!(whole.count() >= 2 * 2 * 2 * 3, "{arrows:?}");
+    let whole = |what: &str| {
+        let of = arrows.iter().filter(|(id, _)| id.contains(what)).map(|(_, ends)| ends);
+        of.filter(|ends| {
+            ends.len() == 2
+                && ends.iter().any(|(phase, _)| *phase == TracePhase::FlowEnd)
+                && ends[0].1 != ends[1].1
+        })
+        .count()
+    };
+    assert!(whole(":message:") >= 2 * 2 * 2 * 3, "{arrows:?}");
+    // A gather of scalars alone in each of three steps, both ways between two ranks.
+    assert!(whole(":collective:") >= 2 * 2 * 3, "{arrows:?}");
 
     let said = place.succeed(&mut place.brigade("inspect timeline profiled --steps 3..5 --with-plan")).out;
     for expected in ["steps 3 to 5, ", "rank 0 waits ", "rank 3 waits ", "a micro-batch takes ", "beside it"]

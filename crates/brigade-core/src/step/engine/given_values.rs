@@ -1,23 +1,29 @@
 //! What parameters hold before training gives them their initial values.
 
+use std::collections::BTreeMap;
+
 use brigade_random::{keyed, keyed_bytes};
 
 use crate::dist::Collectives;
 use crate::error::{Error, Result};
 use crate::model::activation::Activation;
 use crate::model::chain::Chain;
+use crate::model::parameters::ties::Tie;
 
 /// Checks that parameters which already have values have the same ones on all ranks, as these train together from there on. A parameter
-/// without a value gets one that follows from its path, and one that is loaded gets that of the file. All ranks call it together.
+/// without a value gets one that follows from its path, and the follower of a tie that of its owner; where values are loaded, these count.
+/// All ranks call it together.
 ///
 /// # Errors
 /// If values differ; if the model has parameters that are no floats, which would be neither compared nor saved.
 pub(crate) fn check_given_values<I: Activation, O: Activation>(
     chain: &Chain<I, O>,
+    ties: &[Tie],
     world: &dyn Collectives,
 ) -> Result<()> {
+    let is_compared = world.size() > 1 && !chain.is_loaded();
     let mut own = Vec::new();
-    for named in &chain.blocks {
+    for (block, named) in chain.blocks.iter().enumerate() {
         let name = |path: &str| format!("{}.{path}", named.name);
         if let Some(path) = named.block.not_floats().first() {
             return Err(Error::Model(format!(
@@ -26,19 +32,16 @@ pub(crate) fn check_given_values<I: Activation, O: Activation>(
                 name(path)
             )));
         }
-        if world.size() == 1 {
-            continue;
-        }
-        for (path, value) in named.block.given_values() {
-            let name = name(&path);
-            if chain.loaded_values(&name, &value.shape, 0..0)?.is_none() {
-                let values = value.flat.try_into_vec_as::<f32>();
-                let values = values.map_err(|error| Error::Device(error.to_string()))?;
-                let digest = values.iter().fold(keyed_bytes(0, name.as_bytes()), |digest, value| {
-                    keyed(digest, u64::from(value.to_bits()))
-                });
-                own.push((name, digest));
+        let given = if is_compared { named.block.given_values() } else { BTreeMap::new() };
+        for (path, value) in given {
+            if ties.iter().any(|tie| tie.follower == (block, path.clone())) {
+                continue;
             }
+            let values = value.flat.try_into_vec_as::<f32>();
+            let values = values.map_err(|error| Error::Device(error.to_string()))?;
+            let name = name(&path);
+            let digest = digest(keyed_bytes(0, name.as_bytes()), &values);
+            own.push((name, digest));
         }
     }
     if world.size() == 1 {
@@ -66,6 +69,18 @@ pub(crate) fn check_given_values<I: Activation, O: Activation>(
         values on any mesh",
         own[index].0
     )))
+}
+
+/// A digest of numbers, one multiplication for two of them: models may have billions.
+fn digest(seed: u64, values: &[f32]) -> u64 {
+    let mut digest = seed;
+    let pairs = values.chunks_exact(2);
+    let last = pairs.remainder().iter().map(|value| u64::from(value.to_bits()));
+    let pairs = pairs.map(|pair| u64::from(pair[0].to_bits()) << 32 | u64::from(pair[1].to_bits()));
+    for bits in pairs.chain(last) {
+        digest = (digest.rotate_left(23) ^ bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    keyed(digest, values.len() as u64)
 }
 
 /// Numbers of all ranks, in halves that a float holds.

@@ -117,7 +117,7 @@ where
         check_fragments(chain.blocks.len(), &settings)?;
         check_servers(&mesh, &settings.zero, &*settings.strategy)?;
         check_loaded(chain.loaded.as_ref(), groups.world().as_ref())?;
-        check_given_values(&chain, groups.world().as_ref())?;
+        check_given_values(&chain, &ties, groups.world().as_ref())?;
         if let Some(tie) = ties.iter().find(|tie| tie.owner.0 > tie.follower.0) {
             return Err(Error::Blocks(format!(
                 "tie: the owner `{}` must be in the same block as its follower `{}` or in an earlier one",

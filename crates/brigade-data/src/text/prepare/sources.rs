@@ -159,8 +159,11 @@ impl Preparation<'_> {
         let split = Split { fraction, seed: self.settings.split_seed };
         let mut hasher = self.settings.hasher();
         hasher.update(blake3::hash(self.tokenizer.json().as_bytes()).as_bytes());
-        let (beginning, end) = (self.tokenizer.beginning()?, self.tokenizer.end_of_text());
-        hasher.update(format!("\n{beginning:?} {end}").as_bytes());
+        // What its own file does not say, or did not count for.
+        let (beginning, end) = (self.tokenizer.beginning()?, self.tokenizer.end_named_beside());
+        if !beginning.is_empty() || end.is_some() {
+            hasher.update(format!("\n{beginning:?} {end:?}").as_bytes());
+        }
         hasher.update(format!("\n{} {}\n", fraction.to_bits(), split.seed).as_bytes());
         files.hash_into(&mut hasher);
         let place = CacheEntry::named(&self.settings.cache_dir, &hasher);

@@ -156,7 +156,7 @@ impl Documents {
             }
         };
         if self.in_document == 0 && !ids.is_empty() {
-            self.writer.push(&self.beginning, chunk.masked)?;
+            self.writer.push(&self.beginning, true)?;
         }
         self.writer.push(ids, chunk.masked)?;
         self.in_document += ids.len() as u64;

@@ -50,6 +50,8 @@ struct Inner {
     with_special: OnceLock<tokenizers::Tokenizer>,
     encoding: EncodingMethod,
     end_of_text: u32,
+    /// Whether another token would end a text if no other file named one.
+    is_end_named_beside: bool,
     vocabulary_size: usize,
 }
 
@@ -117,9 +119,10 @@ impl Tokenizer {
         library.set_encode_special_tokens(true);
         library.with_padding(None);
         library.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
-        let names = end.iter().map(String::as_str).chain(END_OF_TEXT_NAMES);
-        let end_of_text = names.filter_map(|token| library.token_to_id(token)).next();
-        let end_of_text = end_of_text.ok_or_else(|| {
+        let usual = END_OF_TEXT_NAMES.iter().find_map(|token| library.token_to_id(token));
+        let named = end.and_then(|token| library.token_to_id(&token));
+        let is_end_named_beside = named.is_some() && named != usual;
+        let end_of_text = named.or(usual).ok_or_else(|| {
             refuse(format!(
                 "it has no end-of-text token; one of {} is needed, or an `eos_token` in the {} beside it",
                 END_OF_TEXT_NAMES.join(" "),
@@ -129,8 +132,18 @@ impl Tokenizer {
         let vocabulary_size = library.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         let encoding = choose_encoding(&library, vocabulary_size);
         let (name, with_special) = (name.into(), OnceLock::new());
-        let inner = Inner { name, json, library, with_special, encoding, end_of_text, vocabulary_size };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                name,
+                json,
+                library,
+                with_special,
+                encoding,
+                end_of_text,
+                is_end_named_beside,
+                vocabulary_size,
+            }),
+        })
     }
 
     /// Writes the tokenizer as a `tokenizer.json` that [`Tokenizer::from_file`] and the `tokenizers` library read.
@@ -155,6 +168,11 @@ impl Tokenizer {
     /// The id that ends a text.
     pub fn end_of_text(&self) -> u32 {
         self.inner.end_of_text
+    }
+
+    /// The id that ends a text, if that is another one than without the files beside `tokenizer.json`.
+    pub(crate) fn end_named_beside(&self) -> Option<u32> {
+        self.inner.is_end_named_beside.then_some(self.inner.end_of_text)
     }
 
     /// The ids of `text`, without an end-of-text token. For many texts an [`Encoder`] is faster.

@@ -102,11 +102,14 @@ fn seconds_for(profile: &Profile, what: &str) -> f64 {
 fn is_latency(run: &Run, profile: &Profile) -> bool {
     let Some(last) = run.records.last() else { return false };
     let bytes = last.comm_bytes as f64 / profile.ranks as f64;
-    let is_slow = match run.network_delay() {
+    // Of replicas of shards, some collectives stay within a host.
+    let is_within_hosts = run.setting("mesh.replicate").is_some_and(|replicas| replicas != "1");
+    let is_slow = match run.network_delay().filter(|_| !is_within_hosts) {
         Some(delay) => {
             let delays = last.collectives.iter().map(|(what, sent)| match what.as_str() {
                 "all_reduce" => 2 * sent.calls,
-                _ => sent.calls,
+                "reduce_scatter" | "all_gather" | "all_to_all" | SCALARS => sent.calls,
+                _ => 0,
             });
             delay * delays.sum::<u64>() as f64 >= profile.communication / 2.0
         }
