@@ -48,7 +48,8 @@
 //! A model is a [`Chain`] of [`Block`]s, each a Burn module: the output of one is the input of the next. Blocks are the units that are split into
 //! pipeline stages, sharded by ZeRO and checkpointed, so a transformer has one per layer. Blocks know nothing about ranks. `Chain::loss` adds the
 //! loss and makes it a [`Model`], and `Model::metric` adds metrics such as the accuracy. [`models`] reads and writes safetensors with Hugging
-//! Face's names. With the feature `text` it has a GPT-2 to start from, and `LanguageModel` runs the trained one.
+//! Face's names. With the feature `text` it has GPT-2, Llama-like decoders and BERT-like encoders to start from, and `LanguageModel` runs a
+//! trained language model.
 //!
 //! # Bring data
 //!
@@ -153,6 +154,7 @@
 //! | `object-store` | checkpoints at `gs://` and `s3://`, and text there and at `https://` |
 //! | `cuda` | NVIDIA GPUs; NCCL is found at run time |
 //! | `wgpu` | GPUs of any vendor, through Vulkan |
+//! | `mpi` | collectives by the cluster's MPI; needs its `mpicc` |
 //!
 //! A program that trains its own model on the CPU needs none of them. Models are Burn modules, so the program and Brigade must use
 //! the same version of Burn: [`burn`] is the version that Brigade was built with. Either depend on that version of `burn`, or write
@@ -182,6 +184,12 @@ mod train;
 mod training;
 mod world;
 
+/// What the program `brigade` needs of command lines, as [`launch`] does: it is no interface for other programs.
+#[doc(hidden)]
+pub mod command_line {
+    pub use crate::run::{CHOICE_FILE, Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
+}
+
 pub use brigade_checkpoint as checkpoints;
 pub use brigade_comm as comm;
 pub use brigade_core as core;
@@ -209,10 +217,7 @@ pub use folder::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE,
     WEIGHTS_INDEX_FILE, is_lock_of_this_host, lock_folder,
 };
-pub use run::{
-    CHOICE_FILE, Choice, Chosen, ForNodes, Launch, Program, Ranks, Role, Session, earlier_choice, has_option,
-    launch, without,
-};
+pub use run::{Launch, Program, Ranks, Role, Session, launch};
 pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
     ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, MicroBatchSize,

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use brigade_checkpoint::{Checkpoint, StoredParameter as SavedParameter};
-use brigade_models::{Stored, StoredParameter, WeightsError, WeightsFormat, WeightsWriter};
+use brigade_checkpoint::{Checkpoint, StoredParameter};
+use brigade_models::{MappedParameter, Stored, WeightsError, WeightsFormat, WeightsWriter};
 
 use super::RunDescription;
 use super::models::FIRST_MODEL;
@@ -62,7 +62,7 @@ pub fn consolidate(
         let described = parameters.iter().map(|(name, saved)| {
             let stored = names.and_then(|names| names.get(name)).cloned();
             let stored = stored.unwrap_or_else(|| Stored::tensor(name));
-            StoredParameter { name: name.clone(), shape: saved.parameter.shape.clone(), stored }
+            MappedParameter { name: name.clone(), shape: saved.parameter.shape.clone(), stored }
         });
         files.push((path, format, described.collect::<Vec<_>>(), parameters));
     }
@@ -86,7 +86,7 @@ pub fn consolidate(
 }
 
 /// The parameters of each model under their names in it, the first model first.
-fn by_model(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<(String, SavedParameter<'_>)>> {
+fn by_model(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<(String, StoredParameter<'_>)>> {
     let further = RunProgress::from_counters(0, 0, &checkpoint.manifest().state.counters).added;
     let mut models: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for saved in checkpoint.parameters() {

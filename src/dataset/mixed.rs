@@ -1,7 +1,7 @@
 //! Several datasets as one, by weights.
 
 use brigade_core::Batch;
-use brigade_data::Share;
+use brigade_data::SourceShare;
 use burn::tensor::Device;
 
 use super::Dataset;
@@ -72,7 +72,7 @@ impl<D: Dataset> Dataset for Mixed<D> {
         self.first().map_or("samples", D::unit)
     }
 
-    fn shares(&self) -> Vec<Share> {
-        self.parts.iter().map(|(data, weight)| Share { len: data.len(), weight: *weight }).collect()
+    fn shares(&self) -> Vec<SourceShare> {
+        self.parts.iter().map(|(data, weight)| SourceShare { len: data.len(), weight: *weight }).collect()
     }
 }

@@ -6,7 +6,7 @@ mod mixed;
 use std::sync::Arc;
 
 use brigade_core::{Activation, Batch};
-use brigade_data::Share;
+use brigade_data::SourceShare;
 use burn::tensor::Device;
 
 pub use function::{Samples, samples};
@@ -52,8 +52,8 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// The parts that samples are drawn from, in the order of the samples' numbers, with their weights: one part, unless it is
     /// [`Mixed`].
-    fn shares(&self) -> Vec<Share> {
-        vec![Share { len: self.len(), weight: 1.0 }]
+    fn shares(&self) -> Vec<SourceShare> {
+        vec![SourceShare { len: self.len(), weight: 1.0 }]
     }
 }
 
@@ -82,7 +82,7 @@ impl<D: Dataset> Dataset for Arc<D> {
         (**self).unit()
     }
 
-    fn shares(&self) -> Vec<Share> {
+    fn shares(&self) -> Vec<SourceShare> {
         (**self).shares()
     }
 }

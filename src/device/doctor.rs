@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use brigade_comm::{MAX_WORLD_SIZE, RAISE_OPEN_FILES, open_files_of_a_rank, ranks_within_open_files};
-pub use brigade_report::Finding;
+pub use brigade_report::MachineFinding;
 use brigade_report::{HumanBytes, counted};
 use rustix::process::{Resource, Rlimit, getrlimit};
 
@@ -14,7 +14,7 @@ const SHARED_MEMORY_WANTED: u64 = 256 << 20;
 
 /// Checks this program's backends, this host, and its GPUs for a world of `world_size` ranks (by default, one per core of this
 /// host). It never fails: whatever is missing is a finding with advice.
-pub fn examine(world_size: Option<usize>) -> Vec<Finding> {
+pub fn examine(world_size: Option<usize>) -> Vec<MachineFinding> {
     let world_size = world_size.unwrap_or_else(cores);
     let host = [
         backends(),
@@ -31,9 +31,9 @@ pub fn examine(world_size: Option<usize>) -> Vec<Finding> {
     findings.collect()
 }
 
-fn backends() -> Finding {
+fn backends() -> MachineFinding {
     let text = format!("{}; default of --backend: {}", Backend::built(), Backend::Auto.resolved().name());
-    let finding = Finding::good("backends of this program", text);
+    let finding = MachineFinding::good("backends of this program", text);
     match Backend::Cuda.is_built() || Backend::Wgpu.is_built() {
         true => finding,
         false => finding.with_advice(
@@ -46,14 +46,14 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn processor() -> Finding {
+fn processor() -> MachineFinding {
     let memory = rustix::system::sysinfo();
     let bytes = HumanBytes(memory.totalram as u64 * u64::from(memory.mem_unit));
-    Finding::good("host", format!("{}, {bytes} of memory", counted(cores(), "core")))
+    MachineFinding::good("host", format!("{}, {bytes} of memory", counted(cores(), "core")))
 }
 
 /// Shared memory in files, which only NCCL uses: Brigade's own shared memory is anonymous.
-fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
+fn shared_memory(path: &Path, has_nccl: bool) -> MachineFinding {
     let name = path.to_string_lossy();
     let (text, free) = match rustix::fs::statvfs(path) {
         Ok(stat) => {
@@ -63,13 +63,13 @@ fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
         Err(error) => (error.to_string(), 0),
     };
     match free >= SHARED_MEMORY_WANTED {
-        true => Finding::good(name, text),
-        false if has_nccl => Finding::bad(
+        true => MachineFinding::good(name, text),
+        false if has_nccl => MachineFinding::bad(
             name,
             text,
             "NCCL ranks on one host need it: enlarge it (docker run --shm-size=1g), or remove leftover files there",
         ),
-        false => Finding::good(name, text).with_advice(
+        false => MachineFinding::good(name, text).with_advice(
             "only NCCL would need more; Brigade's own shared memory does not use it, and counts as the container's \
             memory",
         ),
@@ -77,27 +77,27 @@ fn shared_memory(path: &Path, has_nccl: bool) -> Finding {
 }
 
 /// Every rank raises its soft limit to the hard limit, so the hard limit counts.
-fn open_files(limit: Rlimit, world_size: usize) -> Finding {
+fn open_files(limit: Rlimit, world_size: usize) -> MachineFinding {
     let name = "open files (ulimit -Hn)";
-    let Some(files) = limit.maximum else { return Finding::good(name, "unlimited") };
+    let Some(files) = limit.maximum else { return MachineFinding::good(name, "unlimited") };
     let (need, most) = (open_files_of_a_rank(world_size), ranks_within_open_files(files));
     let most = most.min(MAX_WORLD_SIZE as u64) as usize;
     let enough = format!("{files}, enough for worlds of {}", counted(most, "rank"));
     match files < need {
-        true => Finding::bad(
+        true => MachineFinding::bad(
             name,
             enough,
             format!("a rank of a world of {world_size} may need {need}: {RAISE_OPEN_FILES}"),
         ),
-        false => Finding::good(name, enough),
+        false => MachineFinding::good(name, enough),
     }
 }
 
-fn locked_memory(limit: Rlimit) -> Finding {
+fn locked_memory(limit: Rlimit) -> MachineFinding {
     let name = "locked memory (ulimit -l)";
     match limit.current {
-        None => Finding::good(name, "unlimited"),
-        Some(bytes) => Finding::good(name, HumanBytes(bytes).to_string()).with_advice(
+        None => MachineFinding::good(name, "unlimited"),
+        Some(bytes) => MachineFinding::good(name, HumanBytes(bytes).to_string()).with_advice(
             "NCCL over InfiniBand needs more: ulimit -l unlimited (docker run --ulimit memlock=-1)",
         ),
     }
@@ -105,12 +105,14 @@ fn locked_memory(limit: Rlimit) -> Finding {
 
 /// The adapters that wgpu finds.
 #[cfg(feature = "wgpu")]
-fn adapters() -> Vec<Finding> {
+fn adapters() -> Vec<MachineFinding> {
     if brigade_wgpu::adapters().is_empty() {
-        return vec![Finding::bad("adapters", "none", brigade_wgpu::Error::NoAdapter.to_string())];
+        return vec![MachineFinding::bad("adapters", "none", brigade_wgpu::Error::NoAdapter.to_string())];
     }
     let adapters = brigade_wgpu::adapters().iter().enumerate();
-    adapters.map(|(index, adapter)| Finding::good(format!("adapter {index}"), adapter.to_string())).collect()
+    adapters
+        .map(|(index, adapter)| MachineFinding::good(format!("adapter {index}"), adapter.to_string()))
+        .collect()
 }
 
 #[cfg(test)]

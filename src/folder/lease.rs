@@ -44,7 +44,7 @@ pub(crate) fn lease(
     let lease = lease_place(place).and_then(|place| take_lease(place, &holder, duration, waits));
     let lease = lease.with_context(|| option.to_owned())?;
     let lost = |message: &str| {
-        print_stderr(format_args!("brigade: {message}; it ends here, and writes nothing more"));
+        print_stderr(format_args!("brigade: {message}; this run stops and writes nothing more"));
         // The ranks end with their launcher.
         std::process::exit(i32::from(exit::FAILED));
     };

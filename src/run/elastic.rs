@@ -8,7 +8,7 @@ use anyhow::bail;
 use brigade_launch::{Event, LaunchConfig, NodeInfo};
 use brigade_report::RunEvent;
 
-use super::auto::{ForNodes, without};
+use super::auto::{ElasticArgs, without};
 use super::program::Program;
 use crate::settings::Settings;
 
@@ -16,7 +16,7 @@ use crate::settings::Settings;
 pub(super) struct ElasticRun {
     node: NodeInfo,
     /// The arguments that a number of nodes needs, or why ranks cannot run on this many.
-    for_nodes: ForNodes,
+    elastic_args: ElasticArgs,
     /// What must be the same on all nodes.
     configuration: String,
 }
@@ -30,8 +30,8 @@ impl ElasticRun {
         args: &[OsString],
     ) -> anyhow::Result<Self> {
         let node = node.clone();
-        if let Some(for_nodes) = program.chosen.and_then(|chosen| chosen.for_nodes.clone()) {
-            return Ok(Self { node, for_nodes, configuration: without_mesh(&program.config)? });
+        if let Some(elastic_args) = program.chosen.and_then(|chosen| chosen.elastic_args.clone()) {
+            return Ok(Self { node, elastic_args, configuration: without_mesh(&program.config)? });
         }
         let settings = fitted(program.settings);
         let (tokens, costs) = (program.targets_per_sample, program.costs.clone());
@@ -43,14 +43,14 @@ impl ElasticRun {
             }
             Ok(ALL_RANKS.map(str::to_owned).into())
         };
-        let for_nodes = ForNodes { args: without(args, &ALL_RANKS[..1], &[]), flags: Arc::new(flags) };
-        Ok(Self { node, for_nodes, configuration: program.config.clone() })
+        let elastic_args = ElasticArgs { args: without(args, &ALL_RANKS[..1], &[]), flags: Arc::new(flags) };
+        Ok(Self { node, elastic_args, configuration: program.config.clone() })
     }
 
     /// Whether ranks can run on as many nodes as there may be, or on fewer.
     pub fn check(&self) -> anyhow::Result<()> {
         let NodeInfo { min_nodes, nnodes, .. } = self.node;
-        let refusals = (min_nodes..=nnodes).rev().map(|nodes| (self.for_nodes.flags)(nodes).err());
+        let refusals = (min_nodes..=nnodes).rev().map(|nodes| (self.elastic_args.flags)(nodes).err());
         let refusals: Option<Vec<String>> = refusals.collect();
         match refusals.and_then(|refusals| refusals.into_iter().next()) {
             Some(reason) => {
@@ -62,8 +62,8 @@ impl ElasticRun {
 
     /// Says it to the launcher.
     pub fn configure(self, launch: &mut LaunchConfig) {
-        launch.args = self.for_nodes.args;
-        launch.elastic.for_nodes = self.for_nodes.flags;
+        launch.args = self.elastic_args.args;
+        launch.elastic.node_count_args = self.elastic_args.flags;
         launch.elastic.configuration = self.configuration;
     }
 }

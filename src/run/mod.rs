@@ -11,7 +11,7 @@ mod rank;
 mod run_folder;
 mod session;
 
-pub use auto::{CHOICE_FILE, Choice, Chosen, ForNodes, earlier_choice, has_option, without};
+pub use auto::{CHOICE_FILE, Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
 pub use program::launch::{Launch, launch};
 pub use program::{Program, Ranks, Role};
 pub(crate) use run_folder::{StartFrom, write_choice};

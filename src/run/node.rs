@@ -83,7 +83,7 @@ impl Program<'_> {
         // A run that cannot write its history ends as it would have.
         let began = brigade_report::now();
         let note = |event| drop(add_to_history(&dir, began, event));
-        let mut exhaustion = ExhaustionWatch::begin(&dir, node.node_rank);
+        let mut exhaustion = ExhaustionWatch::of_node(&dir);
         let mut changes = NodeChanges::default();
         let outcome = brigade_launch::launch(&launch, &mut |event| {
             if node.node_rank == 0 {
@@ -98,7 +98,7 @@ impl Program<'_> {
                 _ => None,
             };
             print_event(event);
-            restarted.iter().for_each(|failure| exhaustion.explain(failure));
+            restarted.iter().for_each(|failure| exhaustion.explain(failure, node.node_rank));
         })?;
         match &outcome {
             // Rank 0 wrote down these.
@@ -123,7 +123,7 @@ impl Program<'_> {
                     && printed_its_error(failure) => {}
             other => print_stderr(format_args!("brigade: {other}")),
         }
-        exhaustion.explain(&outcome);
+        exhaustion.explain(&outcome, node.node_rank);
         if node.node_rank == 0 {
             notify(&self.settings.output.notify, &dir, &outcome);
         }

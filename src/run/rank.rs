@@ -8,7 +8,10 @@ use brigade_comm::{Group, World};
 use brigade_launch::{Detected, RankInfo, exit, interrupt};
 use brigade_report::{counted, set_log_rank};
 
-use super::ending::{PANIC_EXIT_CODE, is_on_all_ranks, needs_flight_record, panic_text, write_flight};
+use super::ending::exhaustion::ExhaustionWatch;
+use super::ending::{
+    PANIC_EXIT_CODE, is_of_another_rank, is_on_all_ranks, needs_flight_record, panic_text, write_flight,
+};
 use super::program::{Program, Role, usage};
 use super::run_folder::{RunFolder, launcher_folder, start_from};
 use super::session::Session;
@@ -68,7 +71,7 @@ impl Program<'_> {
                     true => world.group().clone(),
                     false => world.group().with_table(table).context("connecting the mesh")?,
                 };
-                let session = Session::new(self, device, group, plan, out, world_text, interrupt);
+                let session = Session::new(self, device, group, plan, out.clone(), world_text, interrupt);
                 session.context("connecting the mesh")
             })
             .inspect_err(|error| world.group().abort(&format_error(error)))?;
@@ -82,6 +85,8 @@ impl Program<'_> {
         session.device().seed(session.seed());
         // From here on a signal may lose work of the body; `train` narrows this down.
         session.mark_started();
+        let joined = matches!(role, Role::JoinedRank { .. });
+        let mut exhaustion = joined.then(|| ExhaustionWatch::of_rank(&out));
         // A panic in Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         if needs_flight_record(&result) {
@@ -89,6 +94,10 @@ impl Program<'_> {
             drop(write_flight(world.group(), &flight));
         }
         let result = finish_together(world.group(), result);
+        if let Some(exhaustion) = exhaustion.as_mut().filter(|_| needs_flight_record(&result)) {
+            // One of the first two is left to say that another rank was killed.
+            exhaustion.explain_failure(info.rank, own_failure(&result).as_deref(), info.local_rank < 2);
+        }
         // After a failure the session does not wait for pending operations, so the other ranks had to be told first.
         drop(session);
         folder.release(match &result {
@@ -131,6 +140,15 @@ fn finish_together(group: &Group, result: Ended) -> Ended {
         Err(panic) => group.abort(&format!("panic: {}", panic_text(panic.as_ref()))),
     }
     result
+}
+
+/// The text of a failure that was not that of another rank.
+fn own_failure(result: &Ended) -> Option<String> {
+    match result {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => (!is_of_another_rank(error)).then(|| format_error(error)),
+        Err(panic) => Some(panic_text(panic.as_ref())),
+    }
 }
 
 /// How the body ended: well, with an error, or with a panic.

@@ -111,7 +111,9 @@ impl RunFolder {
         for lease in self.leases {
             let location = lease.location();
             if let Err(error) = lease.release(ended) {
-                print_stderr(format_args!("warning: the lease of {location} ends by itself: {error}"));
+                print_stderr(format_args!(
+                    "warning: could not release the lease of {location} ({error}); it will expire"
+                ));
             }
         }
     }

@@ -51,7 +51,7 @@ pub struct Session {
     /// How long a message takes between the ranks, where they are on several hosts.
     pub(crate) network_delay: Option<Duration>,
     interrupt: Interrupt,
-    /// What workers that are launches of their own authenticate each other with.
+    /// What separately launched workers authenticate each other with.
     pub(crate) token: AuthToken,
 }
 

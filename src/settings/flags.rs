@@ -100,18 +100,18 @@ pub struct StandardFlags {
     /// Replicas of what --zero shards, each on neighbouring ranks, such as those of one node [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub replicate: Option<usize>,
-    /// How updates are made: by all ranks together, by workers that make their own and meet from time to time, or by servers
-    /// [default: sync].
+    /// Update strategy: all ranks together (sync), local updates with periodic synchronisation (local-sgd, diloco), or parameter servers
+    /// (async-server) [default: sync].
     #[arg(long, value_enum)]
     pub strategy: Option<StrategyName>,
     /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks [default: as many as the ranks allow].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub workers: Option<usize>,
-    /// With local-sgd and diloco: where `brigade coordinate` listens, through which workers that are launches of their own find each other; they
-    /// may leave, come late, or come back. With async-server: where the servers listen (--listen) that this worker works for.
+    /// With local-sgd and diloco: address of the coordinator (`brigade coordinate`) for separately launched workers, which may leave, join late or
+    /// rejoin. With async-server: address of the servers (--listen) this worker connects to.
     #[arg(long, value_name = "HOST:PORT")]
     pub coordinator: Option<String>,
-    /// With async-server: all ranks of this launch are servers, and listen here for workers that are launches of their own (--coordinator).
+    /// With async-server: all ranks of this launch are servers, and listen here for separately launched workers (--coordinator).
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
     /// With --coordinator: the number of this worker, below --workers [default: 0].
@@ -126,7 +126,7 @@ pub struct StandardFlags {
     /// Updates of a worker between outer steps, in which workers meet [default: 50].
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub inner_steps: Option<u64>,
-    /// Fragments of the model in which workers of diloco meet, one after the other [default: 1].
+    /// Fragments of the model that diloco synchronises, one at a time [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub fragments: Option<usize>,
     /// Inner steps of diloco's workers while outer gradients travel [default: 0].

@@ -142,8 +142,9 @@ pub struct TrainSettings {
     /// The most steps of a run that may be skipped or rolled back; 0 sets no limit.
     pub nonfinite_limit: u64,
     /// Whether each block's forward is run twice and the outputs compared: a block that is not a function of its input, parameters
-    /// and context is an error that names it. On CPUs, debug builds always do this for the first micro-batch. On GPUs, blocks must
-    /// use operations with a fixed summation order.
+    /// and context is an error that names it. Samples are read twice as well, to find datasets that give other values the second
+    /// time. On CPUs, debug builds always do both for the first micro-batch. On GPUs, blocks must use operations with a fixed
+    /// summation order.
     pub check_blocks: bool,
     /// Parameters that are not trained: patterns of names (`block.path`) in which `*` stands for any text, and `0-7` between dots for one of these
     /// numbers, as in `["embed*", "layers.0-7.*"]`.

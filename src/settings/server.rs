@@ -30,7 +30,7 @@ impl StrategySettings {
         })
     }
 
-    /// Whether servers and workers are launches of their own, and which of them this one is.
+    /// Whether servers and workers are launched separately, and which of them this launch is.
     pub(crate) fn separate_worlds(&self) -> Option<SeparateWorlds> {
         let is_server = !self.listen.is_empty();
         let is_separate = self.is_server() && (is_server || !self.coordinator.is_empty());
@@ -94,7 +94,7 @@ impl StrategySettings {
         }
     }
 
-    /// Checks settings of servers and workers that are launches of their own.
+    /// Checks settings of separately launched servers and workers.
     fn check_separate(&self) -> Result<(), SettingError> {
         let listen = |allowed| Err(SettingError::new(LISTEN, &self.listen, allowed));
         if !self.listen.is_empty() {

@@ -10,7 +10,7 @@ use super::rows::{inputs, pad, token_tensor};
 use crate::dataset::Dataset;
 
 /// Rows of tokens to train a language model on: inputs `[batch, sequence]`, with the documents that share a row where they are kept apart, and as
-/// target of each token the next one (or the same, if the rows are such). The rows of a micro-batch are as long as the longest of them.
+/// target of each token the next one (or the same token, for masked models). The rows of a micro-batch are as long as the longest of them.
 #[derive(Debug, Clone)]
 pub struct TokenDataset(TokenSequences);
 

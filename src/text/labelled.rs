@@ -124,7 +124,7 @@ fn types(rows: &[Sequence], shape: [usize; 2], device: &Device) -> Option<Tensor
 macro_rules! dataset {
     ($type:ident, $target:ty, |$data:ident, $label:ident| $value:expr, |$values:ident, $device:ident| $tensor:expr) => {
         impl $type {
-            /// For a model: the tokens of second texts have the type 1, if it knows types, and what it takes for padding belongs to no text at its end.
+            /// For a model: the tokens of second texts have the type 1, if it knows types, and trailing padding tokens are excluded from each text.
             pub fn of(mut self, model: &SequenceClassifier) -> Self {
                 self.0.has_types = model.has_types();
                 self.0.padding = model.padding();

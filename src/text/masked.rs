@@ -10,7 +10,7 @@ use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use super::rows::{inputs, pad, token_tensor};
 use crate::dataset::Dataset;
 
-/// Rows of tokens to train an encoder on: inputs `[batch, sequence]`, some of whose tokens are masked, and as targets these tokens. Which they are is drawn for each
+/// Rows of tokens to train an encoder on: inputs `[batch, sequence]`, some of whose tokens are masked, and as targets these tokens. The masked positions are drawn per
 /// micro-batch of each step, as a function of the seed; on any mesh and after a resume they are the same.
 #[derive(Debug, Clone)]
 pub struct MaskedDataset {

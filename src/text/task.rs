@@ -108,11 +108,11 @@ pub struct MaskedLm {
     pub masking: Masking,
 }
 
-/// A model that tells texts apart by their labels.
+/// A text classifier: each text has one label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Classification(pub SequenceClassifier);
 
-/// A model that tells for each label whether a text has it.
+/// A multi-label text classifier: each text has any number of labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MultiLabelClassification(pub SequenceClassifier);
 

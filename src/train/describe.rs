@@ -15,7 +15,7 @@ use super::same_bits::same_bits_note;
 use crate::error::DryRun;
 use crate::memory::{MemoryPlan, Samples};
 use crate::run::Session;
-use crate::settings::{Balance, RunPlan};
+use crate::settings::{Backend, Balance, RunPlan};
 
 impl Session {
     /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
@@ -168,9 +168,15 @@ impl Session {
                 if let Some(why) = unmeasured {
                     let _ = writeln!(text, "# saved activations are unknown: {why}");
                 }
-                if let Some(assessment) = assessment {
-                    let warning = if assessment.fits { "" } else { "warning: " };
-                    let _ = writeln!(text, "# {warning}{}", assessment.text);
+                match assessment {
+                    Some(assessment) => {
+                        let warning = if assessment.fits { "" } else { "warning: " };
+                        let _ = writeln!(text, "# {warning}{}", assessment.text);
+                    }
+                    None if self.settings.compute.backend != Backend::Cpu => text.push_str(
+                        "# whether that fits is not known here: the run compares it with the device's memory when it begins\n",
+                    ),
+                    None => {}
                 }
             }
             Err(error) => {
@@ -270,7 +276,7 @@ fn buckets_line(plan: &RunPlan) -> Option<String> {
     })
 }
 
-/// How codes would cross the network once a host, where each of several hosts has several ranks. `hosts` is the host of each rank.
+/// How codes would cross the network once per host, where each of several hosts has several ranks. `hosts` is the host of each rank.
 fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
     let count = hosts.iter().max().map_or(1, |last| last + 1);
     let per_host = hosts.len() / count;
@@ -284,8 +290,8 @@ fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
     }
     let stage = plan.engine.zero.stage.max(1);
     Some(format!(
-        "note: each rank sends its codes to every rank of the other hosts; with --zero {stage} --replicate {count} the ranks of a host first add up \
-         in shared memory, and codes cross the network once a host"
+        "note: each rank sends its codes to every rank of the other hosts; with --zero {stage} --replicate {count} each host first sums in shared \
+         memory, so codes cross the network once per host"
     ))
 }
 
@@ -316,7 +322,7 @@ mod tests {
         };
         let coded = "[comm]\ncompress = \"int8\"\n";
         assert!(
-            note(coded, &[0, 0, 1, 1]).unwrap().contains("with --zero 1 --replicate 2 the ranks of a host")
+            note(coded, &[0, 0, 1, 1]).unwrap().contains("with --zero 1 --replicate 2 each host first sums")
         );
         let sharded = format!("{coded}[zero]\nstage = 3\n");
         assert!(note(&sharded, &[0, 0, 1, 1]).unwrap().contains("--zero 3 --replicate 2"));

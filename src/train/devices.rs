@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use brigade_core::Float;
-use brigade_report::{NumberType, peak_flops};
+use brigade_report::{PeakDtype, peak_flops};
 
 use crate::run::Session;
 use crate::settings::Backend;
@@ -22,16 +22,16 @@ pub(super) struct Devices {
 
 /// The number types in which products of `float` may be computed; a device uses the first that it supports. Burn's CUDA kernels
 /// multiply f32 as TF32 on tensor cores, and this cannot be turned off.
-fn number_types(backend: Backend, float: Float) -> &'static [NumberType] {
+fn peak_dtypes(backend: Backend, float: Float) -> &'static [PeakDtype] {
     match (float, backend) {
-        (Float::F32, Backend::Cuda) => &[NumberType::Tf32, NumberType::F32],
-        (Float::F32, _) => &[NumberType::F32],
-        (Float::Bf16, _) => &[NumberType::Bf16],
+        (Float::F32, Backend::Cuda) => &[PeakDtype::Tf32, PeakDtype::F32],
+        (Float::F32, _) => &[PeakDtype::F32],
+        (Float::Bf16, _) => &[PeakDtype::Bf16],
     }
 }
 
 /// The number type of a device's products, and its peak FLOP/s in it; `None` if unknown.
-fn peak(name: &str, numbers: &[NumberType]) -> Option<(NumberType, f64)> {
+fn peak(name: &str, numbers: &[PeakDtype]) -> Option<(PeakDtype, f64)> {
     numbers.iter().find_map(|number| Some((*number, peak_flops(name, *number)?)))
 }
 
@@ -40,18 +40,18 @@ impl Session {
     pub(super) fn devices(&self) -> anyhow::Result<Devices> {
         let names = all_gather_text(self.group(), &self.device_name().unwrap_or_default())?;
         let compute = &self.settings.compute;
-        let numbers = number_types(compute.backend, compute.float());
+        let numbers = peak_dtypes(compute.backend, compute.float());
         Ok(Devices::new(&names, numbers, self.settings.output.peak_tflops))
     }
 }
 
 impl Devices {
     /// From the device name of each rank, empty if it has none. `peak_tflops` is that of each device; 0 looks it up by name.
-    fn new(names: &[String], numbers: &[NumberType], peak_tflops: f64) -> Self {
+    fn new(names: &[String], numbers: &[PeakDtype], peak_tflops: f64) -> Self {
         let peaks = || names.iter().map(|name| Some(peak(name, numbers)?.1)).sum::<Option<f64>>();
-        let rounds = names.iter().any(|name| peak(name, numbers).is_some_and(|(n, _)| n == NumberType::Tf32));
+        let rounds = names.iter().any(|name| peak(name, numbers).is_some_and(|(n, _)| n == PeakDtype::Tf32));
         let number = match numbers {
-            [NumberType::Bf16] => "bf16",
+            [PeakDtype::Bf16] => "bf16",
             _ if rounds => "f32, whose products are TF32",
             _ => "f32",
         };
@@ -92,7 +92,7 @@ mod tests {
         peak_tflops: f64,
     ) -> (Option<f64>, Option<String>) {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let devices = Devices::new(&names, number_types(backend, float), peak_tflops);
+        let devices = Devices::new(&names, peak_dtypes(backend, float), peak_tflops);
         (devices.peak_flops, devices.summary_line())
     }
 

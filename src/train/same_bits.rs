@@ -14,14 +14,14 @@ pub(super) fn same_bits_note(settings: &Settings, plan: &RunPlan) -> Option<Stri
     let on_meshes = match (backend, settings.collectives()) {
         (Backend::Cpu, _) => return condition.map(|condition| format!("note: {condition}")),
         (Backend::Cuda, CollectivesBackend::Nccl) => Some(
-            "on other meshes the weights are near these, and not the same to the bit, since NCCL adds gradients in an order of its own".into(),
+            "other meshes give close but not bit-identical weights, since NCCL adds gradients in its own order".into(),
         ),
         (Backend::Cuda, _) if cfg!(feature = "autotune") => Some(
-            "on other meshes the weights are near these, and not always the same to the bit, since each host chooses its kernels by timing them".into(),
+            "other meshes give close but not always bit-identical weights, since each host chooses its kernels by timing them".into(),
         ),
         _ => condition,
     };
-    let masks = "dropout draws the same masks on every mesh of GPUs of one kind, and others than on the CPU";
+    let masks = "dropout masks are the same on every mesh of identical GPUs, but differ from the CPU's";
     let rounds = backend == Backend::Cuda && settings.compute.float() == Float::F32;
     let tf32 = rounds.then(|| "products of f32 are TF32 on NVIDIA's GPUs from Ampere on".to_owned());
     let repeats = (backend == Backend::Cuda)
@@ -82,7 +82,7 @@ mod tests {
         let condition = "micro-batches per rank and update is a power of two";
         assert!(note(Backend::Cpu, |_| ()).unwrap().contains(condition));
 
-        let masks = "dropout draws the same masks on every mesh";
+        let masks = "dropout masks are the same on every mesh";
         let wgpu = note(Backend::Wgpu, even).unwrap();
         assert!(wgpu.starts_with(&format!("note: {masks}")), "{wgpu}");
         let wgpu = note(Backend::Wgpu, |_| ()).unwrap();

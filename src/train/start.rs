@@ -7,7 +7,7 @@ use anyhow::Context;
 use brigade_checkpoint::open_storage;
 use brigade_core::plan::formula;
 use brigade_core::{Activation, Chain, Engine, PP};
-use brigade_data::{Sampler, Share};
+use brigade_data::{Sampler, SourceShare};
 use brigade_files::write_atomic;
 use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
 use brigade_report::timeline::PROFILE_FOLDER;
@@ -27,7 +27,7 @@ use super::balance::BlockSeconds;
 use super::devices::Devices;
 
 impl Session {
-    pub(super) fn sampler(&self, shares: &[Share]) -> anyhow::Result<Sampler> {
+    pub(super) fn sampler(&self, shares: &[SourceShare]) -> anyhow::Result<Sampler> {
         let train = &self.settings.train;
         Ok(Sampler::mixed(shares, train.seed, train.global_batch_size, train.micro_batch_size)?)
     }

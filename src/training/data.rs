@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade_core::{Batch, with_seed};
-use brigade_data::{Prefetcher, Share};
+use brigade_core::{Activation, Batch, with_seed};
+use brigade_data::{Prefetcher, SourceShare};
 use burn::tensor::Device;
 
 use crate::dataset::Dataset;
@@ -20,7 +20,7 @@ pub(crate) trait Data<I, T>: Send + Sync {
     fn samples(&self) -> usize;
 
     /// The parts that samples are drawn from, with their weights.
-    fn shares(&self) -> Vec<Share>;
+    fn shares(&self) -> Vec<SourceShare>;
 
     /// What targets are called.
     fn unit(&self) -> String;
@@ -37,7 +37,7 @@ pub(crate) trait Data<I, T>: Send + Sync {
     ) -> anyhow::Result<Box<dyn Reader<I, T>>>;
 }
 
-/// How far ahead of its use data are read, and by how many threads; by none, they are read when they are asked for.
+/// How far ahead of its use data are read, and by how many threads; with 0 threads, reads happen on demand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
     pub readers: usize,
@@ -63,7 +63,7 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         self.len()
     }
 
-    fn shares(&self) -> Vec<Share> {
+    fn shares(&self) -> Vec<SourceShare> {
         Dataset::shares(self)
     }
 
@@ -154,4 +154,34 @@ impl<D: Dataset> Reader<D::Input, D::Target> for InOrder<D> {
     fn threads(&self) -> &ThreadSpans {
         &self.threads
     }
+}
+
+/// Reads a micro-batch a second time, and compares.
+///
+/// # Errors
+/// If its samples cannot be read, or are others the second time.
+pub(crate) fn check_read_again<I: Activation + Clone, T>(
+    data: &dyn Data<I, T>,
+    batch: &Batch<I, T>,
+    samples: Vec<usize>,
+    device: &Device,
+    seed: u64,
+) -> anyhow::Result<()> {
+    let shown = first_of(&samples);
+    if batch.has_input_of(&data.read(samples, device, seed)?)? {
+        return Ok(());
+    }
+    anyhow::bail!(
+        "the dataset gives another micro-batch when its samples are read again ({shown}): what `Dataset::get` gives must follow from the \
+        sample's index alone, because another mesh reads a sample on another rank, and a resumed run reads it again. To augment samples, draw \
+        from Burn's generator in `Dataset::batch`, or in `get` from a generator seeded by the index"
+    );
+}
+
+/// The first few of some samples.
+fn first_of(samples: &[usize]) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<String> = samples.iter().take(SHOWN).map(usize::to_string).collect();
+    let more = if samples.len() > SHOWN { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
 }

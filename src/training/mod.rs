@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use brigade_core::{Activation, Batch, Model, StepReport};
-use brigade_data::Share;
+use brigade_data::SourceShare;
 use brigade_models::WeightsMapping;
 use burn::tensor::{Device, Tensor};
 
@@ -18,8 +18,8 @@ use crate::folder::WEIGHTS_FILE;
 
 pub(crate) use control::{AgreedAnswers, HookAnswers, Hooks};
 pub use control::{Control, HookAnswer};
-pub(crate) use data::{Ahead, Data, Order, Reader};
-use update::OwnUpdate;
+pub(crate) use data::{Ahead, Data, Order, Reader, check_read_again};
+pub(crate) use update::OwnUpdate;
 
 /// A metric: from the model's output and a batch's target to a sum over the valid targets, shape `[1]`.
 type Metric<O, T> = Box<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
@@ -145,7 +145,8 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     }
 
     /// Adds a metric, as [`Model::metric`] does: from the last block's output and a batch's target to a **sum** (shape `[1]`)
-    /// over the valid targets. It is reported for steps and validations, divided by the number of valid targets.
+    /// over the valid targets. It is reported for steps and validations, divided by what the loss is divided by: the number of valid targets, or the sum
+    /// of the weights if batches are [weighted](Batch::weighted); a metric must then multiply by the weights, as the loss does.
     pub fn metric(
         mut self,
         name: impl Into<String>,
@@ -210,6 +211,19 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
+    /// What is given here that only the first model of a run has, in words.
+    pub(crate) fn part_of_a_run(&self) -> Option<&'static str> {
+        match self {
+            Self { train: Some(_), .. } => Some("data to train on (`Training::on`)"),
+            Self { validation: Some(_), .. } => Some("data to validate on (`Training::validate`)"),
+            Self { hooks, .. } if !hooks.is_empty() => {
+                Some("a hook (`Training::on_step` or `Training::on_validation`)")
+            }
+            Self { files, .. } if !files.is_empty() => Some("a file (`Training::file`)"),
+            _ => None,
+        }
+    }
+
     /// The model with the metrics that were given here.
     pub(crate) fn add_metrics_to(&mut self, model: Model<I, O, T>) -> Model<I, O, T> {
         self.metrics.drain(..).fold(model, |model, (name, sum)| model.metric(name, sum))
@@ -218,7 +232,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     /// The first samples to train on, at most `size`, as one micro-batch.
     pub(crate) fn first_samples(&self, size: usize, device: &Device) -> anyhow::Result<Batch<I, T>> {
         let data =
-            self.train.as_ref().context("this run has no data of its own (`Training::without_data`)")?;
+            self.train.as_ref().context("this run has no data of its own (`Training::without_data`); give `Session::stop_if_dry_run` a micro-batch")?;
         data.read((0..size.min(data.samples())).collect(), device, 0)
     }
 
@@ -228,7 +242,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     }
 
     /// The parts that samples to train on are drawn from, with their weights.
-    pub(crate) fn shares(&self) -> Option<Vec<Share>> {
+    pub(crate) fn shares(&self) -> Option<Vec<SourceShare>> {
         self.train.as_ref().map(|data| data.shares())
     }
 

@@ -1,10 +1,14 @@
 //! What a program brings of its own to updates: an optimizer, groups of parameters, a learning rate, gradient hooks.
 
-use brigade_core::{Activation, Engine, OptimizerFactory, UnitGradient};
+use std::sync::Arc;
+
+use brigade_core::compress::Method;
+use brigade_core::{Activation, Engine, OptimizerFactory, Strategy, UnitGradient};
 use burn::tensor::Tensor;
+use clap::ValueEnum;
 
 use super::Training;
-use crate::settings::{OptimizerGroup, RunPlan, SettingError, Settings};
+use crate::settings::{OptimizerGroup, RunPlan, SettingError, Settings, StrategyName};
 
 type GradientHook = Box<dyn Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
@@ -15,6 +19,7 @@ pub(crate) struct OwnUpdate {
     groups: Vec<OptimizerGroup>,
     learning_rate: Option<Box<dyn Fn(u64) -> f64>>,
     gradient_hooks: Vec<GradientHook>,
+    strategy: Option<Arc<dyn Strategy>>,
 }
 
 impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
@@ -87,6 +92,38 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self.update.gradient_hooks.push(Box::new(hook));
         self
     }
+
+    /// Reduces gradients and makes updates by a [`Strategy`] of your own, instead of `strategy.name = "sync"`: what its reduction keeps is part of checkpoints. It makes an
+    /// update every `train.sync_every` steps; workers and servers are those of the settings, so it has none.
+    ///
+    /// ```
+    /// # use brigade::{Activation, Training};
+    /// use brigade::core::{DataParallel, ReducedUnit, Reduction, Strategy, Synchronous};
+    ///
+    /// /// As the one that is there, and says how much it sums.
+    /// #[derive(Debug)]
+    /// struct Telling;
+    ///
+    /// impl Strategy for Telling {
+    ///     fn synchronizes(&self, _step: u64) -> bool {
+    ///         true
+    ///     }
+    ///     fn period(&self) -> usize {
+    ///         1
+    ///     }
+    ///     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
+    ///         println!("{} values", units.iter().map(|unit| unit.elements).sum::<usize>());
+    ///         Synchronous::default().reduction(units, data)
+    ///     }
+    /// }
+    /// # fn own<I: Activation, O: Activation, T: 'static>(training: Training<I, O, T>) {
+    /// let training = training.strategy(Telling);
+    /// # }
+    /// ```
+    pub fn strategy(mut self, strategy: impl Strategy + 'static) -> Self {
+        self.update.strategy = Some(Arc::new(strategy));
+        self
+    }
 }
 
 impl OwnUpdate {
@@ -97,6 +134,10 @@ impl OwnUpdate {
             plan.engine.groups = settings.parameter_groups(&self.groups)?;
         }
         plan.optimizer = self.optimizer.clone().unwrap_or(plan.optimizer);
+        if let Some(strategy) = &self.strategy {
+            check_strategy(&**strategy, settings)?;
+            plan.engine.strategy = strategy.clone();
+        }
         Ok(plan)
     }
 
@@ -120,6 +161,9 @@ impl OwnUpdate {
         if self.optimizer.is_some() {
             lines.push("the optimizer is the program's own; optimizer.name is ignored".to_owned());
         }
+        if self.strategy.is_some() {
+            lines.push("gradients are reduced by the program's own strategy".to_owned());
+        }
         if self.learning_rate.is_some() {
             lines.push("the learning rate follows the program's own function, not [schedule]".to_owned());
         }
@@ -140,4 +184,32 @@ impl OwnUpdate {
     {
         self.gradient_hooks.drain(..).for_each(|hook| engine.on_gradient(hook));
     }
+}
+
+/// Refuses a program's own strategy that is not in the place of the synchronous one.
+fn check_strategy(strategy: &dyn Strategy, settings: &Settings) -> Result<(), SettingError> {
+    let (name, every) = (settings.strategy.name, settings.train.sync_every);
+    if name != StrategyName::Sync {
+        let allowed = "the program has a strategy of its own (`Training::strategy`), which only takes the place of sync";
+        let given = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+        return Err(SettingError::new("strategy.name (--strategy)", given, allowed));
+    }
+    if settings.comm.compression().method != Method::None {
+        let allowed = "the program has a strategy of its own (`Training::strategy`), which reduces gradients itself; it must be none";
+        return Err(SettingError::new("comm.compress (--compress)", settings.comm.compress, allowed));
+    }
+    if strategy.period() != every {
+        let allowed = format!(
+            "the program's own strategy makes an update every {}; it must be the same",
+            strategy.period()
+        );
+        return Err(SettingError::new("train.sync_every (--sync-every)", every, allowed));
+    }
+    let has_workers =
+        strategy.inner_steps().is_some() || strategy.servers() > 0 || strategy.rounds().is_some();
+    if has_workers || strategy.fragments().is_some() || strategy.separate_worlds().is_some() {
+        let allowed = "it must have neither workers nor servers: those are of the settings (`strategy.name`)";
+        return Err(SettingError::new("Training::strategy", format!("{strategy:?}"), allowed));
+    }
+    Ok(())
 }

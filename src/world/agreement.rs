@@ -14,7 +14,7 @@ fn shared_part(config: &str) -> anyhow::Result<String> {
     Ok(toml::to_string(&config)?)
 }
 
-/// The part of a configuration that must be the same on workers that are launches of their own.
+/// The part of a configuration that must be the same on separately launched workers.
 pub(crate) fn shared_by_workers(config: &str) -> anyhow::Result<String> {
     let mut config: toml::Table = shared_part(config)?.parse()?;
     for section in ["checkpoint", "comm", "profile"] {

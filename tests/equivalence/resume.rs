@@ -311,7 +311,7 @@ fn another_model_or_optimizer_is_refused_by_name() {
     assert!(why.contains("has the shape"), "{why}");
     let mut without = saved.clone();
     without.units[1].slots.retain(|slot| slot != PARAMETERS);
-    assert!(refused(Row::default(), &without).contains("are not those of the checkpoint"));
+    assert!(refused(Row::default(), &without).contains("differ from the checkpoint"));
     let mut broken = saved;
     broken.slots.retain(|(_, slot), _| slot != PARAMETERS);
     let mut engine = Row::default().engine(Groups::alone()).unwrap();

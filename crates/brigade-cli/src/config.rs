@@ -68,7 +68,7 @@ pub struct ModelSection {
     /// `sequence_length` then counts. Empty: the model of the settings below.
     pub config: toml::Table,
     /// The kind of model: `gpt2`.
-    pub name: ModelName,
+    pub name: ModelKind,
     /// Until the configuration is resolved, its `vocabulary` may be 0, which stands for the size of the tokenizer, and for a model in a folder its
     /// `sequence_length`, which stands for as many tokens as the model has positions for, but at most 1,024.
     #[serde(flatten)]
@@ -78,12 +78,12 @@ pub struct ModelSection {
 /// The kinds of model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ModelName {
+pub enum ModelKind {
     Gpt2,
 }
 
 /// A model, and what its folder says about it.
-pub struct Described {
+pub struct ConfiguredModel {
     pub model: TaskModel,
     /// What `config.json` is written from.
     pub file: ConfigFile,
@@ -173,7 +173,7 @@ fn usual_length(file: &ConfigFile) -> usize {
     positions.min(USUAL_LENGTH)
 }
 
-impl Described {
+impl ConfiguredModel {
     /// The files of weights that training starts from, if any.
     pub fn weights(&self) -> anyhow::Result<Weights> {
         let Some(origin) = &self.origin else { return Ok(Weights::default()) };
@@ -320,7 +320,7 @@ impl Config {
     }
 
     /// The model with its task and its adapters.
-    pub fn describe(&self) -> anyhow::Result<Described> {
+    pub fn describe(&self) -> anyhow::Result<ConfiguredModel> {
         let Self { model: section, lora, .. } = self;
         let is_new = section.is_new();
         if lora.rank > 0 && (is_new || !section.pretrained) {
@@ -331,12 +331,12 @@ impl Config {
             section.shape.check()?;
             let model = CausalLm::from(section.shape.clone());
             let file = model.config_file()?;
-            return Ok(Described { file, model: TaskModel::CausalLm(model), origin: None });
+            return Ok(ConfiguredModel { file, model: TaskModel::CausalLm(model), origin: None });
         }
         if is_new {
             let mut file = section.new_config_file()?;
             let model = self.task.model(&mut file, section.shape.sequence_length, lora, &self.data.tokenizer);
-            return Ok(Described { model: model.context("model.config")?, file, origin: None });
+            return Ok(ConfiguredModel { model: model.context("model.config")?, file, origin: None });
         }
         let origin = section.origin()?;
         let mut file = section.config_file()?;
@@ -344,7 +344,7 @@ impl Config {
         file.dtype = Some("float32".into());
         let model = self.task.model(&mut file, section.shape.sequence_length, lora, &self.data.tokenizer);
         let model = model.with_context(|| section.given())?;
-        Ok(Described { model, file, origin: section.pretrained.then_some(origin) })
+        Ok(ConfiguredModel { model, file, origin: section.pretrained.then_some(origin) })
     }
 
     /// Continues training the adapters in the model's folder, if it has any.

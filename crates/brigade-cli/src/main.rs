@@ -49,7 +49,7 @@ enum Command {
     /// Start the ranks of any program, as torchrun does, and supervise them.
     #[command(after_help = launch::EXAMPLES)]
     Launch(launch::CommandArgs),
-    /// Let workers of local-sgd or diloco that are launches of their own find each other.
+    /// Coordinate separately launched workers of local-sgd or diloco.
     #[command(after_help = coordinate::EXAMPLES)]
     Coordinate(coordinate::CoordinateArgs),
     /// Run a command on the nodes of a cluster: Vertex AI, Kubernetes, Slurm, or hosts by ssh.

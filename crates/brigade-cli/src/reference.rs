@@ -25,7 +25,7 @@ const HEAD: &str = "\
 Every setting of a TOML file for `--config`, of `--set section.name=value`, and of the text that `brigade::launch` takes. The
 defaults are the same in `brigade train` and in a program of your own, which has neither `[model]` nor `[data]`. Without
 `--config`, `brigade train` reads `configs/gpt-tiny.toml`, which has its own values for settings that depend on its model (the
-batch, the learning rate, the length of the run).
+batch, the learning rate, the length of the run). A trained model (`--model`) is fine-tuned with values of its own.
 
 <!-- Written by `cargo xtask book --reference` from the types of the settings. -->
 ";
@@ -70,6 +70,52 @@ fn read(source: &str, structures: &mut BTreeMap<String, Vec<Field>>) {
     }
 }
 
+/// The values of all enumerations without fields in a file that `cargo fmt` has formatted, as serde names them.
+fn read_values(source: &str, enumerations: &mut BTreeMap<String, Vec<String>>) {
+    let (mut case, mut current) = (None, None);
+    for line in source.lines() {
+        let text = line.trim();
+        let renamed = |attribute: &str| {
+            let rest = text.strip_prefix("#[serde(")?.strip_prefix(attribute)?.strip_prefix(" = \"")?;
+            Some(rest.split_once('"')?.0.to_owned())
+        };
+        if let Some(name) = text.strip_prefix("pub enum ").and_then(|rest| rest.strip_suffix(" {")) {
+            current = case.take().map(|case: String| (name.to_owned(), case, None, Vec::new()));
+        } else if line == "}" {
+            if let Some((name, _, _, values)) = current.take() {
+                enumerations.entry(name).or_insert(values);
+            }
+            case = None;
+        } else if let Some((_, case, own, values)) = &mut current {
+            match renamed("rename") {
+                Some(name) => *own = Some(name),
+                None if text.starts_with(['#', '/']) => {}
+                None if text.ends_with(',')
+                    && text.trim_end_matches(',').chars().all(char::is_alphanumeric) =>
+                {
+                    values.push(own.take().unwrap_or_else(|| cased(text.trim_end_matches(','), case)));
+                }
+                None => current = None,
+            }
+        } else if let Some(name) = renamed("rename_all") {
+            case = Some(name);
+        }
+    }
+}
+
+/// A variant's name in serde's snake_case or kebab-case.
+fn cased(variant: &str, case: &str) -> String {
+    let between = if case == "kebab-case" { '-' } else { '_' };
+    let mut name = String::new();
+    for (place, letter) in variant.chars().enumerate() {
+        if letter.is_uppercase() && place > 0 && case != "lowercase" {
+            name.push(between);
+        }
+        name.extend(letter.to_lowercase());
+    }
+    name
+}
+
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -100,34 +146,61 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// All sections and settings, as Markdown.
+/// A value as one would write it: one that is held in 32 bits has no more digits than that.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Float(number) if f64::from(*number as f32) == *number => format!("{:?}", *number as f32),
+        _ => value.to_string(),
+    }
+}
+
+/// What the sources say.
+#[derive(Default)]
+struct Sources {
+    structures: BTreeMap<String, Vec<Field>>,
+    enumerations: BTreeMap<String, Vec<String>>,
+}
+
+/// All sections and settings, as Markdown: their values in the library, in `gpt-tiny.toml`, and with `--model`.
 ///
 /// # Panics
 /// If a setting has no documentation in the sources.
-fn page(defaults: &Table, own: &Table, structures: &BTreeMap<String, Vec<Field>>) -> String {
+fn page([own, tiny, tuned]: [&Table; 3], Sources { structures, enumerations }: &Sources) -> String {
     let mut page = HEAD.to_owned();
     for section in fields(ROOT, structures) {
-        let Some(Value::Table(values)) = defaults.get(&section.name) else { continue };
+        let Some(Value::Table(values)) = tiny.get(&section.name) else { continue };
         let documented = fields(&section.kind, structures);
         let _ = write!(page, "\n## `[{}]`\n\n", section.name);
         if !section.docs.is_empty() && !section.docs.starts_with('`') {
             let _ = write!(page, "{}\n\n", section.docs);
         }
-        page += "| setting | value | default | in `gpt-tiny.toml` | |\n|---|---|---|---|---|\n";
+        page += "| setting | value | default | in `gpt-tiny.toml` | with `--model` | meaning |\n|---|---|---|---|---|---|\n";
         // In the order of the structure, which puts together what belongs together.
         let order = |name: &String| documented.iter().position(|field| field.name == *name);
         let mut names: Vec<_> = values.keys().collect();
         names.sort_by_key(|name| order(name));
         for name in names {
-            let docs = documented.iter().find(|field| field.name == *name).map_or("", |field| &field.docs);
+            let field = documented.iter().find(|field| field.name == *name);
+            let docs = field.map_or("", |field| &field.docs);
             assert!(!docs.is_empty(), "{}.{name} has no documentation that this finds", section.name);
             let value = &values[name];
-            let default = own.get(&section.name).and_then(|section| section.get(name)).unwrap_or(value);
-            let other = if value == default { String::new() } else { format!("`{value}`") };
+            let of = |table: &Table| table.get(&section.name).and_then(|section| section.get(name)).cloned();
+            let default = of(own).unwrap_or_else(|| value.clone());
+            let of_a_model = of(tuned).unwrap_or_else(|| value.clone());
+            let other = |value: &Value, usual: &Value| match value == usual {
+                true => String::new(),
+                false => format!("`{}`", shown(value)),
+            };
+            let allowed = field.and_then(|field| enumerations.get(&field.kind)).filter(|_| value.is_str());
+            let allowed = allowed
+                .map(|values| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", "));
             let _ = writeln!(
                 page,
-                "| `{name}` | {} | `{default}` | {other} | {} |",
-                kind(value),
+                "| `{name}` | {} | `{}` | {} | {} | {} |",
+                allowed.unwrap_or_else(|| kind(value).to_owned()),
+                shown(&default),
+                other(value, &default),
+                other(&of_a_model, value),
                 docs.replace('|', "\\|")
             );
         }
@@ -138,17 +211,23 @@ fn page(defaults: &Table, own: &Table, structures: &BTreeMap<String, Vec<Field>>
 #[test]
 fn reference_of_the_book_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut files = Vec::new();
-    for folder in ["src", "crates/brigade-models/src", "crates/brigade-cli/src"] {
-        sources(&root.join(folder), &mut files);
-    }
-    let mut structures = BTreeMap::new();
-    for file in files {
-        read(&fs::read_to_string(file).unwrap(), &mut structures);
-    }
-    let defaults = Table::try_from(Config::read(&[], &[]).unwrap()).unwrap();
-    let own = Table::try_from(Settings::default()).unwrap();
-    let page = page(&defaults, &own, &structures);
+    let mut found = Sources::default();
+    let read_all = |folders: &[&str], take: &mut dyn FnMut(&str)| {
+        let mut files = Vec::new();
+        folders.iter().for_each(|folder| sources(&root.join(folder), &mut files));
+        files.sort();
+        files.iter().for_each(|file| take(&fs::read_to_string(file).unwrap()));
+    };
+    let own = ["src", "crates/brigade-models/src", "crates/brigade-cli/src"];
+    read_all(&own, &mut |source| read(source, &mut found.structures));
+    read_all(&own, &mut |source| read_values(source, &mut found.enumerations));
+    let others = ["crates/brigade-core/src", "crates/brigade-compress/src", "crates/brigade-plan/src"];
+    read_all(&others, &mut |source| read_values(source, &mut found.enumerations));
+    let table = |config: Config| Table::try_from(config).unwrap();
+    let defaults = table(Config::read(&[], &[]).unwrap());
+    let mut tuned = Config::read_with(Some(Path::new("a/model")), None, &[], &[]).unwrap();
+    tuned.model.path = "".into();
+    let page = page([&Table::try_from(Settings::default()).unwrap(), &defaults, &table(tuned)], &found);
     assert_eq!(
         page.matches("\n## ").count(),
         defaults.len(),
@@ -172,4 +251,15 @@ fn documentation_is_read_from_sources() {
     let found: Vec<_> =
         fields("A", &structures).iter().map(|field| (field.name.as_str(), field.docs.as_str())).collect();
     assert_eq!(found, [("one", "One thing."), ("two", "Two.")]);
+}
+
+#[test]
+fn values_are_read_from_sources() {
+    let source = "#[serde(rename_all = \"kebab-case\")]\npub enum A {\n    /// One.\n    #[default]\n    OneTwo,\n    #[serde(rename = \"3\")]\n    Three,\n}\n\n\
+                  #[serde(rename_all = \"snake_case\")]\npub enum WithFields {\n    One(u8),\n}\n\npub enum Plain {\n    One,\n}\n";
+    let mut found = BTreeMap::new();
+    read_values(source, &mut found);
+    assert_eq!(found, BTreeMap::from([("A".to_owned(), vec!["one-two".to_owned(), "3".to_owned()])]));
+    assert_eq!(shown(&Value::Float(f64::from(0.1f32))), "0.1");
+    assert_eq!(shown(&Value::Float(0.1)), "0.1");
 }

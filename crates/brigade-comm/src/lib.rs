@@ -82,7 +82,7 @@ pub use error::{Diagnosis, Error, StalledRank};
 pub use flight::FlightRecorder;
 pub use group::handle::Group;
 pub use group::threads::threads;
-pub use join::{AuthToken, Calls, Channel, ChannelError, Join, World, host_identity, join};
+pub use join::{AuthToken, Channel, ChannelError, ConnectionListener, Join, World, host_identity, join};
 pub use limits::{MAX_FRAME_BYTES, MAX_WORLD_SIZE, allowed_world_size};
 pub use locality::Locality;
 pub use memory::{MemoryGroup, in_memory};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use brigade_random::keyed;
 
-use crate::{Codec, Errors};
+use crate::{Codec, ErrorFeedback};
 
 /// This rank's part in sums of buffers over ranks that travel as codes. The ranks cut a buffer into as many slices of `slice` numbers
 /// as there are ranks, the last of which may be padding.
@@ -24,9 +24,9 @@ pub struct CodedSum {
     slice: usize,
     count: usize,
     /// What is left out of this rank's buffer.
-    pub own: Errors,
+    pub own: ErrorFeedback,
     /// What is left out of the sum of this rank's slice, where it is coded.
-    pub sum: Errors,
+    pub sum: ErrorFeedback,
 }
 
 impl CodedSum {
@@ -38,11 +38,12 @@ impl CodedSum {
         (slice, count): (usize, usize),
         sends_sums: bool,
     ) -> Self {
-        let mut coded = Self { codec, rank, ranks, slice, count, own: Errors::none(), sum: Errors::none() };
+        let mut coded =
+            Self { codec, rank, ranks, slice, count, own: ErrorFeedback::none(), sum: ErrorFeedback::none() };
         if coded.codec.needs_error_feedback() && ranks > 1 {
-            coded.own = Errors::zeros(ranks * slice);
+            coded.own = ErrorFeedback::zeros(ranks * slice);
             if sends_sums {
-                coded.sum = Errors::zeros(slice);
+                coded.sum = ErrorFeedback::zeros(slice);
             }
         }
         coded
@@ -119,14 +120,14 @@ impl CodedSum {
         values
     }
 
-    /// Says whether the sums since the last update made one: see [`Errors::commit`].
+    /// Says whether the sums since the last update made one: see [`ErrorFeedback::commit`].
     pub fn commit(&mut self, updates: bool) {
         for errors in [&mut self.own, &mut self.sum] {
             errors.commit(updates);
         }
         // Where this codec has no use for them, what an earlier one left out has been added to one update.
         if updates && !(self.codec.needs_error_feedback() && self.ranks > 1) {
-            (self.own, self.sum) = (Errors::none(), Errors::none());
+            (self.own, self.sum) = (ErrorFeedback::none(), ErrorFeedback::none());
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A [`Codec`] encodes numbers into a code of fixed size. [`CodedSum`] adds buffers this way: each rank encodes one slice for every
 //! other, adds what it receives pairwise in rank order, and encodes the sum for all. A codec with a systematic error needs [error
-//! feedback](Errors): the error is added to the next buffer. [`PowerSgd`] factors matrices instead. [`Compression`] names them all, as
+//! feedback](ErrorFeedback): the error is added to the next buffer. [`PowerSgd`] factors matrices instead. [`Compression`] names them all, as
 //! in the settings. [`GatherCodes`] names those of parameters that are gathered.
 //!
 //! | method | bytes of a code, of 4 per number | loses |
@@ -22,7 +22,7 @@ mod blocks;
 mod codec;
 mod coded_sum;
 mod compression;
-mod errors;
+mod error_feedback;
 mod gather;
 mod halves;
 mod power_sgd;
@@ -32,7 +32,7 @@ pub use blocks::{OneBit, Quantizer, Rounding};
 pub use codec::Codec;
 pub use coded_sum::CodedSum;
 pub use compression::{Compression, CompressionError, Cost, Method, Sends};
-pub use errors::Errors;
+pub use error_feedback::ErrorFeedback;
 pub use gather::GatherCodes;
 pub use halves::{Bf16Codec, F16Codec};
 pub use power_sgd::{Matrix, PowerSgd};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use brigade_random::keyed;
 
-use crate::Errors;
+use crate::ErrorFeedback;
 
 /// A matrix in a flat buffer, row by row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ pub struct PowerSgd {
     /// The buffer that is being summed.
     buffer: Vec<f32>,
     /// What factors have left out of this rank's buffer; zero outside of matrices.
-    pub own: Errors,
+    pub own: ErrorFeedback,
 }
 
 #[derive(Debug, Clone)]
@@ -152,7 +152,7 @@ impl PowerSgd {
         assert!(end <= count, "matrices exceed the buffer");
         rest.push(end..count);
         rest.retain(|range| !range.is_empty());
-        Self { count, matrices: factored, rest, buffer: Vec::new(), own: Errors::zeros(count) }
+        Self { count, matrices: factored, rest, buffer: Vec::new(), own: ErrorFeedback::zeros(count) }
     }
 
     /// The right factors as of the last update, with the places of their matrices: column by column, the same on all ranks. Columns of

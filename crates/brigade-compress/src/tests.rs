@@ -268,7 +268,7 @@ fn error_feedback_loses_nothing() {
             }
             let mut held = total.clone();
             for (rank, own) in sum.0.iter().enumerate().filter(|_| error_feedback) {
-                let add = |held: &mut [f32], errors: &Errors| {
+                let add = |held: &mut [f32], errors: &ErrorFeedback| {
                     let kept = errors.kept().unwrap();
                     held.iter_mut().zip(&**kept).for_each(|(held, error)| *held += error);
                 };
@@ -289,7 +289,7 @@ fn errors_of_another_method_are_added_once() {
     let codec: Arc<dyn Codec> = Arc::new(F16Codec);
     let mut sum = Ranks::new(&codec, 2, 8);
     assert!(sum.0[1].own.is_none());
-    sum.0[1].own = Errors::from(vec![1.0; 8]);
+    sum.0[1].own = ErrorFeedback::from(vec![1.0; 8]);
     let zeros = vec![vec![0.0; 8]; 2];
     assert_eq!(sum.slices(&zeros, 1).concat(), vec![1.0; 8]);
     sum.0.iter_mut().for_each(|own| own.commit(false));

@@ -1,6 +1,6 @@
 //! What this host has for running on GPUs, for `brigade doctor`.
 
-use brigade_report::{Finding, HumanBytes};
+use brigade_report::{HumanBytes, MachineFinding};
 
 use crate::cublas::{CUBLAS_FILE, cublas, is_cublas_named};
 use crate::driver::{Driver, Gpu, driver};
@@ -10,23 +10,25 @@ use crate::nccl::refusal;
 use crate::nccl::{NCCL_FILE, nccl};
 
 /// The finding for something that is missing.
-fn missing(name: &str, error: &Error) -> Finding {
+fn missing(name: &str, error: &Error) -> MachineFinding {
     match error {
-        Error::DriverInit { path, name: result, code, text, advice } => {
-            Finding::bad(name, format!("does not initialise: {result} ({code}), {text} ({path})"), advice)
-        }
-        Error::NoNccl { found, advice } => Finding::bad(name, found, advice),
+        Error::DriverInit { path, name: result, code, text, advice } => MachineFinding::bad(
+            name,
+            format!("does not initialise: {result} ({code}), {text} ({path})"),
+            advice,
+        ),
+        Error::NoNccl { found, advice } => MachineFinding::bad(name, found, advice),
         // Other messages give their advice after a colon.
         other => match other.to_string().split_once(": ") {
-            Some((found, advice)) => Finding::bad(name, found, advice),
-            None => Finding::bad(name, other.to_string(), "see nvidia-smi"),
+            Some((found, advice)) => MachineFinding::bad(name, found, advice),
+            None => MachineFinding::bad(name, other.to_string(), "see nvidia-smi"),
         },
     }
 }
 
 /// Examines the driver, the GPUs, NCCL, and the settings that affect them. It never fails: anything that is missing becomes a
 /// finding with advice.
-pub fn examine() -> Vec<Finding> {
+pub fn examine() -> Vec<MachineFinding> {
     let mut findings = Vec::new();
     match driver() {
         Ok(driver) => examine_driver(driver, &mut findings),
@@ -34,23 +36,23 @@ pub fn examine() -> Vec<Finding> {
     }
     match nccl() {
         Ok(nccl) => {
-            findings.push(Finding::good("NCCL", format!("{} ({})", nccl.version_name(), nccl.path())));
+            findings.push(MachineFinding::good("NCCL", format!("{} ({})", nccl.version_name(), nccl.path())));
         }
         Err(error) => findings.push(missing("NCCL", &error)),
     }
     findings.push(match cublas() {
-        Ok(cublas) => Finding::good("cuBLAS", format!("{} ({})", cublas.version_name(), cublas.path())),
+        Ok(cublas) => MachineFinding::good("cuBLAS", format!("{} ({})", cublas.version_name(), cublas.path())),
         Err(error) if is_cublas_named() => {
             let advice = "Set it to the file of cuBLAS (libcublas.so.13), or to off, or unset it";
-            Finding::bad("cuBLAS", error.to_string(), advice)
+            MachineFinding::bad("cuBLAS", error.to_string(), advice)
         }
-        Err(error) => Finding::good("cuBLAS", error.to_string()).with_advice(
+        Err(error) => MachineFinding::good("cuBLAS", error.to_string()).with_advice(
             "Matrix products then run on Burn's own kernels, which are several times slower: install it (the package libcublas, or pip install nvidia-cublas) and set \
              BRIGADE_CUBLAS to its file, or add its folder to LD_LIBRARY_PATH",
         ),
     });
     findings.push(match libdevice() {
-        Ok(file) => Finding::good("libdevice", file.display().to_string()),
+        Ok(file) => MachineFinding::good("libdevice", file.display().to_string()),
         Err(error) => missing("libdevice", &error),
     });
     findings.push(environment(
@@ -61,9 +63,9 @@ pub fn examine() -> Vec<Finding> {
     findings
 }
 
-fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
+fn examine_driver(driver: &Driver, findings: &mut Vec<MachineFinding>) {
     let text = format!("supports CUDA {} ({})", driver.version_name(), driver.path());
-    let found = Finding::good("driver", text);
+    let found = MachineFinding::good("driver", text);
     findings.push(match driver.has_context_events() {
         true => found,
         false => found.with_advice(
@@ -77,13 +79,13 @@ fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
     };
     if gpus.is_empty() {
         let (found, advice) = ("none is visible", "See nvidia-smi and CUDA_VISIBLE_DEVICES");
-        return findings.push(Finding::bad("GPUs", found, advice));
+        return findings.push(MachineFinding::bad("GPUs", found, advice));
     }
     findings.extend(gpus.iter().map(|gpu| {
         let Gpu { name, uuid, pci_bus_id, total_memory, compute_capability: (major, minor), .. } = gpu;
         let memory = HumanBytes(*total_memory as u64);
         let text = format!("{name}, {memory}, compute capability {major}.{minor}, {uuid}, {pci_bus_id}");
-        Finding::good(format!("GPU {}", gpu.index), text)
+        MachineFinding::good(format!("GPU {}", gpu.index), text)
     }));
     if gpus.len() > 1 {
         findings.push(peers(driver, gpus.len()));
@@ -91,7 +93,7 @@ fn examine_driver(driver: &Driver, findings: &mut Vec<Finding>) {
 }
 
 /// One row for each GPU: `1` where it can access the other's memory directly.
-fn peers(driver: &Driver, count: usize) -> Finding {
+fn peers(driver: &Driver, count: usize) -> MachineFinding {
     let mut rows = Vec::new();
     let mut all = true;
     for a in 0..count {
@@ -109,7 +111,7 @@ fn peers(driver: &Driver, count: usize) -> Finding {
         }
         rows.push(row);
     }
-    let found = Finding::good("direct access between GPUs", rows.join("; "));
+    let found = MachineFinding::good("direct access between GPUs", rows.join("; "));
     match all {
         true => found,
         false => found.with_advice(
@@ -120,7 +122,7 @@ fn peers(driver: &Driver, count: usize) -> Finding {
 }
 
 /// The environment variables that affect the driver or NCCL.
-fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
+fn environment(variables: impl Iterator<Item = (String, String)>) -> MachineFinding {
     const NAMES: [&str; 5] =
         ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", NCCL_FILE, CUBLAS_FILE];
     let mut found: Vec<_> =
@@ -129,16 +131,20 @@ fn environment(variables: impl Iterator<Item = (String, String)>) -> Finding {
     let refused = found.iter().find_map(|(name, value)| refusal(name, value));
     let found: Vec<_> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if found.is_empty() {
-        return Finding::good("environment", "no relevant variable is set");
+        return MachineFinding::good("environment", "no relevant variable is set");
     }
     let empty = found.iter().any(|setting| setting == "CUDA_VISIBLE_DEVICES=");
     let text = found.join(" ");
     if empty {
-        return Finding::bad("environment", text, "An empty CUDA_VISIBLE_DEVICES hides all GPUs: unset it");
+        return MachineFinding::bad(
+            "environment",
+            text,
+            "An empty CUDA_VISIBLE_DEVICES hides all GPUs: unset it",
+        );
     }
     match refused {
-        Some(reason) => Finding::bad("environment", text, reason),
-        None => Finding::good("environment", text),
+        Some(reason) => MachineFinding::bad("environment", text, reason),
+        None => MachineFinding::good("environment", text),
     }
 }
 

@@ -50,6 +50,6 @@ mod text;
 
 pub use error::{Error, Result};
 pub use prefetch::{DEFAULT_PREFETCH_DEADLINE, Prefetcher};
-pub use sampling::{Permutation, Sampler, Share, ValidationSampler};
+pub use sampling::{Permutation, Sampler, SourceShare, ValidationSampler};
 #[cfg(feature = "text")]
 pub use text::*;

@@ -1,6 +1,6 @@
 //! Rotary positions.
 
-use brigade_simd::rotary::{self, Angles, Turn};
+use brigade_simd::rotary::{self, Angles, Rotation};
 use burn::tensor::{FloatDType, Tensor};
 use burn_flex::{Flex, FlexTensor};
 
@@ -59,13 +59,13 @@ fn plain(x: Tensor<4>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<4> {
 struct Rotary([FlexTensor; 2]);
 
 impl Rotary {
-    fn turn<T: Number>(&self, x: FlexTensor, turn: Turn) -> FlexTensor {
+    fn rotate<T: Number>(&self, x: FlexTensor, rotation: Rotation) -> FlexTensor {
         let (x, [cosines, sines]) = (contiguous(x), &self.0);
         let shape = x.layout().shape().clone();
         let planes = cosines.layout().shape()[1];
         let mut y = Buffer::<T>::new(shape.num_elements());
         let angles = Angles { cosines: values(cosines), sines: values(sines), planes };
-        rotary::rotary(values(&x), [shape[2], shape[3]], angles, turn, &mut y);
+        rotary::rotary(values(&x), [shape[2], shape[3]], angles, rotation, &mut y);
         y.into_tensor(shape)
     }
 }
@@ -75,10 +75,10 @@ impl FusedOperation<1> for Rotary {
     type Extra = ();
 
     fn forward<T: Number>(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<()>, ()) {
-        (self.turn::<T>(x, Turn::Forward), Some(()), ())
+        (self.rotate::<T>(x, Rotation::Forward), Some(()), ())
     }
 
     fn backward<T: Number>(self, (): (), gradient: FlexTensor, _: [bool; 1]) -> [Option<FlexTensor>; 1] {
-        [Some(self.turn::<T>(gradient, Turn::Backward))]
+        [Some(self.rotate::<T>(gradient, Rotation::Backward))]
     }
 }

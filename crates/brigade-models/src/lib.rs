@@ -44,7 +44,7 @@ pub use tokens::{Documents, Hidden, Tokens};
 #[cfg(feature = "text")]
 pub use weights::merge_adapters;
 pub use weights::{
-    LackingParameter, LoadReport, LoadWeights, NameDifferences, ShardSize, Stored, StoredParameter,
-    StoredTensor, Strict, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping, WeightsNumber,
+    LoadReport, LoadWeights, MappedParameter, MissingParameter, NameDifferences, ShardSize, Stored,
+    StoredTensor, Strict, WeightsDtype, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping,
     WeightsWriter, convert_weights, save_safetensors, stored_tensors,
 };

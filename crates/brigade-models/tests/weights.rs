@@ -7,7 +7,7 @@ use std::path::Path;
 
 use brigade_core::NamedTensor;
 use brigade_models::{
-    ShardSize, StoredParameter, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping, WeightsNumber,
+    MappedParameter, ShardSize, WeightsDtype, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping,
     WeightsWriter, convert_weights, save_safetensors, stored_tensors,
 };
 use burn::tensor::TensorData;
@@ -27,7 +27,7 @@ fn tensors(first: f32) -> Vec<NamedTensor> {
     ]
 }
 
-fn parameters(tensors: &[NamedTensor]) -> Vec<StoredParameter> {
+fn parameters(tensors: &[NamedTensor]) -> Vec<MappedParameter> {
     let shape = |tensor: &NamedTensor| (tensor.name.clone(), tensor.data.shape().to_vec());
     WeightsMapping::default().parameters(tensors.iter().map(shape)).collect()
 }
@@ -162,8 +162,8 @@ fn several() -> Vec<NamedTensor> {
     shapes.into_iter().enumerate().map(tensor).collect()
 }
 
-fn format(number: WeightsNumber, most: u64) -> WeightsFormat {
-    WeightsFormat { number, max_shard_size: ShardSize(most) }
+fn format(dtype: WeightsDtype, most: u64) -> WeightsFormat {
+    WeightsFormat { dtype, max_shard_size: ShardSize(most) }
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn large_weights_are_several_files_whoever_writes_which() {
     let (tensors, shards) = (several(), "model-0000N-of-00004.safetensors");
     let name = |number: usize| shards.replace('N', &number.to_string());
     let written = |writers: usize, order: &[usize], path: &Path| {
-        let files = WeightsFiles::new(path, parameters(&tensors), format(WeightsNumber::Fp32, 50)).unwrap();
+        let files = WeightsFiles::new(path, parameters(&tensors), format(WeightsDtype::Fp32, 50)).unwrap();
         let files = std::sync::Arc::new(files);
         assert_eq!((files.count(), files.main()), (4, path.with_file_name("model.safetensors.index.json")));
         let open = |writer| WeightsWriter::open(files.clone(), move |file| file % writers == writer).unwrap();
@@ -214,11 +214,11 @@ fn large_weights_are_several_files_whoever_writes_which() {
     std::fs::write(folder.path().join("model-critic.safetensors"), "another model").unwrap();
     files.remove_earlier().unwrap();
     assert_eq!(names_in(folder.path()), ["model-critic.safetensors", "model.safetensors"]);
-    convert_weights(&[&path], &path, format(WeightsNumber::Fp32, 50)).unwrap();
+    convert_weights(&[&path], &path, format(WeightsDtype::Fp32, 50)).unwrap();
     assert!(!path.exists() && std::fs::read(folder.path().join(name(3))).unwrap() == one[2]);
     let values = |index: usize| Ok(tensors[index].data.as_slice::<f32>().unwrap().to_vec());
     let again =
-        WeightsWriter::filled(&path, &parameters(&tensors), format(WeightsNumber::Fp32, 50), values).unwrap();
+        WeightsWriter::filled(&path, &parameters(&tensors), format(WeightsDtype::Fp32, 50), values).unwrap();
     let there = again.finish_new().unwrap_err();
     assert!(there.to_string().contains("model.safetensors.index.json"), "{there}");
 }
@@ -229,7 +229,7 @@ fn numbers_of_16_bits_are_read_back_and_those_that_do_not_fit_are_refused() {
     let path = folder.path().join("model.safetensors");
     let tensors = several();
     save_safetensors(&path, &tensors, &WeightsMapping::default()).unwrap();
-    for (number, dtype) in [(WeightsNumber::Bf16, "BF16"), (WeightsNumber::Fp16, "F16")] {
+    for (number, dtype) in [(WeightsDtype::Bf16, "BF16"), (WeightsDtype::Fp16, "F16")] {
         let half = folder.path().join(dtype);
         convert_weights(&[&path], &half, format(number, 1 << 20)).unwrap();
         assert!(stored_tensors(&[&half]).unwrap().values().all(|tensor| tensor.type_name == dtype));
@@ -240,12 +240,12 @@ fn numbers_of_16_bits_are_read_back_and_those_that_do_not_fit_are_refused() {
         convert_weights(&[&half], &back, WeightsFormat::default()).unwrap();
         // Eighths below 64 have 9 bits: fp16 holds them all, bf16 those of 8.
         let whole = std::fs::read(&back).unwrap() == std::fs::read(&path).unwrap();
-        assert_eq!(whole, number == WeightsNumber::Fp16);
+        assert_eq!(whole, number == WeightsDtype::Fp16);
     }
     let large = NamedTensor { name: "large".into(), data: TensorData::new(vec![1e5f32], [1]) };
     save_safetensors(&path, &[large], &WeightsMapping::default()).unwrap();
     let to = folder.path().join("none");
-    let error = convert_weights(&[&path], &to, format(WeightsNumber::Fp16, 1 << 20)).unwrap_err().to_string();
+    let error = convert_weights(&[&path], &to, format(WeightsDtype::Fp16, 1 << 20)).unwrap_err().to_string();
     assert!(error.contains("parameter `large` has the value 1e5, which fp16 cannot represent"), "{error}");
     assert!(!to.exists());
 }

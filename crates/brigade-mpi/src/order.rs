@@ -2,7 +2,7 @@
 
 use brigade_comm::{Call, DType, ReduceOp};
 
-use crate::library::Number;
+use crate::library::MpiDtype;
 
 /// In which order sums over ranks are made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub enum Order {
 
 impl Order {
     /// The numbers as which MPI itself reduces a call, if it does.
-    pub(crate) fn number(self, call: &Call) -> Option<Number> {
+    pub(crate) fn number(self, call: &Call) -> Option<MpiDtype> {
         match (self, call.reduce, call.dtype) {
-            (Self::Engine, Some(ReduceOp::Sum), DType::F32) => Some(Number::F32),
-            (Self::Engine, Some(ReduceOp::Sum), DType::F64) => Some(Number::F64),
+            (Self::Engine, Some(ReduceOp::Sum), DType::F32) => Some(MpiDtype::F32),
+            (Self::Engine, Some(ReduceOp::Sum), DType::F64) => Some(MpiDtype::F64),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 //! a summary.
 //!
 //! The training loop makes a [`StepRecord`] per step and passes it to a [`Reporter`], which does everything else.
-//! [`ByteProgress`] shows the progress of a pass over data, and a [`Finding`] says what a machine has or lacks.
+//! [`ByteProgress`] shows the progress of a pass over data, and a [`MachineFinding`] says what a machine has or lacks.
 //!
 //! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
 //! - `metrics_file`, `tensorboard`, `history`: the kinds of files.
@@ -43,9 +43,9 @@ pub use log::{
 };
 pub use machine::{
     capacity::{AddressSpace, MemoryCapacity, memory_capacity, oom_kills},
-    finding::Finding,
+    finding::MachineFinding,
     memory::peak_rss_bytes,
-    peak_flops::{NumberType, peak_flops},
+    peak_flops::{PeakDtype, peak_flops},
 };
 pub use prometheus::{MetricsServer, metrics_address};
 pub use record::{

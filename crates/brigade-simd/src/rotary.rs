@@ -21,7 +21,7 @@ pub struct Angles<'a> {
 
 /// Which way vectors are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum Rotation {
     /// By the angles.
     Forward,
     /// Back by the angles, as gradients are.
@@ -33,7 +33,13 @@ pub enum Turn {
 ///
 /// # Panics
 /// If the shapes do not fit.
-pub fn rotary<T: Element>(x: &[T], [heads, depth]: [usize; 2], angles: Angles<'_>, turn: Turn, y: &mut [T]) {
+pub fn rotary<T: Element>(
+    x: &[T],
+    [heads, depth]: [usize; 2],
+    angles: Angles<'_>,
+    rotation: Rotation,
+    y: &mut [T],
+) {
     let Angles { cosines, sines, planes } = angles;
     check_rows("x", x.len(), heads * depth);
     check_length("y", y.len(), x.len());
@@ -48,7 +54,7 @@ pub fn rotary<T: Element>(x: &[T], [heads, depth]: [usize; 2], angles: Angles<'_
         return;
     }
     assert!(!cosines.is_empty(), "`cosines` has no position");
-    let sign = if turn == Turn::Forward { 1.0 } else { -1.0 };
+    let sign = if rotation == Rotation::Forward { 1.0 } else { -1.0 };
     dispatch!(pass[T: Element](
         x: &[T], heads: usize, depth: usize, angles: Angles<'_>, sign: f32, y: &mut [T]
     ) -> ());
@@ -110,9 +116,9 @@ mod tests {
         let angles = Angles { cosines: &cosines, sines: &sines, planes };
         let limit = if size_of::<T>() == 4 { 1.5 } else { 0.51 };
         on_each(|kind| {
-            for (turn, sign) in [(Turn::Forward, 1.0), (Turn::Backward, -1.0)] {
+            for (rotation, sign) in [(Rotation::Forward, 1.0), (Rotation::Backward, -1.0)] {
                 let mut y = vec![T::ZERO; x.len()];
-                rotary(&x, [heads, depth], angles, turn, &mut y);
+                rotary(&x, [heads, depth], angles, rotation, &mut y);
                 for (index, got) in y.iter().enumerate() {
                     let (row, place) = (index / (heads * depth), index % depth);
                     if place >= 2 * planes {
@@ -148,6 +154,6 @@ mod tests {
     #[should_panic(expected = "3 planes in vectors of 4 elements")]
     fn planes_must_fit() {
         let angles = Angles { cosines: &[0.0; 3], sines: &[0.0; 3], planes: 3 };
-        rotary(&[0f32; 4], [1, 4], angles, Turn::Forward, &mut [0.0; 4]);
+        rotary(&[0f32; 4], [1, 4], angles, Rotation::Forward, &mut [0.0; 4]);
     }
 }

@@ -1,5 +1,6 @@
 //! What tests compare with.
 
+use brigade_random::mix;
 use pulp::Arch;
 
 use crate::element::Element;
@@ -44,9 +45,7 @@ pub(crate) fn numbers<T: Element>(count: usize, seed: u64, range: f32) -> Vec<T>
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 40;
-        mixed as f32 / (1u32 << 23) as f32 - 1.0
+        (mix(state) >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     };
     (0..count).map(|i| T::from_f32(if i % 29 == 17 { 0.0 } else { next() * range })).collect()
 }

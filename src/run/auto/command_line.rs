@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-/// The arguments without options, which are followed by a value or have it behind `=`, and without switches, which have none.
+/// The arguments without options, which are followed by a value or have it after `=`, and without switches, which have none.
 pub fn without(args: &[OsString], options: &[&str], switches: &[&str]) -> Vec<OsString> {
     let mut kept = Vec::with_capacity(args.len());
     let mut words = args.iter();

@@ -34,21 +34,21 @@ pub struct Chosen {
     /// What was chosen and why, for [`CHOICE_FILE`].
     pub record: Choice,
     /// How the same is chosen again for another number of nodes.
-    pub for_nodes: Option<ForNodes>,
+    pub elastic_args: Option<ElasticArgs>,
 }
 
 /// What an elastic run adds to the arguments of its ranks for each number of nodes.
 #[derive(Clone)]
-pub struct ForNodes {
+pub struct ElasticArgs {
     /// The arguments without it.
     pub args: Vec<OsString>,
     /// What it adds, or why ranks cannot run on this many nodes.
     pub flags: Arc<dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync>,
 }
 
-impl fmt::Debug for ForNodes {
+impl fmt::Debug for ElasticArgs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ForNodes").field("args", &self.args).finish_non_exhaustive()
+        f.debug_struct("ElasticArgs").field("args", &self.args).finish_non_exhaustive()
     }
 }
 
@@ -87,10 +87,10 @@ impl StandardFlags {
         settings: &Settings,
         ranks: &Ranks,
     ) -> anyhow::Result<Chosen> {
-        let Chosen { args, mut record, for_nodes } = chosen;
+        let Chosen { args, mut record, elastic_args } = chosen;
         record.ranks = ranks.world();
         if self.micro_batch_size != Some(MicroBatchSize::Auto) {
-            return Ok(Chosen { args, record, for_nodes });
+            return Ok(Chosen { args, record, elastic_args });
         }
         let open = without(&args, &["--micro-batch-size"], &[]);
         if !ranks.is_launcher {
@@ -142,7 +142,7 @@ impl StandardFlags {
         if !has_option(&args, "--nproc-per-node") {
             args.extend(["--nproc-per-node".into(), ranks.per_node.to_string().into()]);
         }
-        Ok(Chosen { args, record, for_nodes })
+        Ok(Chosen { args, record, elastic_args })
     }
 }
 

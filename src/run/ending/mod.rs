@@ -38,6 +38,11 @@ pub(crate) fn is_on_all_ranks(error: &anyhow::Error) -> bool {
         || error.is::<Preempted>()
 }
 
+/// Whether this rank only saw another one fail.
+pub(crate) fn is_of_another_rank(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<brigade_comm::Error>())
+}
+
 /// Whether the flight recorder may explain the end: not if the ranks ended as they were told to, or all for one reason.
 pub(crate) fn needs_flight_record(result: &std::thread::Result<anyhow::Result<()>>) -> bool {
     match result {
@@ -83,8 +88,7 @@ pub(crate) fn rank_failed(rank: usize, error: anyhow::Error) -> anyhow::Result<u
         return Err(error);
     }
     let interrupt = interrupt::install()?;
-    let seen = error.chain().any(|cause| cause.is::<brigade_comm::Error>());
-    if seen || (is_on_all_ranks(&error) && rank != 0) {
+    if is_of_another_rank(&error) || (is_on_all_ranks(&error) && rank != 0) {
         if interrupt.kind() == Some(interrupt::InterruptKind::Stop) {
             return Ok(exit::INTERRUPTED);
         }

@@ -127,7 +127,7 @@ impl<'a> Launch<'a> {
         settings.train.micro_batch_size = 1;
         let ranks = program(&line, &settings).ranks()?;
         let args = words.get(1..).unwrap_or_default().to_vec();
-        let open = Chosen { args, record: Choice::default(), for_nodes: None };
+        let open = Chosen { args, record: Choice::default(), elastic_args: None };
         let chosen = line.flags.choose_micro_batch(open, &line.settings, &ranks)?;
         let words = words.into_iter().take(1).chain(chosen.args.iter().cloned()).collect();
         Ok((self.clone().read::<A>(words)?, Some(chosen)))

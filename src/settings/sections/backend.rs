@@ -93,11 +93,11 @@ pub enum CollectivesBackend {
     /// Brigade's own collectives in host memory, hierarchical where that makes no difference to the bits, else flat; several
     /// ranks may then share a GPU.
     Host,
-    /// Those in host memory, every rank with every other, whatever their hosts.
+    /// Host-memory collectives, all-to-all exchange: every rank with every other, whatever their hosts.
     Flat,
-    /// Those in host memory, by recursive halving and doubling: fewer messages, in more rounds.
+    /// Host-memory collectives, by recursive halving and doubling: fewer messages, in more rounds.
     Halving,
-    /// Those in host memory, in each host first and last and between hosts in between, so that bytes cross the network once a
+    /// Host-memory collectives, within each host first and last and between hosts in between, so that each byte crosses the network once per
     /// host; also where hosts have a number of ranks that is not a power of two, which changes the last bits.
     Hierarchical,
     /// The cluster's MPI, through host memory, in programs with the feature `mpi`; `mpirun` or `srun` starts the ranks.
@@ -189,7 +189,7 @@ impl Settings {
         let is_mpi = self.comm.collectives == CollectivesBackend::Mpi;
         if is_mpi && !cfg!(feature = "mpi") {
             let allowed = "this program was built without MPI; build it with the feature `mpi` (`cargo build --release -p \
-                           brigade-cli --features mpi`, which needs the MPI's `mpicc`), or use host, which needs nothing";
+                           brigade-cli --features mpi`, which needs the MPI's `mpicc`), or set host, which needs no extra software";
             return Err(SettingError::new("comm.collectives (--collectives)", "mpi", allowed));
         }
         if self.comm.order == SumOrder::Engine && !is_mpi {

@@ -126,8 +126,7 @@ impl Settings {
             return refuse(first, allowed);
         }
         if !self.strategy.coordinator.is_empty() || !self.strategy.listen.is_empty() {
-            let allowed = "workers that are launches of their own (strategy.coordinator, strategy.listen) meet in worlds for which nothing was \
-            measured; leave the table out";
+            let allowed = "the table was not measured for worlds of separately launched workers (strategy.coordinator, strategy.listen); remove it";
             return refuse(first, allowed);
         }
         if let Some(row) = table.iter().find(|row| !AlgorithmRow::COLLECTIVES.contains(&row.collective)) {
@@ -163,7 +162,8 @@ impl Settings {
             return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));
         }
         if comm.compress_gathers != GatherCodes::None && self.strategy.is_elastic() {
-            let allowed = "with strategy.coordinator (--coordinator) a worker takes over what others compute with as it is; set none";
+            let allowed =
+                "compressed gathers cannot be combined with strategy.coordinator (--coordinator); set none";
             return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));
         }
         let refused =

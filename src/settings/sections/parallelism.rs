@@ -104,8 +104,8 @@ pub struct ComputeSettings {
     /// Activation checkpointing: which blocks are recomputed in the backward pass instead of saving their activations: `none`,
     /// `all`, `every-2` (every second), `every-3`, …
     pub recompute: String,
-    /// Whether models compute with the fused operations of `brigade::kernels` where the backend has them, which is the CPU, in f32 and bf16. With
-    /// `false` they compute with Burn's own: slower, and with other last bits.
+    /// Whether models compute with the fused operations of `brigade::kernels` where the backend has them: on the CPU, CUDA and wgpu, in f32 and
+    /// bf16. With `false` they compute with Burn's own: slower, and with other last bits.
     pub fused: bool,
 }
 

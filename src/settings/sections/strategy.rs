@@ -40,12 +40,12 @@ pub struct StrategySettings {
     /// Workers of `local-sgd` and `diloco`, each a mesh of `pp` x `dp` ranks with an equal part of each global batch; 0: as many as the ranks
     /// allow, with one data-parallel rank each unless `mesh.dp` says more.
     pub workers: usize,
-    /// `local-sgd` and `diloco`: `host:port` of the coordinator (`brigade coordinate`) through which workers find each other that are launches of
-    /// their own, each a world of `pp` x `dp` ranks. Those that are there meet; others may leave, come late, or come back. `async-server`: where
-    /// servers listen that are a launch of their own; this launch is one of their workers. Empty: all workers are in this world.
+    /// `local-sgd` and `diloco`: `host:port` of the coordinator (`brigade coordinate`) for separately launched workers, each a world of `pp` x `dp`
+    /// ranks. Each outer step includes the workers present; workers may leave, join late or rejoin. `async-server`: `host:port` of separately
+    /// launched servers; this launch is one of their workers. Empty: all workers are in this world.
     pub coordinator: String,
-    /// `async-server`: `host:port` where servers listen for workers that are launches of their own, which may leave, come late, or come back; all
-    /// ranks of this launch are servers. Empty: workers and servers are in one world.
+    /// `async-server`: `host:port` where servers listen for separately launched workers, which may leave, join late or rejoin; all ranks of this
+    /// launch are servers. Empty: workers and servers are in one world.
     pub listen: String,
     /// With a coordinator: this launch's number among the workers, from 0 to `workers - 1`.
     pub worker: usize,
@@ -61,13 +61,13 @@ pub struct StrategySettings {
     /// DiLoCo: `f32`, `bf16` or `int8` (in blocks of 256 with a scale each): the number type in which outer gradients travel between
     /// workers.
     pub outer_dtype: OuterDtype,
-    /// DiLoCo: in how many fragments of blocks the workers meet, one after the other at equal distances within the inner steps; 1: with all of
-    /// the model at once. Fewer bytes travel at a time (Streaming DiLoCo).
+    /// DiLoCo: number of model fragments (groups of blocks), synchronised one at a time at equal intervals within the inner steps; 1 synchronises
+    /// the whole model at once. More fragments lower the peak traffic (Streaming DiLoCo).
     pub fragments: usize,
     /// DiLoCo: inner steps that a worker makes while outer gradients travel; 0: it waits for them. Less than `inner_steps / fragments`.
     pub overlap_steps: u64,
-    /// DiLoCo with overlap: the part of its own values that a worker keeps when an outer step ends, from 0 to 1. What it made of them
-    /// meanwhile would else be lost.
+    /// DiLoCo with overlap: fraction of its local values a worker keeps after an overlapped outer step, from 0 to 1; with 0, updates made during
+    /// the overlap are discarded.
     pub outer_mixing: f64,
     /// `async-server`: how many ranks are servers, the last ones; the others are workers. 0: 1, or the number of `ps` tasks in
     /// `TF_CONFIG`.
@@ -109,12 +109,12 @@ impl StrategySettings {
         matches!(self.name, StrategyName::LocalSgd | StrategyName::Diloco)
     }
 
-    /// Whether workers that make updates of their own are launches of their own, which may leave and join.
+    /// Whether workers that make updates of their own are launched separately, and may leave and join.
     pub fn is_elastic(&self) -> bool {
         self.has_workers() && !self.coordinator.is_empty()
     }
 
-    /// This worker's number, and the number of workers, where each is a launch of its own; else 0 and 1.
+    /// This worker's number, and the number of workers, where each is launched separately; else 0 and 1.
     pub(crate) fn place_among_launches(&self) -> (usize, usize) {
         if self.is_elastic() { (self.worker, self.workers) } else { (0, 1) }
     }
@@ -227,12 +227,11 @@ impl StrategySettings {
             count => ("strategy.fragments (--fragments)", count as u64),
         };
         if self.name != StrategyName::Diloco {
-            let allowed = "only --strategy diloco meets with one fragment after the other; leave it out";
+            let allowed = "only --strategy diloco supports fragments; remove this setting";
             return Err(SettingError::new(option, given, allowed));
         }
         if self.is_elastic() {
-            let allowed =
-                "with strategy.coordinator (--coordinator) workers meet with the whole model; leave it out";
+            let allowed = "with strategy.coordinator (--coordinator) workers synchronise the whole model at once; remove this setting";
             return Err(SettingError::new(option, given, allowed));
         }
         fragments.check(self.inner_steps, None).map_err(of_setting)
@@ -252,7 +251,7 @@ impl StrategySettings {
         }
         let option = "strategy.coordinator (--coordinator)";
         if self.name == StrategyName::Sync {
-            let allowed = "only --strategy local-sgd, diloco and async-server have workers that are launches of their own; leave it out";
+            let allowed = "only --strategy local-sgd, diloco and async-server support separately launched workers; remove this setting";
             return refuse(option, self.coordinator.clone(), allowed);
         }
         if !is_endpoint(&self.coordinator) {

@@ -115,7 +115,7 @@ impl Profile {
         self.recording.is_some() && step >= *self.steps.end() && is_update
     }
 
-    /// A step has ended; `is_update`: with an update, of which `spans` is what the engine recorded. Writes the timeline after the last one. Gives what is to be said of that. All ranks
+    /// A step has ended; `is_update`: with an update, of which `spans` is what the engine recorded. Writes the timeline after the last one. Returns messages to print. All ranks
     /// call it together.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The servers' side: a listener, and a thread for each worker that calls.
+//! The servers' side: a listener, and a thread for each worker that connects.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
@@ -6,25 +6,25 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade_comm::{AuthToken, Calls, Channel, Join};
+use brigade_comm::{AuthToken, Channel, ConnectionListener, Join};
 use brigade_core::{DP, Mesh, WorkerLink, WorkerLinkSender, WorkerLinks};
 use brigade_launch::first_difference;
 
-use super::{Call, FORMING, Reply, VERSION, receive, send, shared_configuration};
+use super::{ConnectRequest, FORMING, Reply, VERSION, receive, send, shared_configuration};
 use crate::device::MakesHostGroups;
 use crate::run::Session;
 use crate::settings::CommSettings;
 use crate::world::{all_gather_text, outer_join};
 
-/// Calls at the same time; further ones are closed, and come again.
-const MOST_CALLS: usize = 256;
+/// Connections at the same time; further ones are closed, and come again.
+const MAX_CONNECTIONS: usize = 256;
 
 /// How long the port of servers that were killed a moment ago may be taken.
 const TAKEN: Duration = Duration::from_secs(20);
 
 /// The workers of this server, until it is dropped.
 pub(in crate::train) struct ServedWorkers {
-    _calls: Calls,
+    _connections: ConnectionListener,
     pub links: WorkerLinks,
 }
 
@@ -54,12 +54,13 @@ impl ServedWorkers {
             makes_groups: session.makes_host_groups(),
             sender: links.sender(),
         };
-        let calls = Calls::take(listener, "server", MOST_CALLS, move |stream, _| {
-            if let Some(link) = acceptor.attend(stream) {
-                acceptor.sender.add(link);
-            }
-        });
-        Ok(Some(Self { _calls: calls.context("cannot listen for workers")?, links }))
+        let connections =
+            ConnectionListener::listen(listener, "server", MAX_CONNECTIONS, move |stream, _| {
+                if let Some(link) = acceptor.attend(stream) {
+                    acceptor.sender.add(link);
+                }
+            });
+        Ok(Some(Self { _connections: connections.context("cannot listen for workers")?, links }))
     }
 }
 
@@ -87,7 +88,7 @@ fn listener(session: &Session) -> anyhow::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Takes calls of workers.
+/// Accepts connections of workers.
 struct Acceptor {
     token: AuthToken,
     configuration: String,
@@ -102,16 +103,16 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// One call. Whatever breaks it, the worker finds out and calls again.
+    /// One connection. Whatever breaks it, the worker finds out and connects again.
     fn attend(&self, stream: TcpStream) -> Option<WorkerLink> {
         let mut channel = Channel::accept(stream, &self.token).ok()?;
-        let call: Call = receive(&mut channel).ok()?;
-        if let Some(reason) = self.mismatch(&call) {
+        let request: ConnectRequest = receive(&mut channel).ok()?;
+        if let Some(reason) = self.mismatch(&request) {
             drop(send(&mut channel, &Reply::Refused { reason }));
             return None;
         }
         send(&mut channel, &Reply::Welcome { ports: self.ports.clone() }).ok()?;
-        let Call { worker, connection, endpoint, .. } = call;
+        let ConnectRequest { worker, connection, endpoint, .. } = request;
         let ranks = 1 + self.ports.len();
         let join = outer_join(&self.comm, self.token.clone(), FORMING);
         let join = Join { rank: 1 + self.server, world_size: ranks, endpoint, ..join };
@@ -123,17 +124,20 @@ impl Acceptor {
     }
 
     /// Why a worker does not fit.
-    fn mismatch(&self, call: &Call) -> Option<String> {
-        if call.version != VERSION {
-            return Some(format!("its protocol has version {VERSION}, and this worker's {}", call.version));
-        }
-        if call.worker >= self.workers {
+    fn mismatch(&self, request: &ConnectRequest) -> Option<String> {
+        if request.version != VERSION {
             return Some(format!(
-                "--worker {} is not valid: it must be below --workers {}",
-                call.worker, self.workers
+                "its protocol has version {VERSION}, and this worker's {}",
+                request.version
             ));
         }
-        let (there, here) = first_difference(&self.configuration, &call.configuration)?;
+        if request.worker >= self.workers {
+            return Some(format!(
+                "--worker {} is not valid: it must be below --workers {}",
+                request.worker, self.workers
+            ));
+        }
+        let (there, here) = first_difference(&self.configuration, &request.configuration)?;
         Some(format!("this worker's configuration is not that of the servers: {here} here, {there} there"))
     }
 }

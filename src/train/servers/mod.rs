@@ -1,8 +1,8 @@
-//! Servers and workers that are launches of their own: how they find each other.
+//! Separately launched servers and workers: how they find each other.
 //!
-//! The first server listens where `strategy.listen` says, the others at ports that it names. A worker calls each of them, and they form a
+//! The first server listens where `strategy.listen` says, the others at ports that it names. A worker connects to each of them, and they form a
 //! world: the worker, and then all servers. Such a world ends when one of them is lost; the servers go on with the other workers, and a
-//! worker calls again.
+//! worker connects again.
 
 mod listening;
 mod worker;
@@ -29,7 +29,7 @@ const FORMING: Duration = Duration::from_secs(30);
 
 /// What a worker says to each server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Call {
+struct ConnectRequest {
     version: u32,
     /// Its number, below `strategy.workers`.
     worker: usize,

@@ -1,4 +1,4 @@
-//! A worker's side: it calls the servers, and calls again when they are lost.
+//! A worker's side: it connects to the servers, and connects again when they are lost.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -10,13 +10,13 @@ use anyhow::bail;
 use brigade_comm::{AuthToken, Channel, ChannelError, Join, World};
 use brigade_core::{Collectives, DP, Mesh};
 
-use super::{Call, FORMING, Reply, VERSION, receive, send, shared_configuration};
+use super::{ConnectRequest, FORMING, Reply, VERSION, receive, send, shared_configuration};
 use crate::run::Session;
 use crate::train::workers::incarnation;
 use crate::world::outer_join;
 
-/// How long one call may take, and between two calls.
-const CALL: Duration = Duration::from_secs(1);
+/// How long connecting may take, and between two tries.
+const CONNECT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(200);
 
 /// The servers that this worker works for.
@@ -93,7 +93,7 @@ impl RemoteServers {
         loop {
             session.heartbeat.send("connecting to the servers");
             session.check_interrupt()?;
-            let why = match self.call_all(session) {
+            let why = match self.connect_all(session) {
                 Ok(link) => return Ok(link),
                 Err(Failed::Now(why)) => why,
                 Err(Failed::Forever(why)) => bail!("the servers at {endpoint} refuse this worker: {why}"),
@@ -109,20 +109,20 @@ impl RemoteServers {
         }
     }
 
-    fn call_all(&self, session: &Session) -> Result<ServerLink, Failed> {
+    fn connect_all(&self, session: &Session) -> Result<ServerLink, Failed> {
         let now = |error: &dyn std::fmt::Display| Failed::Now(error.to_string());
-        let mut first = Channel::connect(&self.endpoint, &self.token, CALL)?;
+        let mut first = Channel::connect(&self.endpoint, &self.token, CONNECT)?;
         let address = first.local_ip().ok_or_else(|| now(&"the connection has no address"))?;
         let listener = TcpListener::bind((address, 0)).map_err(|error| now(&error))?;
         let endpoint = listener.local_addr().map_err(|error| now(&error))?.to_string();
-        let call = Call {
+        let request = ConnectRequest {
             version: VERSION,
             worker: self.worker,
             configuration: self.configuration.clone(),
             connection: incarnation(),
             endpoint: endpoint.clone(),
         };
-        let ports = ask(&mut first, &call)?;
+        let ports = ask(&mut first, &request)?;
         if ports.len() != self.servers {
             return Err(Failed::Forever(format!(
                 "there are {} of them, and strategy.servers (--servers) is {} here",
@@ -132,7 +132,7 @@ impl RemoteServers {
         }
         let host = self.endpoint.rsplit_once(':').map_or(&*self.endpoint, |(host, _)| host);
         for port in &ports[1..] {
-            ask(&mut Channel::connect(&format!("{host}:{port}"), &self.token, CALL)?, &call)?;
+            ask(&mut Channel::connect(&format!("{host}:{port}"), &self.token, CONNECT)?, &request)?;
         }
         let ranks = 1 + self.servers;
         let join = outer_join(&session.settings.comm, self.token.clone(), FORMING);
@@ -145,8 +145,8 @@ impl RemoteServers {
 }
 
 /// Says who this worker is; gives the ports of all servers.
-fn ask(channel: &mut Channel, call: &Call) -> Result<Vec<u16>, Failed> {
-    send(channel, call)?;
+fn ask(channel: &mut Channel, request: &ConnectRequest) -> Result<Vec<u16>, Failed> {
+    send(channel, request)?;
     match receive(channel)? {
         Reply::Welcome { ports } => Ok(ports),
         Reply::Refused { reason } => Err(Failed::Forever(reason)),

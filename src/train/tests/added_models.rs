@@ -210,3 +210,36 @@ fn a_model_that_a_checkpoint_does_not_have_is_named() {
     let text = error.unwrap_err().to_string();
     assert!(text.contains("model `judge` from step 4") && text.contains("has no model `judge`"), "{text}");
 }
+
+#[test]
+fn an_added_model_has_its_own_learning_rate_and_takes_nothing_that_is_the_runs() {
+    let out = tempfile::tempdir().unwrap();
+    on_mesh(out.path(), &settings(2), MESHES[1], StartFrom::Scratch, |session: &Session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        for (own, part) in [
+            (Training::on(data()), "`Training::on`"),
+            (Training::without_data().validate(data()), "`Training::validate`"),
+            (Training::without_data().on_step(|_| {}), "`Training::on_step`"),
+            (Training::without_data().file("a.txt", "a"), "`Training::file`"),
+        ] {
+            let error = trainer.add_model("critic", layers(WIDTH, &["a"]), own).err().unwrap().to_string();
+            assert!(error.contains("`critic`") && error.contains(part), "{error}");
+        }
+        let still = Training::without_data()
+            .learning_rate(|_| 0.0)
+            .derived_metric("twice", |metrics| 2.0 * metrics.get("largest").copied().unwrap_or_default());
+        let still = still.metric("largest", |output: Rows, _| output.max());
+        let mut still = trainer.add_model("still", layers(WIDTH, &["a"]), still)?;
+        let before = still.weights()?;
+        while let Some(batches) = trainer.next_batches()? {
+            let report = still.step(batches.clone())?.unwrap();
+            assert_eq!(report.metrics["twice"], 2.0 * report.metrics["largest"]);
+            trainer.step(batches)?;
+        }
+        assert_eq!(still.weights()?, before);
+        assert_eq!(before.len(), if session.rank() == 0 { 2 } else { 0 });
+        assert_eq!(trainer.weights()?.is_empty(), session.rank() > 0);
+        trainer.finish().map(drop)
+    })
+    .unwrap();
+}

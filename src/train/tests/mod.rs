@@ -4,7 +4,7 @@ mod added_models;
 mod bad_batches;
 mod balance;
 mod best;
-mod dropout;
+mod block_state;
 mod fixture;
 mod hooks;
 mod other_meshes;

@@ -1,9 +1,11 @@
 //! Loops that call a trainer's methods themselves.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use brigade_core::Batch;
 use brigade_launch::interrupt::Interrupt;
+use burn::tensor::{Distribution, Tensor};
 
 use super::fixture::*;
 use super::sampler;
@@ -55,6 +57,68 @@ fn a_loop_with_its_own_batches_ends_as_train_does() {
             assert!(own.metrics["train_loss"] > 0.0 && !whole.metrics.contains_key("train_loss"));
             assert_eq!(whole.validation_loss.is_some(), whole.step % 2 == 0);
         }
+    }
+}
+
+/// What a loop draws follows from the step, whatever blocks have drawn meanwhile, and whether the run was interrupted before.
+#[test]
+fn a_loop_draws_the_same_in_a_resumed_run() {
+    let draw = |session: &Session| {
+        let drawn = Tensor::<1>::random([3], Distribution::Default, &session.device());
+        drawn.try_into_vec_as::<f32>().unwrap()
+    };
+    let run = |out: &Path, start_from: StartFrom, ends_after: u64| {
+        on_mesh(out, &settings(8), MESHES[0], start_from, |session: &Session, _| {
+            let (mut drawn, mut trainer) = (BTreeMap::new(), session.prepare(model(), training())?);
+            while trainer.steps_done() < ends_after
+                && let Some(batches) = trainer.next_batches()?
+            {
+                let step = trainer.steps_done() + 1;
+                drawn.insert((step, "read"), draw(session));
+                trainer.step(batches)?;
+                drawn.insert((step, "made"), draw(session));
+                if step % 3 == 0 {
+                    trainer.evaluate_on(&data())?;
+                    drawn.insert((step, "evaluated"), draw(session));
+                }
+            }
+            trainer.finish()?;
+            Ok(drawn)
+        })
+        .unwrap()
+    };
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let uninterrupted = run(whole.path(), StartFrom::Scratch, 8);
+    let mut drawn = run(parts.path(), StartFrom::Scratch, 5);
+    drawn.extend(run(parts.path(), StartFrom::Checkpoint, 8));
+    assert_eq!(drawn, uninterrupted);
+    let different: BTreeSet<Vec<u32>> =
+        drawn.values().map(|values| values.iter().map(|value| value.to_bits()).collect()).collect();
+    assert_eq!(different.len(), 8 + 8 + 2, "each call draws other numbers");
+}
+
+/// A value that is logged before its step is in the step's record, and takes no metric's name.
+#[test]
+fn what_is_logged_is_in_the_next_record_that_is_written() {
+    let out = tempfile::tempdir().unwrap();
+    on_mesh(out.path(), &settings(4), MESHES[1], StartFrom::Scratch, |session, _| {
+        let training = training().metric("largest", |output: Rows, _| output.max());
+        let mut trainer = session.prepare(model(), training)?;
+        while let Some(batches) = trainer.next_batches()? {
+            let step = trainer.steps_done() as f64;
+            trainer.log("before", step);
+            trainer.log("largest", 1e9);
+            trainer.step(batches)?;
+            trainer.log("after", step);
+            trainer.log("after", step + 0.5);
+        }
+        trainer.finish().map(drop)
+    })
+    .unwrap();
+    for (step, record) in metrics(out.path()).into_iter().enumerate() {
+        let step = step as f64;
+        assert_eq!((record.metrics["before"], record.metrics["after"]), (step, step + 0.5));
+        assert!(record.metrics["largest"] < 1e3);
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use brigade_core::{DataParallel, OptimizerFactory, ReducedUnit, Reduction, Strategy, Synchronous, Update};
 use burn::optim::{SgdConfig, momentum::MomentumConfig};
 
-use super::fixture::{Mesh, metrics, model, on_mesh, settings, training, weights};
+use super::fixture::{MESHES, Mesh, metrics, model, on_mesh, settings, training, weights};
 use crate::run::StartFrom;
-use crate::settings::OptimizerGroup;
+use crate::settings::{OptimizerGroup, Settings};
 
 /// Trains up to a step, with a factor of the learning rate for each; the program has two groups, and so have the settings, if any.
 fn train(
@@ -76,4 +77,52 @@ fn a_function_that_gives_no_learning_rate_is_an_error_that_names_the_step() {
         format!("{error:#}").contains("the learning rate = NaN (step 2, rank 0) is not possible"),
         "{error:#}"
     );
+}
+
+/// Plain gradient descent, whatever the settings say.
+#[derive(Debug)]
+struct PlainDescent {
+    period: usize,
+}
+
+impl Strategy for PlainDescent {
+    fn synchronizes(&self, step: u64) -> bool {
+        step.is_multiple_of(self.period as u64)
+    }
+    fn period(&self) -> usize {
+        self.period
+    }
+    fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
+        Synchronous { every: self.period }.reduction(units, data)
+    }
+    fn update(&self, _: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
+        Synchronous::default().update(SgdConfig::new().build().into(), data)
+    }
+}
+
+#[test]
+fn a_strategy_of_the_programs_own_takes_the_place_of_the_synchronous_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, mesh: Mesh, own: bool, change: &(dyn Fn(&mut Settings) + Sync)| {
+        let mut settings = settings(4);
+        change(&mut settings);
+        let out = folder.path().join(name);
+        let trained = on_mesh(&out, &settings, mesh, StartFrom::Scratch, |session, _| {
+            let sgd = SgdConfig::new().build();
+            let training = match own {
+                true => training().strategy(PlainDescent { period: 1 }),
+                false => training().optimizer(sgd),
+            };
+            session.train(model(), training).map(drop)
+        });
+        trained.map(|()| weights(&out)).map_err(|error| error.to_string())
+    };
+    let expected = run("plain", (1, 1, 0), false, &|_| {}).unwrap();
+    for (number, mesh) in MESHES.into_iter().enumerate() {
+        assert!(run(&format!("own-{number}"), mesh, true, &|_| {}).unwrap() == expected, "{mesh:?}");
+    }
+    let refused =
+        |name: &str, change: &(dyn Fn(&mut Settings) + Sync)| run(name, (1, 1, 0), true, change).unwrap_err();
+    let error = refused("every", &|settings| settings.train.sync_every = 2);
+    assert!(error.contains("train.sync_every (--sync-every) = 2") && error.contains("every 1"), "{error}");
 }

@@ -5,10 +5,13 @@ use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::bail;
-use brigade_core::{Activation, Batch, Engine, EngineSettings, Model, Snapshot, StepReport, keyed_seed};
+use brigade_core::{
+    Activation, Batch, Engine, EngineSettings, Model, NamedTensor, Snapshot, StepReport, keyed_seed,
+};
 use brigade_models::{WeightsFormat, WeightsMapping};
 
 use super::Trainer;
+use super::loop_seed::LoopSeed;
 use super::step::nonfinite::NonFiniteSteps;
 use crate::checkpoint::{ModelReader, RunProgress, restore_step};
 use crate::dataset::Dataset;
@@ -16,10 +19,10 @@ use crate::error::CheckpointUsageError;
 use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
 use crate::train::start::file_names;
-use crate::training::{Training, ValidationReport};
+use crate::training::{DerivedMetrics, OwnUpdate, Training, ValidationReport};
 
-/// An additional model of a run, with its own parameters and optimizer: a critic beside a generator, say.
-/// [`Trainer::add_model`] makes it.
+/// An additional model of a run, with its own parameters and optimizer: a student that learns from the first model's predictions, say.
+/// [`Trainer::add_model`] makes it. No gradient flows from one model into another.
 ///
 /// It is saved in the checkpoints of the run, under its name, restored and rolled back with them, and
 /// [`Trainer::finish`] writes its weights into `model-<name>.safetensors`. Everything else in a run belongs only to the first
@@ -32,10 +35,21 @@ struct State<'a, I, O, T> {
     session: &'a Session,
     engine: RefCell<Engine<I, O, T>>,
     mapping: WeightsMapping,
+    derived: DerivedMetrics,
+    update: OwnUpdate,
     steps: Cell<u64>,
     /// The learning rate of the first model's next step.
     learning_rate: Rc<Cell<f64>>,
     nonfinite: Rc<NonFiniteSteps>,
+    loop_seed: Rc<LoopSeed>,
+}
+
+impl<I, O, T> State<'_, I, O, T> {
+    /// The learning rate of the next step: by its own function, or that of the first model.
+    fn learning_rate(&self) -> f64 {
+        let own = self.update.learning_rate_factor(self.steps.get());
+        own.map_or(self.learning_rate.get(), |factor| self.session.plan.learning_rate * factor)
+    }
 }
 
 /// What the run does with an additional model, whatever its types are.
@@ -83,26 +97,27 @@ where
 
 impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
     /// Adds another model to the run, before the first step. Its name is used in checkpoints and in the name of its weights
-    /// file, and its random numbers follow from it: two critics of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
-    /// learning rate is that of the first model. All ranks call it.
+    /// file, and its random numbers follow from it: two students of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
+    /// learning rate is that of the first model, unless `training` has its own. All ranks call it.
     ///
-    /// The metrics, the mapping of the weights, the optimizer, the groups and gradient hooks of `training` are used; groups in the
-    /// settings belong to the first model.
+    /// The metrics, the mapping of the weights, the optimizer, its learning rate as a function, the groups and gradient hooks of `training` are used; groups in the
+    /// settings belong to the first model. Data, hooks and files are the first model's: given here, they are an error.
     ///
     /// ```no_run
-    /// # use brigade::{Batch, Chain, Model, Session, Training, samples};
+    /// # use brigade::{Model, Session, Training, samples};
     /// # use burn::prelude::*;
     /// # type Net = Model<Tensor<2>, Tensor<2>, Tensor<2>>;
-    /// # fn critics(_: &[Batch<Tensor<2>, Tensor<2>>]) -> Vec<Batch<Tensor<2>, Tensor<2>>> { Vec::new() }
-    /// # fn run(session: &Session, generator: Net, critic: Net) -> anyhow::Result<()> {
+    /// # fn run(session: &Session, teacher: Net, student: Net) -> anyhow::Result<()> {
     /// # let data = samples(1, |_, device| (Tensor::zeros([1, 1], device), Tensor::<2>::zeros([1, 1], device)));
-    /// let mut trainer = session.prepare(generator, Training::on(data))?;
-    /// let mut critic = trainer.add_model("critic", critic, Training::without_data())?;
-    /// while let Some(batches) = trainer.next_batches()? {
-    ///     let found = critic.step(critics(&batches))?;
-    ///     trainer.step(batches)?;
-    ///     if let Some(found) = found {
-    ///         trainer.log("critic_loss", found.loss);
+    /// let mut trainer = session.prepare(teacher, Training::on(data))?;
+    /// let mut student = trainer.add_model("student", student, Training::without_data())?;
+    /// while let Some(mut batches) = trainer.next_batches()? {
+    ///     trainer.step(batches.clone())?;
+    ///     for batch in &mut batches {
+    ///         batch.target = trainer.predict(batch.input.clone())?;
+    ///     }
+    ///     if let Some(found) = student.step(batches)? {
+    ///         trainer.log("student_loss", found.loss);
     ///     }
     ///     if trainer.save_is_due() {
     ///         trainer.save()?;
@@ -114,7 +129,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
     /// ```
     ///
     /// # Errors
-    /// If the run has begun, the name is taken or cannot be part of a file's name, the model cannot be trained as the settings
+    /// If the run has begun, the name is taken or cannot be part of a file's name, `training` has what only the first model has, the model cannot be trained as the settings
     /// say, the checkpoint that the run resumes from does not have it, or a rank failed.
     pub fn add_model<I2, O2, T2>(
         &mut self,
@@ -141,6 +156,11 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
                 and `_`"
             );
         }
+        if let Some(part) = training.part_of_a_run() {
+            bail!(
+                "the model `{name}` was given {part}, which only the first model of a run has: give it to `Session::prepare`, or leave it out"
+            );
+        }
         let split = session.plan.split(&model.chain().costs())?;
         let model = training.add_metrics_to(model);
         let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
@@ -162,9 +182,12 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
             session,
             engine: RefCell::new(engine),
             mapping: training.mapping,
+            derived: training.derived,
+            update: training.update,
             steps: Cell::new(0),
             learning_rate: self.next_learning_rate.clone(),
             nonfinite: self.nonfinite.clone(),
+            loop_seed: self.loop_seed.clone(),
         });
         if let Some(step) = self.saver.newest {
             let restored = restore_step(self.saver.storage(), session.group(), step, |progress, reader| {
@@ -176,29 +199,33 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
             }
         }
         self.added.push(state.clone());
-        session.device().seed(keyed_seed(session.seed(), &format!("after {name}")));
+        self.loop_seed.after_step(self.progress.step);
         Ok(AddedModel(state))
     }
 }
 
 impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches, like [`Trainer::step`]. A non-finite step is skipped, unless `train.on_nonfinite` is
-    /// `stop`: it is noted, counted in the step's record (`critic_skipped_steps` if the model is named `critic`), and counts for
+    /// `stop`: it is noted, counted in the step's record (`student_skipped_steps` if the model is named `student`), and counts for
     /// `train.nonfinite_limit`, like one of the first model.
     ///
     /// # Errors
     /// As [`Engine::step`], and if there were more such steps than `train.nonfinite_limit` allows.
     pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
-        let State { engine, steps, learning_rate, nonfinite, session, name, .. } = &*self.0;
+        let State { engine, steps, nonfinite, session, name, .. } = &*self.0;
         session.heartbeat.send(&format!("training {name}"));
         session.check_batch_counts(&format!("step {} of `{name}`", steps.get() + 1), batches.len())?;
-        let mut engine = engine.borrow_mut();
-        let report = match (engine.synchronizes(), engine.steps_alone()) {
-            (true, _) => Some(engine.step(batches, learning_rate.get())?),
-            (false, true) => engine.inner_step(batches, learning_rate.get()).map(|()| None)?,
+        let (mut engine, learning_rate) = (engine.borrow_mut(), self.0.learning_rate());
+        let mut report = match (engine.synchronizes(), engine.steps_alone()) {
+            (true, _) => Some(engine.step(batches, learning_rate)?),
+            (false, true) => engine.inner_step(batches, learning_rate).map(|()| None)?,
             (false, false) => engine.accumulate(batches).map(|()| None)?,
         };
         steps.set(steps.get() + 1);
+        self.0.loop_seed.after_call();
+        if let Some(report) = &mut report {
+            self.0.derived.add_to(&mut report.metrics);
+        }
         if let Some(skipped) = report.as_ref().filter(|report| report.skipped) {
             nonfinite.add_skipped(name, skipped)?;
         }
@@ -214,7 +241,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
         data: &impl Dataset<Input = I, Target = T>,
     ) -> anyhow::Result<ValidationReport> {
         let State { engine, steps, session, .. } = &*self.0;
-        session.validate(&mut engine.borrow_mut(), data, steps.get())
+        let mut found = session.validate(&mut engine.borrow_mut(), data, steps.get())?;
+        self.0.derived.add_to(&mut found.metrics);
+        self.0.loop_seed.after_call();
+        Ok(found)
     }
 
     /// The model's output for an input: see [`Trainer::predict`].
@@ -222,6 +252,24 @@ impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
     /// # Errors
     /// If a block refuses the input, or a rank failed.
     pub fn predict(&mut self, input: I) -> anyhow::Result<O> {
-        Ok(self.0.engine.borrow_mut().predict(input)?)
+        let output = self.0.engine.borrow_mut().predict(input)?;
+        self.0.loop_seed.after_call();
+        Ok(output)
+    }
+
+    /// The weights of the last step by name: see [`Trainer::weights`].
+    ///
+    /// # Errors
+    /// If a rank failed.
+    pub fn weights(&self) -> anyhow::Result<Vec<NamedTensor>> {
+        Ok(self.0.engine.borrow().tensors(0)?)
+    }
+
+    /// Writes the weights into a file, on any mesh. All ranks call it; rank 0 writes.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or a rank failed.
+    pub fn write_weights(&self, path: &Path) -> anyhow::Result<()> {
+        Added::write_weights(&*self.0, self.0.session, path)
     }
 }

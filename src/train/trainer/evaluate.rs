@@ -100,6 +100,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             profile.add(Track::Schedule, "validation", began, Instant::now());
         }
         self.training.derived.add_to(&mut found.metrics);
+        self.loop_seed.after_call();
         Ok(found)
     }
 }

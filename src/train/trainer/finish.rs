@@ -34,7 +34,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             self.finish_reports(&[])?;
             return Ok(Trained::new(self.engine, &self.progress, None, PathBuf::new()));
         }
-        self.dismiss_workers()?;
+        self.disconnect_workers()?;
         let step = self.update_step();
         let is_known = self.added.is_empty() || !self.is_between_updates();
         if step > 0 && is_known && self.saver.is_due(step, true) && self.saved_step != Some(step) {

@@ -4,6 +4,7 @@ mod added;
 mod evaluate;
 mod finish;
 mod hooks;
+mod loop_seed;
 mod prepare;
 mod saving;
 mod step;
@@ -15,12 +16,13 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use brigade_core::{Activation, Chain, Engine, LrScheduler};
+use brigade_core::{Activation, Chain, Engine, LrScheduler, NamedTensor};
 use brigade_data::Sampler;
 use brigade_models::WeightsFormat;
 use brigade_report::{CheckpointRecord, Reporter, StepRecord};
 
 use self::added::Added;
+use self::loop_seed::LoopSeed;
 use self::step::nonfinite::NonFiniteSteps;
 use super::profile::Profile;
 use super::servers::{RemoteServers, ServedWorkers};
@@ -65,6 +67,7 @@ pub use added::AddedModel;
 pub struct Trainer<'a, I, O, T> {
     session: &'a Session,
     engine: Engine<I, O, T>,
+    loop_seed: Rc<LoopSeed>,
     training: Training<I, O, T>,
     /// Steps of the whole run.
     total_steps: u64,
@@ -99,6 +102,8 @@ pub struct Trainer<'a, I, O, T> {
     update_position: u64,
     /// On rank 0: the record of the last step, until something else begins.
     record: Option<StepRecord>,
+    /// On rank 0: values for the record of the last step, or for the next one.
+    logged: BTreeMap<String, f64>,
     /// On rank 0: the last record that was written, since a validation may still belong to it.
     reported: Option<StepRecord>,
     /// Whether a step has been made since the last validation.
@@ -116,9 +121,9 @@ pub struct Trainer<'a, I, O, T> {
     is_preempted: bool,
     /// The timeline of some steps.
     profile: Option<Profile>,
-    /// This worker among others that are launches of their own.
+    /// This worker among separately launched ones.
     elastic: Option<ElasticWorker>,
-    /// On a server: its workers, where they are launches of their own.
+    /// On a server: its workers, if they are launched separately.
     served: Option<ServedWorkers>,
     /// On such a worker: its servers.
     works_for: Option<RemoteServers>,
@@ -173,12 +178,27 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.early_stopping.as_ref()?.reason(&self.progress.watched)
     }
 
-    /// Adds a named value to the record of the last step, like a metric of the model: in `metrics.jsonl`, TensorBoard and the
-    /// line of the step. Rank 0's value counts. Before the first step and after the step was saved it does nothing.
+    /// Adds a named value to the record of the last update, like a metric of the model: in `metrics.jsonl`, TensorBoard and the
+    /// line of the step. Where that record is written already (after [`next_batches`](Self::next_batches), say), or there is none yet, it goes into the next one. Rank 0's value
+    /// counts; a metric of the model that has this name stays as it is.
     pub fn log(&mut self, name: impl Into<String>, value: f64) {
-        if let Some(record) = &mut self.record {
-            record.metrics.insert(name.into(), value);
+        if self.reporter.is_some() {
+            self.logged.insert(name.into(), value);
         }
+    }
+
+    /// The seed of what a loop without data of its own draws for the `k`-th of this rank's `count` micro-batches of the next step, for
+    /// [`with_seed`](crate::with_seed): the same numbers on any mesh, on all stages of a pipeline, and in a resumed run.
+    pub fn batch_seed(&self, k: usize, count: usize) -> u64 {
+        self.engine.batch_seed(k, count)
+    }
+
+    /// The weights of the last step by name, as many as the model has, on rank 0 of any mesh; the other ranks get an empty list. All ranks call it.
+    ///
+    /// # Errors
+    /// If a rank failed.
+    pub fn weights(&self) -> anyhow::Result<Vec<NamedTensor>> {
+        Ok(self.engine.tensors(0)?)
     }
 
     /// The model's output for an input, as validation computes it, on any mesh. All ranks call it together: see
@@ -187,7 +207,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// # Errors
     /// If a block refuses the input, or a rank failed.
     pub fn predict(&mut self, input: I) -> anyhow::Result<O> {
-        Ok(self.engine.predict(input)?)
+        let output = self.engine.predict(input)?;
+        self.loop_seed.after_call();
+        Ok(output)
     }
 
     /// Writes the weights into a file, on any mesh, or only the adapters if only they are written at the end. All ranks call it; rank 0 writes.
@@ -220,6 +242,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     fn report_step(&mut self) -> anyhow::Result<()> {
         self.record_skipped();
         if let (Some(reporter), Some(mut record)) = (&mut self.reporter, self.record.take()) {
+            for (name, value) in std::mem::take(&mut self.logged) {
+                record.metrics.entry(name).or_insert(value);
+            }
             record.checkpoint = (!self.completed.is_empty()).then(|| self.completed.remove(0));
             reporter.step(&record)?;
             self.reported = Some(record);
@@ -234,7 +259,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
                 *record.metrics.entry(name).or_default() += count;
             }
         }
-        for note in self.nonfinite.take_notes() {
+        for note in self.nonfinite.drain_messages() {
             self.note(&note);
         }
     }

@@ -1,17 +1,19 @@
 //! From a model to a run that is ready for its first step.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use brigade_core::{Activation, Engine, Model, keyed_seed};
+use brigade_core::{Activation, Engine, Model};
 
 use super::Trainer;
+use super::loop_seed::LoopSeed;
 use super::step::nonfinite::NonFiniteSteps;
 use crate::checkpoint::RunProgress;
-use crate::error::UsageError;
+use crate::error::{AgreedError, UsageError};
+use crate::memory::Samples;
 use crate::run::Session;
 use crate::train::profile::Profile;
 use crate::train::start::file_names;
@@ -55,6 +57,7 @@ impl Session {
     {
         let mut plan = training.update.plan(&self.plan, &self.settings)?;
         let first_samples = |size| training.first_samples(size, &self.device());
+        self.check_running_state(&model, &first_samples)?;
         self.stop_if_dry_run_of(&plan, &model, &first_samples, is_own_loop)?;
         if self.has_run.replace(true) {
             return Err(UsageError(anyhow::anyhow!(
@@ -100,6 +103,12 @@ impl Session {
             sampler.as_ref().map(|s| (samples, s)),
         );
         summary.extend(training.update.lines());
+        if self.settings.checkpoint.load_best_at_end && !self.settings.checkpoint.keep_best {
+            summary.push(
+                "note: checkpoint.load_best_at_end without checkpoint.keep_best ends with the best weights only if a hook answers `Control::SaveBest`"
+                    .to_owned(),
+            );
+        }
         self.heartbeat.send("making the model");
         let mut engine = Engine::new(model, self.seed(), &plan.optimizer, self.groups(), plan.engine)?;
         brigade_cpu::trim_heap();
@@ -111,16 +120,16 @@ impl Session {
         let description = self.run_description(names, seconds)?;
         let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
         let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
-        // What ranks have drawn for their own blocks does not change what the loop draws, or a model that joins.
-        self.device().seed(keyed_seed(self.seed(), "after the model"));
         let resumes = restored.is_some();
         let progress = restored.map_or_else(RunProgress::default, |restored| restored.progress);
         let profile = Profile::new(profiled, progress.step);
         let nonfinite = NonFiniteSteps::new(self.settings.train.nonfinite_limit, progress.nonfinite);
         let (nonfinite, update_position) = (Rc::new(nonfinite), progress.position);
+        let loop_seed = Rc::new(LoopSeed::new(self));
         let mut trainer = Trainer {
             session: self,
             engine,
+            loop_seed,
             training,
             total_steps,
             schedule,
@@ -143,6 +152,7 @@ impl Session {
             data_wait: Duration::ZERO,
             update_position,
             record: None,
+            logged: BTreeMap::new(),
             reported: None,
             is_unvalidated: false,
             best_is_unsaved: false,
@@ -157,6 +167,8 @@ impl Session {
             device_peak: 0,
         };
         trainer.next_learning_rate.set(trainer.learning_rate());
+        // What ranks have drawn for their own blocks does not change what the loop draws, or a model that joins.
+        trainer.loop_seed.after_step(trainer.progress.step);
         trainer.best_saved = trainer.best();
         if resumes && trainer.is_over() {
             trainer.note_nothing_left();
@@ -168,10 +180,25 @@ impl Session {
         }
         if !trainer.is_over() {
             trainer.join_workers()?;
-            trainer.meet_servers()?;
+            trainer.set_up_servers()?;
         }
         self.mark_started();
         Ok(trainer)
+    }
+
+    /// Refuses running state that ranks cannot merge before anything of an earlier run is replaced. All ranks look at the same samples.
+    fn check_running_state<I: Activation, O: Activation, T: Clone>(
+        &self,
+        model: &Model<I, O, T>,
+        samples: Samples<'_, I, T>,
+    ) -> anyhow::Result<()> {
+        if !model.has_running_state() {
+            return Ok(());
+        }
+        // A loop that brings its own data learns it in the first step.
+        let Ok(batch) = samples(self.settings.train.micro_batch_size) else { return Ok(()) };
+        let checked = model.check_running_state(batch.input, self.plan.engine.precision.compute);
+        Ok(checked.map_err(|error| AgreedError(error.to_string()))?)
     }
 }
 

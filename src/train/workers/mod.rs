@@ -1,4 +1,4 @@
-//! A worker whose others are launches of their own: it meets those that are there, and goes on without those that are not.
+//! A worker among separately launched ones: it meets those that are there, and goes on without those that are not.
 //!
 //! All ranks of a worker make the same decisions: rank 0 asks the [coordinator](brigade_launch::workers), and tells the others.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use brigade_comm::host_identity;
-use brigade_launch::workers::{Answered, Base, JoinRequest, Member, Quorum, Request, Status};
+use brigade_launch::workers::{Base, CoordinatorDecision, JoinRequest, Member, Quorum, Request, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AgreedError, Interrupted};
@@ -191,9 +191,9 @@ impl ElasticWorker {
                 None => Decided::Nothing,
                 Some(member) => match member.decision(LOOK) {
                     Ok(None) => Decided::Nothing,
-                    Ok(Some(Answered::Train)) => Decided::Train,
-                    Ok(Some(Answered::Join)) => Decided::Join,
-                    Ok(Some(Answered::Quorum(quorum))) => Decided::Quorum(quorum),
+                    Ok(Some(CoordinatorDecision::Train)) => Decided::Train,
+                    Ok(Some(CoordinatorDecision::Join)) => Decided::Join,
+                    Ok(Some(CoordinatorDecision::Quorum(quorum))) => Decided::Quorum(quorum),
                     Err(error) => Decided::Failed(error.to_string()),
                 },
             };

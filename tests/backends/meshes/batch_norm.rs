@@ -1,6 +1,8 @@
 //! Burn's batch norm beside its dropout, on GPUs: running statistics as on the CPU, and the same on every mesh.
 
 use brigade::core::{Batch, Chain, Float, Model, NamedTensor, Recompute};
+use brigade::nn::SyncBatchNorm;
+use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, activation::relu};
@@ -9,17 +11,30 @@ use super::case::{Case, floats, of};
 use crate::backend::{CPU, backends};
 use crate::compare::{near, near_together};
 
-type Convolution = (Conv2d, BatchNorm, Dropout);
-
 fn images(device: &Device, dropout: f64) -> Model<Tensor<4>, Tensor<2>, Tensor<2>> {
+    normed(device, dropout, |norm| norm, BatchNorm::forward)
+}
+
+/// With statistics over the data-parallel ranks.
+pub fn synchronised_images(device: &Device) -> Model<Tensor<4>, Tensor<2>, Tensor<2>> {
+    normed(device, 0.0, SyncBatchNorm::from, SyncBatchNorm::forward)
+}
+
+fn normed<N: Module + 'static>(
+    device: &Device,
+    dropout: f64,
+    norm: impl Fn(BatchNorm) -> N,
+    normalise: impl Fn(&N, Tensor<4>) -> Tensor<4> + Send + Sync + Copy + 'static,
+) -> Model<Tensor<4>, Tensor<2>, Tensor<2>> {
     let device = &device.clone().autodiff();
-    let layer = |inputs, outputs| -> Convolution {
+    let layer = |inputs, outputs| -> (Conv2d, N, Dropout) {
         let conv = Conv2dConfig::new([inputs, outputs], [3, 3]).init(device);
-        let norm = BatchNormConfig::new(outputs).with_momentum(0.3).init(device);
-        (conv, norm, DropoutConfig::new(dropout).init())
+        let batch_norm = BatchNormConfig::new(outputs).with_momentum(0.3).init(device);
+        (conv, norm(batch_norm), DropoutConfig::new(dropout).init())
     };
-    let convolve =
-        |(conv, norm, drop): &Convolution, x: Tensor<4>| drop.forward(relu(norm.forward(conv.forward(x))));
+    let convolve = move |(conv, norm, drop): &(Conv2d, N, Dropout), x: Tensor<4>| {
+        drop.forward(relu(normalise(norm, conv.forward(x))))
+    };
     Chain::new()
         .then_fn("stem", layer(1, 3), convolve)
         .then_fn("body", layer(3, 4), convolve)
@@ -30,7 +45,7 @@ fn images(device: &Device, dropout: f64) -> Model<Tensor<4>, Tensor<2>, Tensor<2
         .loss(|output, target: Tensor<2>| (output - target).square().sum())
 }
 
-fn batch(number: usize, device: &Device) -> Batch<Tensor<4>, Tensor<2>> {
+pub fn batch(number: usize, device: &Device) -> Batch<Tensor<4>, Tensor<2>> {
     Batch::new(floats(number, 1, [3, 1, 8, 8], device), floats(number, 2, [3, 2], device), 3)
 }
 

@@ -62,9 +62,23 @@ fn statistics_have_the_same_bits_on_every_mesh() {
     assert!(one.gradients.iter().all(|tensor| !tensor.name.contains("running")));
 }
 
-/// What Burn itself does with the micro-batches of two steps, one after the other, without an optimizer.
 #[test]
 fn statistics_are_those_of_a_plain_program() {
+    are_those_of_a_plain_program(1.0);
+}
+
+/// As of measurements in their own units: a variance of 1e24.
+#[test]
+fn statistics_of_large_values_are_those_of_a_plain_program() {
+    are_those_of_a_plain_program(1e12);
+}
+
+/// What Burn itself does with the micro-batches of two steps, one after the other, without an optimizer.
+fn are_those_of_a_plain_program(scale: f32) {
+    let batch = |number: usize| {
+        let Batch { input, target, valid_targets, .. } = batch(number);
+        Batch::new(input * scale, target, valid_targets)
+    };
     let case = Case { model: images, batch };
     let mut engine = case.engine(Groups::alone(), EngineSettings::default()).unwrap();
     for step in 0..2 {
@@ -221,6 +235,35 @@ fn statistics_in_mixed_precision() {
     for (pp, dp) in [(1, 2), (2, 2)] {
         let outcomes = on_threads(pp, dp, |groups| case.train(groups, &settings, 0..2, None));
         crate::mesh::same_bits(&outcomes[0].weights, &one.weights, "bf16");
+    }
+}
+
+/// A small momentum is hardly a number in bf16. Nothing is learned, so statistics are those of the same values but for their rounding.
+#[test]
+fn statistics_in_mixed_precision_converge_to_those_in_fp32() {
+    let model = || {
+        let norm = BatchNormConfig::new(3).with_momentum(0.01).init(&device());
+        Chain::new()
+            .then_fn("stem", (convolution(1, 3).0, norm), convolve)
+            .then_fn("head", LinearConfig::new(3, 2).init(&device()), head)
+            .loss(loss)
+    };
+    let case = Case { model, batch };
+    let [exact, mixed] = [EngineSettings::default().precision, MIXED].map(|precision| {
+        let settings = EngineSettings { precision, ..EngineSettings::default() };
+        let mut engine = case.engine(Groups::alone(), settings.clone()).unwrap();
+        for step in 0..60 {
+            engine.step(case.batches(settings.zero, &Groups::alone(), step), 0.0).unwrap();
+        }
+        engine.tensors(0).unwrap()
+    });
+    for name in ["stem.1.running_mean", "stem.1.running_var"] {
+        for (found, expected) in named(&mixed, name).iter().zip(named(&exact, name)) {
+            assert!(
+                (found - expected).abs() < 0.01 * expected.abs().max(0.05),
+                "{name}: {found}, not {expected}"
+            );
+        }
     }
 }
 

@@ -51,6 +51,26 @@ fn ranks_begin_with_the_same_values_or_not_at_all() {
     }
 }
 
+/// A source that loads a part of the model leaves the rest to the program.
+#[test]
+fn what_is_not_loaded_is_compared() {
+    let begun = |loaded: &'static str| {
+        on_threads(1, 2, |groups| {
+            let mut chain =
+                Chain::new().then("same", shift(1)).then("own", shift(groups.world().rank() as u64));
+            chain.load(move |name, _| Ok((name == loaded).then(|| vec![1.0; 4])));
+            let model = chain.loss(squared_error);
+            Engine::new(model, 0, &adamw(), groups, EngineSettings::default())
+                .err()
+                .map(|error| error.to_string())
+        })
+    };
+    assert_eq!(begun("own.by"), [None, None]);
+    for error in begun("same.by") {
+        assert!(error.unwrap().contains("`own.by` has other values on rank 1"));
+    }
+}
+
 #[test]
 fn parameters_that_are_no_floats_are_refused_by_name() {
     let order = Tensor::from_ints([3, 1, 2, 0], &brigade_cpu::device());

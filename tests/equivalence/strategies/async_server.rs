@@ -247,7 +247,9 @@ fn workers_take_each_share_once_and_keep_the_bound() {
         let refused = on_mesh(&row.mesh(), |groups| {
             row.engine(groups).unwrap().restore(STEPS + 1, &mut &saved).unwrap_err().to_string()
         });
-        assert!(refused.iter().all(|why| why.contains("step 7 ends no round: with rounds of 6 steps")));
+        assert!(
+            refused.iter().all(|why| why.contains("cannot resume from step 7: it must be a multiple of 6"))
+        );
     }
 }
 

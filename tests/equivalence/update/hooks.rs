@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use brigade::core::{Error, Groups, ParameterGroup, UnitGradient, keyed_seed};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Distribution, Tensor, TensorData};
 
 use crate::mesh::{on_threads, same_bits};
 
@@ -37,6 +37,14 @@ fn an_elementwise_hook_equals_one_process() {
         "the norm is that of the changed gradients"
     );
     Case { every: 2, ..case }.equals_one_process("a hook and steps without an update");
+}
+
+#[test]
+fn a_hook_that_draws() {
+    let noise = |_: &UnitGradient<'_>, gradient: Tensor<1>| {
+        gradient.clone() + gradient.random_like(Distribution::Uniform(0.0, 1e-3))
+    };
+    Case { hook: Some(noise), ..Case::default() }.draws_alike("a hook that draws");
 }
 
 #[test]

@@ -150,6 +150,19 @@ impl Case {
         (0..count).map(|k| (self.batch)(MICRO_BATCHES * self.every * update + number(k))).collect()
     }
 
+    /// Where no unit is sharded, what is drawn from Burn's generator is what one process draws; where units are, it is the same in each run.
+    pub fn draws_alike(&self, what: &str) {
+        let trained = |on| self.train(on, None, 0..3).weights;
+        let one = trained(ALONE);
+        for on in [(1, 2, 0), (1, 4, 0), (2, 1, 0), (2, 2, 0)] {
+            same_bits(&trained(on), &one, &format!("{what}, {on:?}"));
+        }
+        let sharded = trained((1, 2, 3));
+        same_bits(&trained((1, 2, 3)), &sharded, &format!("{what}, again"));
+        let is_same = |(a, b): (&NamedTensor, &NamedTensor)| a.data == b.data;
+        assert!(!sharded.iter().zip(&one).all(is_same), "{what}: shards draw for themselves");
+    }
+
     /// Trains these steps, from a saved state or from the start; gives what each rank has.
     pub fn train(&self, (pp, dp, stage): On, from: Option<&Saved>, steps: Range<usize>) -> Outcome {
         let ranks = on_threads(pp, dp, |groups| {

@@ -8,7 +8,7 @@ use burn::optim::{
     AdaGradConfig, AdamConfig, AdamWConfig, AdanConfig, GradientsAccumulator, GradientsParams, LionConfig,
     ModuleOptimizer, Optimizer, RecordState, RmsPropConfig, SgdConfig, StateSink, StateSource,
 };
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Distribution, Tensor};
 
 use super::{ALONE, Case, Layer, MICRO_BATCHES, Outcome, RATE, ROWS, layer, loss, of};
 
@@ -93,9 +93,11 @@ fn rmsprop_adagrad_and_adan() {
     check("Adan, no proximal decay", AdanConfig::new().with_weight_decay(0.1).with_no_prox(true).build());
 }
 
-/// Follows the sign of a mean of gradients that forgets ever less.
+/// Follows the sign of a mean of gradients that forgets ever less, with noise from Burn's generator.
 #[derive(Clone)]
-struct Signs;
+struct Signs {
+    noise: f64,
+}
 
 #[derive(Clone)]
 struct SignsState<const D: usize> {
@@ -136,7 +138,11 @@ impl Optimizer for Signs {
             }
             None => (1, gradient),
         };
-        (tensor - mean.clone().sign().mul_scalar(learning_rate), Some(SignsState { steps, mean }))
+        let mut stepped = tensor - mean.clone().sign().mul_scalar(learning_rate);
+        if self.noise > 0.0 {
+            stepped = stepped.clone() + stepped.random_like(Distribution::Uniform(0.0, self.noise));
+        }
+        (stepped, Some(SignsState { steps, mean }))
     }
 
     fn to_device<const D: usize>(
@@ -149,5 +155,11 @@ impl Optimizer for Signs {
 
 #[test]
 fn an_optimizer_of_ones_own() {
-    check("an optimizer of one's own", Signs);
+    check("an optimizer of one's own", Signs { noise: 0.0 });
+}
+
+#[test]
+fn an_optimizer_that_draws() {
+    Case { optimizer: Signs { noise: 1e-2 }.into(), ..Case::default() }
+        .draws_alike("an optimizer that draws");
 }

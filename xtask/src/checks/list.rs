@@ -57,6 +57,8 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
         let args: [&[&str]; 3] = [&["test", "--doc"], &cargo::WORKSPACE, &["--no-fail-fast"]];
         checks.push(Check::new("tests in documentation", &args));
     }
+    // Its twin is a package of its own, whose Burn has other features.
+    checks.push(Check::new("burn-train's program", &[&["xtask", "check-burn-train"]]));
     if machine.software_adapter {
         checks.push(machine.wgpu());
     } else {
@@ -167,6 +169,7 @@ mod tests {
             ("default features", "cargo clippy -p brigade --lib -- -D warnings".to_owned()),
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
+            ("burn-train's program", "cargo xtask check-burn-train".to_owned()),
             ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
             ("mpi", "(no MPI)".to_owned()),
             ("object stores", "(no Python 3.10 with venv, or no package index; see above)".to_owned()),

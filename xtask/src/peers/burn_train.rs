@@ -30,7 +30,9 @@ pub fn run() -> Result<()> {
     std::fs::copy(&ours, &theirs).with_context(|| format!("{}: cannot write it", theirs.display()))?;
     let manifest = format!("{PACKAGE}/Cargo.toml");
     let twin = cargo::build(&["build", "--manifest-path", &manifest])?;
-    let moved = cargo::build(&["build", "--example", "from_burn_train"])?;
+    // With the packages and features of the tests, which have built it.
+    let moved = [&["build"], cargo::WORKSPACE.as_slice(), &["--example", "from_burn_train"]].concat();
+    let moved = cargo::build(&moved)?;
 
     let folder = tempfile::tempdir()?;
     let place = folder.path();

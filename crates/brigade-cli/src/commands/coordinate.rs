@@ -18,8 +18,8 @@ Examples:
   brigade train --strategy diloco --workers 4 --worker 0 --coordinator localhost:29600 --out runs/worker-0
   brigade train --strategy diloco --workers 4 --worker 1 --coordinator localhost:29600 --out runs/worker-1
 
-Workers may leave, come late, or come back while the others train. They and the coordinator need the same BRIGADE_TOKEN. It ends when the run
-does; one that is started again finds the workers again.";
+Workers may leave, join late or rejoin while the others train. They and the coordinator need the same BRIGADE_TOKEN. The coordinator ends when
+the run does; a restarted one finds the workers again.";
 
 /// How long after the last worker's last step others may still ask.
 const LINGER: Duration = Duration::from_secs(3);
@@ -66,7 +66,7 @@ pub fn run(args: &CoordinateArgs) -> anyhow::Result<ExitCode> {
     loop {
         thread::sleep(LOOK);
         let is_over = coordinator.is_over();
-        coordinator.take_notes().iter().for_each(|note| println!("{note}"));
+        coordinator.drain_messages().iter().for_each(|message| println!("{message}"));
         over = over.filter(|_| is_over).or_else(|| is_over.then(Instant::now));
         if over.is_some_and(|since| since.elapsed() > LINGER) {
             println!("the run is over");

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use brigade::comm::{MAX_WORLD_SIZE, allowed_world_size};
-use brigade::doctor::{Finding, examine};
+use brigade::doctor::{MachineFinding, examine};
 use brigade::{UsageError, exit};
 use clap::Args;
 use comfy_table::Row;
@@ -52,8 +52,8 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// One line per finding, with its advice below it.
-fn table(findings: &[Finding]) -> String {
-    let rows = findings.iter().flat_map(|Finding { name, text, ok, advice }| {
+fn table(findings: &[MachineFinding]) -> String {
+    let rows = findings.iter().flat_map(|MachineFinding { name, text, ok, advice }| {
         let mark = if *ok { "ok" } else { "MISSING" };
         let finding = Row::from(vec![mark, name, text]);
         let advice = advice.as_ref().map(|advice| Row::from(vec!["", "", &format!("-> {advice}")]));
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn advice_is_below_its_finding() {
-        let finding = |name: &str, ok, advice: Option<&str>| Finding {
+        let finding = |name: &str, ok, advice: Option<&str>| MachineFinding {
             name: name.into(),
             text: "found".into(),
             ok,

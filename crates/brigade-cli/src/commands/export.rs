@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::Encoder;
-use brigade::models::{Adapters, CausalLm, ShardSize, WeightsFormat, WeightsNumber, convert_weights};
+use brigade::models::{Adapters, CausalLm, ShardSize, WeightsDtype, WeightsFormat, convert_weights};
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, AdaptedModel, UsageError, WEIGHTS_FILE,
     WEIGHTS_INDEX_FILE, exit, merge_adapters,
@@ -46,7 +46,7 @@ pub struct ExportArgs {
 pub struct FormArgs {
     /// Type of the numbers: fp32, bf16 or fp16 [default: fp32].
     #[arg(long, value_name = "TYPE")]
-    dtype: Option<WeightsNumber>,
+    dtype: Option<WeightsDtype>,
     /// The most bytes of tensors per file, as in 5GB, 500MB or 2GiB; larger weights become several files with an index [default:
     /// 5GB].
     #[arg(long, value_name = "SIZE")]
@@ -56,7 +56,7 @@ pub struct FormArgs {
 impl FormArgs {
     pub fn format(&self) -> WeightsFormat {
         WeightsFormat {
-            number: self.dtype.unwrap_or_default(),
+            dtype: self.dtype.unwrap_or_default(),
             max_shard_size: self.max_shard_size.unwrap_or_default(),
         }
     }
@@ -147,7 +147,7 @@ fn merge(
 
 /// Writes the configuration of a model with the type that its weights have now.
 fn write_config(mut file: ConfigFile, out: &Path, format: WeightsFormat) -> anyhow::Result<()> {
-    file.dtype = Some(format.number.torch_name().to_owned());
+    file.dtype = Some(format.dtype.torch_name().to_owned());
     let text = serde_json::to_vec_pretty(&file.to_fields()?).context("cannot write JSON")?;
     let path = out.join("config.json");
     std::fs::write(&path, text).with_context(|| path.display().to_string())

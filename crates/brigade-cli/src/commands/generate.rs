@@ -9,7 +9,9 @@ use brigade::{CachedText, Settings, UsageError, exit, parse_whole_number};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::generation::{ChatSession, Continuation, Described, Generator, Given, Prompt, SamplingFlags};
+use crate::generation::{
+    ChatSession, Continuation, Generator, Prompt, PromptContent, SamplingFlags, UnloadedModel,
+};
 use crate::model_files::model_folder::model_folder;
 use crate::output::show;
 use crate::ranks::{RankFlags, RankProgram};
@@ -78,8 +80,8 @@ impl GenerateArgs {
         self.dp.is_some() || self.ranks.are_given()
     }
 
-    fn described(&self) -> anyhow::Result<Described> {
-        Described::read(&model_folder(&self.model)?)
+    fn described(&self) -> anyhow::Result<UnloadedModel> {
+        UnloadedModel::read(&model_folder(&self.model)?)
     }
 
     fn prompts(&self) -> anyhow::Result<Vec<Prompt>> {
@@ -96,7 +98,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     let described = args.described().map_err(UsageError)?;
     let settings = args.sampling.settings(described.file.generation.as_ref());
-    described.tell_what_is_ignored();
+    described.note_ignored_fields();
     if args.chat {
         let template = described.chat_template().map_err(UsageError)?;
         let mut generator = described.load(settings).map_err(UsageError)?;
@@ -126,7 +128,7 @@ fn answer(
     match format {
         Format::Text => {
             let gap = if index > 0 { "\n" } else { "" };
-            let given = if let Given::Text(text) = &prompt.given { text } else { "" };
+            let given = if let PromptContent::Text(text) = &prompt.content { text } else { "" };
             let mut is_read = show(&format!("{gap}{given}"))?;
             if is_read {
                 generator.continued(&mut text, tokens, &mut |part| {
@@ -179,7 +181,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         session.check_same("prompts (or tokenizer)", &format!("{:016x}", hasher.finish()))?;
         let is_shown = session.rank() == 0;
         if is_shown {
-            described.tell_what_is_ignored();
+            described.note_ignored_fields();
         }
         let settings = args.sampling.settings(described.file.generation.as_ref());
         let mut generator = described.load_on(session, settings)?;
@@ -208,7 +210,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(Described, Settings)> {
+fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(UnloadedModel, Settings)> {
     if args.chat {
         bail!(
             "--chat reads standard input, which ranks do not have; leave out --pp and other flags about ranks"

@@ -68,8 +68,8 @@ fn measure(session: &Session) -> anyhow::Result<()> {
 }
 
 const EXPLANATION: &str = "\
-GB/s sent by each rank; * is the fastest. --collectives flat|halving|hierarchical chooses one; the bits are the same, unless
-hierarchical warns that they are not.
+GB/s sent by each rank; * is the fastest. --collectives flat|halving|hierarchical chooses one; results are bit-identical unless
+hierarchical prints a warning.
 ";
 
 /// The algorithm for a size: the fastest one, if it is much faster than the one that is used without a table. Where a hierarchy is not used
@@ -107,7 +107,7 @@ fn table_rows(collective: OpType, algorithms: &[Algorithm], auto: Algorithm) -> 
 /// The table as a configuration has it.
 fn shown(table: &[AlgorithmRow]) -> anyhow::Result<String> {
     if table.is_empty() {
-        return Ok("Nothing is much faster than what is used without a table.\n".to_owned());
+        return Ok("The default algorithms are within 10% of the best.\n".to_owned());
     }
     let mut text = "To use the fastest for each size, add this to the configuration:\n".to_owned();
     for row in table {

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use brigade::models::{CausalLm, WeightsMapping};
 use brigade_hf::Config as ModelConfig;
 
-use crate::config::{Config, Described};
+use crate::config::{Config, ConfiguredModel};
 use crate::data::tasks::TaskModel;
 
 /// The matrices that have a row for each token.
@@ -12,7 +12,7 @@ const TABLES: [&str; 3] = ["embedding.embed_tokens", "embedding.wte", "head.lm_h
 
 impl Config {
     /// Checks that the model has an embedding for each of the tokenizer's ids; with `model.resize_embeddings`, those that it lacks are added.
-    pub fn fit_vocabulary(&self, described: &mut Described) -> anyhow::Result<()> {
+    pub fn fit_vocabulary(&self, described: &mut ConfiguredModel) -> anyhow::Result<()> {
         let (ids, vocabulary) = (self.largest_token_count()?, described.model.vocabulary());
         if ids <= vocabulary {
             return Ok(());

@@ -8,7 +8,7 @@ use brigade::report::counted;
 use brigade_hf::chat::{Chat, ChatTemplate};
 
 use super::Generator;
-use super::generator::Described;
+use super::generator::UnloadedModel;
 use crate::output::show;
 
 /// What has been said.
@@ -25,7 +25,7 @@ impl ChatSession {
     }
 
     /// Answers each line of standard input, until that ends. The oldest messages are left out where a chat no longer fits in the model.
-    pub fn run(&mut self, model: &Described, generator: &mut Generator<'_>) -> anyhow::Result<()> {
+    pub fn run(&mut self, model: &UnloadedModel, generator: &mut Generator<'_>) -> anyhow::Result<()> {
         let mut text = CachedText::default();
         let stdin = std::io::stdin();
         let is_terminal = stdin.is_terminal();
@@ -56,7 +56,7 @@ impl ChatSession {
     }
 
     /// The tokens of the chat, without the oldest messages where it does not fit; none if its last message alone does not.
-    fn tokens(&mut self, model: &Described) -> anyhow::Result<Option<Vec<u32>>> {
+    fn tokens(&mut self, model: &UnloadedModel) -> anyhow::Result<Option<Vec<u32>>> {
         let mut left_out = 0;
         loop {
             let tokens = model.tokens_of_chat(&self.template, &self.chat())?;

@@ -11,13 +11,13 @@ use brigade_hf::chat::{Chat, ChatTemplate};
 use brigade_hf::config::GenerationConfig;
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 
-use super::{GenerationSettings, Given, Prompt, TextStream, TokenSampler};
+use super::{GenerationSettings, Prompt, PromptContent, TextStream, TokenSampler};
 use crate::config::TOKENIZER_FILE;
 use crate::model_files::adapters::Origin;
 use crate::model_files::weights::Weights;
 
 /// What is known of a model before its weights are read.
-pub struct Described {
+pub struct UnloadedModel {
     /// The folder that was given.
     folder: PathBuf,
     /// The folder of the model, if that has adapters for it.
@@ -28,7 +28,7 @@ pub struct Described {
     tokenizer: Tokenizer,
 }
 
-impl Described {
+impl UnloadedModel {
     /// Of a finished run or a model.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
         let given = || format!("--model {}", folder.display());
@@ -97,7 +97,7 @@ impl Described {
     }
 
     /// Says which fields of the model's `generation_config.json` have no effect here.
-    pub fn tell_what_is_ignored(&self) {
+    pub fn note_ignored_fields(&self) {
         let ignored = self.file.generation.as_ref().map(GenerationConfig::ignored).unwrap_or_default();
         if !ignored.is_empty() {
             brigade::print_stderr(format_args!(
@@ -119,13 +119,13 @@ impl Described {
 
     /// The tokens of prompts. All are made before the first is continued, so that a mistake is found at once.
     pub fn tokens_of(&self, prompts: &[Prompt]) -> anyhow::Result<Vec<Vec<u32>>> {
-        let has_chats = prompts.iter().any(|prompt| matches!(prompt.given, Given::Chat(_)));
+        let has_chats = prompts.iter().any(|prompt| matches!(prompt.content, PromptContent::Chat(_)));
         let template = has_chats.then(|| self.chat_template()).transpose()?;
         let tokens = prompts.iter().map(|prompt| {
-            let tokens = match (&prompt.given, &template) {
-                (Given::Chat(chat), Some(template)) => self.tokens_of_chat(template, chat),
-                (Given::Text(text), _) => self.tokens_of_text(text),
-                (Given::Chat(_), None) => bail!("there is no chat template"),
+            let tokens = match (&prompt.content, &template) {
+                (PromptContent::Chat(chat), Some(template)) => self.tokens_of_chat(template, chat),
+                (PromptContent::Text(text), _) => self.tokens_of_text(text),
+                (PromptContent::Chat(_), None) => bail!("there is no chat template"),
             };
             let tokens = tokens.with_context(|| prompt.name.clone())?;
             match self.fits(&tokens) {

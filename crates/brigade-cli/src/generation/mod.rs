@@ -8,8 +8,8 @@ mod settings;
 mod text_stream;
 
 pub use chat::ChatSession;
-pub use generator::{Continuation, Described, Generator};
-pub use prompts::{Given, Prompt};
+pub use generator::{Continuation, Generator, UnloadedModel};
+pub use prompts::{Prompt, PromptContent};
 pub use sampling::{SamplingConfig, TokenSampler};
 pub use settings::{GenerationSettings, SamplingFlags};
 pub use text_stream::TextStream;

@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 pub struct Prompt {
     /// Where it was given, for messages.
     pub name: String,
-    pub given: Given,
+    pub content: PromptContent,
     /// The fields of its line, if it is one of JSONL.
     pub fields: Map<String, Value>,
 }
 
-pub enum Given {
+pub enum PromptContent {
     Text(String),
     /// The assistant is to answer.
     Chat(Box<Chat>),
@@ -25,7 +25,7 @@ impl Prompt {
     /// That of `--prompt`.
     pub fn of_flag(text: &str) -> Self {
         let fields = [("prompt".to_owned(), text.into())].into_iter().collect();
-        Self { name: "--prompt".into(), given: Given::Text(text.to_owned()), fields }
+        Self { name: "--prompt".into(), content: PromptContent::Text(text.to_owned()), fields }
     }
 
     /// Those of a file, one on a line, but for lines that are empty: texts, or in a file `*.jsonl` objects with a text `prompt` or with `messages`.
@@ -47,9 +47,9 @@ impl Prompt {
     fn of_json(name: String, line: &str) -> anyhow::Result<Self> {
         let value: Value = serde_json::from_str(line).with_context(|| format!("{name}: it is not JSON"))?;
         let Value::Object(fields) = value else { bail!("{name}: it is not a JSON object") };
-        let given = match (fields.get("prompt"), fields.get("messages")) {
-            (Some(Value::String(text)), None) => Given::Text(text.clone()),
-            (None, Some(_)) => Given::Chat(Box::new(Chat::from_json(&name, line)?)),
+        let content = match (fields.get("prompt"), fields.get("messages")) {
+            (Some(Value::String(text)), None) => PromptContent::Text(text.clone()),
+            (None, Some(_)) => PromptContent::Chat(Box::new(Chat::from_json(&name, line)?)),
             (Some(_), None) => bail!("{name}: `prompt` is not a string"),
             (Some(_), Some(_)) => bail!("{name}: it has both `prompt` and `messages`; give one of them"),
             (None, None) => {
@@ -58,7 +58,7 @@ impl Prompt {
                 bail!("{name}: it has neither `prompt` nor `messages`, but {has}")
             }
         };
-        Ok(Self { name, given, fields })
+        Ok(Self { name, content, fields })
     }
 }
 
@@ -76,11 +76,11 @@ mod tests {
     #[test]
     fn a_line_is_a_prompt() {
         let texts = |name: &str, text: &str| -> Vec<Option<String>> {
-            let given = |prompt: Prompt| match prompt.given {
-                Given::Text(text) => Some(text),
-                Given::Chat(_) => None,
+            let content = |prompt: Prompt| match prompt.content {
+                PromptContent::Text(text) => Some(text),
+                PromptContent::Chat(_) => None,
             };
-            read(name, text).unwrap().into_iter().map(given).collect()
+            read(name, text).unwrap().into_iter().map(content).collect()
         };
         assert_eq!(texts("a.txt", "One\n\n{\"two\"}\r\n"), [Some("One".into()), Some("{\"two\"}".into())]);
         let lines =

@@ -1,7 +1,7 @@
 //! Worlds of processes: how their ranks find each other, the control plane, and the connections behind their links.
 
-mod calls;
 mod channel;
+mod connection_listener;
 mod control;
 pub(crate) mod fuzz;
 mod host_identity;
@@ -13,8 +13,8 @@ mod start;
 mod wire;
 mod world;
 
-pub use calls::Calls;
 pub use channel::{Channel, ChannelError};
+pub use connection_listener::ConnectionListener;
 pub use host_identity::host_identity;
 pub use options::Join;
 pub use start::join;

@@ -145,7 +145,8 @@ fn wrong_size(world: usize, axes: &[Axis]) -> Error {
         axes.join(" x ")
     };
     let names: Vec<&str> = axes.iter().map(|axis| axis.name).collect();
-    // The command has flags for these alone.
+    // Axes whose flag sets their size. `--replicate` is a flag too, but it divides the ranks of `--dp`: a wrong size along that axis is that of a
+    // program's own mesh.
     let option = |axis: &Axis| match [PP, DP, WORKERS].contains(&axis.name) {
         true => format!("--{}", axis.name),
         false => axis.name.to_owned(),

@@ -53,5 +53,5 @@ impl Collectives for SingleRankGroup {
 }
 
 fn alone(peer: usize) -> Error {
-    Error::collective(format!("a rank that is alone has no peer {peer} to all_gather_scalars messages with"))
+    Error::collective(format!("a group of one rank has no peer {peer} to exchange messages with"))
 }

@@ -3,6 +3,7 @@
 mod extend;
 mod heap;
 mod run;
+mod running;
 mod seconds;
 
 use std::collections::BTreeMap;

@@ -15,7 +15,7 @@ use crate::sharding::store::cast;
 use crate::step::forward_backward::tape::{Place, Tape, Upstream, inner, leaves};
 
 /// Any place in training.
-const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
+pub(super) const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
 
 /// What keeps less is run twice, and counts the second time: what libraries allocate when they are first used, and then keep, is
 /// about a MiB.

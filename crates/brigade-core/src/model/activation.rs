@@ -2,6 +2,8 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 
+use crate::error::{Error, Result};
+
 /// One tensor of an activation, flattened, with its shape.
 #[derive(Debug, Clone)]
 pub enum Part {
@@ -141,6 +143,18 @@ pub(crate) fn flatten<A: Activation>(activation: A) -> Parts {
     let mut parts = Vec::new();
     activation.into_parts(&mut parts);
     Parts(parts)
+}
+
+/// The bytes of an activation's tensors.
+pub(crate) fn bytes(parts: Parts) -> Result<Vec<Vec<u8>>> {
+    let bytes = |part: Part| {
+        let data = match part {
+            Part::Float(flat, _) => flat.inner().try_into_data(),
+            Part::Int(flat, _) => flat.try_into_data(),
+        };
+        Ok(data.map_err(|error| Error::Device(error.to_string()))?.as_bytes().to_vec())
+    };
+    parts.0.into_iter().map(bytes).collect()
 }
 
 /// Restores an activation; `None` if the parts are not exactly those of `A`.

@@ -1,5 +1,7 @@
 //! A micro-batch, and what its loss is a sum over.
 
+use super::activation::{Activation, bytes, flatten};
+use crate::error::Result;
 use crate::exact_sum::{ExactSum, WORDS};
 
 /// One micro-batch of a rank.
@@ -38,6 +40,22 @@ impl<I, T> Batch<I, T> {
         weight.add_all(weights);
         let valid_targets = weights.iter().filter(|weight| **weight != 0.0).count();
         Self { input, target, valid_targets, weight: Some(weight) }
+    }
+
+    /// Whether another micro-batch has the bytes of this one's input, and as many valid targets of the same weight. The targets themselves, which may be of any type, are not compared.
+    ///
+    /// # Errors
+    /// If the device does not give the values.
+    pub fn has_input_of(&self, other: &Self) -> Result<bool>
+    where
+        I: Activation + Clone,
+    {
+        let of = |batch: &Self| -> Result<(String, Vec<Vec<u8>>)> {
+            let parts = flatten(batch.input.clone());
+            Ok((parts.describe(), bytes(parts)?))
+        };
+        let targets = |batch: &Self| (batch.valid_targets, batch.weight.clone());
+        Ok(targets(self) == targets(other) && of(self)? == of(other)?)
     }
 }
 

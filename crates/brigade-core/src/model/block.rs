@@ -260,7 +260,7 @@ impl<B: Block> Run<B> for Own {
     }
 }
 
-/// By a function of the module and the input.
+/// By a function of the module, the input and the context.
 pub(crate) struct Function<F, I, O>(pub Arc<F>, pub PhantomData<fn(I) -> O>);
 
 impl<F, I, O> Clone for Function<F, I, O> {
@@ -272,15 +272,15 @@ impl<F, I, O> Clone for Function<F, I, O> {
 impl<M, F, I, O> Run<M> for Function<F, I, O>
 where
     M: Module,
-    F: Fn(&M, I) -> O + Send + Sync + 'static,
+    F: Fn(&M, I, &ForwardContext<'_>) -> O + Send + Sync + 'static,
     I: Activation,
     O: Activation,
 {
     type Input = I;
     type Output = O;
 
-    fn forward(&self, module: &M, input: I, _: &ForwardContext<'_>) -> O {
-        (self.0)(module, input)
+    fn forward(&self, module: &M, input: I, context: &ForwardContext<'_>) -> O {
+        (self.0)(module, input, context)
     }
 
     fn cost(&self, module: &M) -> f64 {

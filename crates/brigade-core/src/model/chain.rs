@@ -112,6 +112,35 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         M: Module + 'static,
         P: Activation,
     {
+        self.then_fn_with(name, module, move |module: &M, input, _: &ForwardContext<'_>| {
+            forward(module, input)
+        })
+    }
+
+    /// As [`then_fn`](Self::then_fn), with a function that also gets the [context](ForwardContext): the step, the micro-batch, and whether the block is being trained.
+    ///
+    /// ```
+    /// use brigade_core::Chain;
+    /// use burn::nn::LinearConfig;
+    /// use burn::tensor::{Device, Tensor};
+    ///
+    /// let model = Chain::new().then_fn_with("head", LinearConfig::new(3, 2).init(&Device::default()), |linear, x: Tensor<2>, context| {
+    ///     // Training begins with small outputs.
+    ///     let scale = if context.training { (context.step as f64 / 100.0).min(1.0) } else { 1.0 };
+    ///     linear.forward(x).mul_scalar(scale)
+    /// });
+    /// assert_eq!(model.predict(Tensor::zeros([5, 3], &Device::default())).unwrap().dims(), [5, 2]);
+    /// ```
+    pub fn then_fn_with<M, P>(
+        self,
+        name: impl Into<String>,
+        module: M,
+        forward: impl Fn(&M, O, &ForwardContext<'_>) -> P + Send + Sync + 'static,
+    ) -> Chain<I, P>
+    where
+        M: Module + 'static,
+        P: Activation,
+    {
         self.push(name.into(), Box::new(Erased::new(module, Function(Arc::new(forward), PhantomData))))
     }
 
@@ -134,7 +163,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         modules: impl IntoIterator<Item = M>,
         forward: impl Fn(&M, O) -> O + Send + Sync + 'static,
     ) -> Self {
-        let forward = Arc::new(forward);
+        let forward = Arc::new(move |module: &M, input, _: &ForwardContext<'_>| forward(module, input));
         modules.into_iter().enumerate().fold(self, |chain, (index, module)| {
             let run = Function(forward.clone(), PhantomData);
             chain.push(format!("{name}.{index}"), Box::new(Erased::new(module, run)))
@@ -326,9 +355,10 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         Ok(())
     }
 
-    /// Whether parameters get values from where [`load`](Self::load) said.
-    pub(crate) fn is_loaded(&self) -> bool {
-        self.source.is_some()
+    /// Whether a parameter gets its values from where [`load`](Self::load) said.
+    pub(crate) fn loads(&self, name: &str, shape: &[usize]) -> Result<bool> {
+        let first = 0..shape.iter().product::<usize>().min(1);
+        Ok(self.loaded_values(name, shape, first)?.is_some())
     }
 
     /// A range of a parameter's values from where [`load`](Self::load) said; none where it is not loaded.
@@ -559,8 +589,9 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
     }
 
     /// Adds a metric: from the last block's output and a batch's target to a **sum** (shape `[1]`) over the valid targets, as
-    /// the [loss](Chain::loss) is one. Steps and evaluations report it divided by the number of valid targets of the whole
-    /// global batch, with the same bits on any mesh: the ranks' sums are added without rounding. No gradient flows through it.
+    /// the [loss](Chain::loss) is one. Steps and evaluations report it divided by what the loss is divided by: the number of valid targets of the whole
+    /// global batch, or the sum of their [weights](crate::Batch::weighted), by which a metric must then multiply, as the loss does. It has the same bits
+    /// on any mesh: the ranks' sums are added without rounding. No gradient flows through it.
     pub fn metric(
         mut self,
         name: impl Into<String>,

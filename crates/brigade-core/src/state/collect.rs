@@ -37,7 +37,7 @@ where
         roots: impl Fn(&str) -> BTreeSet<usize>,
         sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
-        self.check_met()?;
+        self.check_synced()?;
         let whole = |unit| match self.update.common_values(unit) {
             Some(own) => self.store.whole_of(unit, own).map(Some),
             None => self.store.whole_values(unit).map(Some),

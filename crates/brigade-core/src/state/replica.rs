@@ -21,10 +21,10 @@ where
     /// # Errors
     /// Between two outer steps, if a collective fails, or a tensor cannot be read from its device.
     pub fn replica(&self) -> Result<(Vec<UnitMetadata>, Vec<WriteItem>)> {
-        self.check_met()?;
+        self.check_synced()?;
         if self.settings.strategy.fragments().is_some() {
             return Err(Error::State(
-                "a worker that meets with one fragment after the other has values of its own, which another cannot continue from".into(),
+                "with fragments, workers hold different values, so another worker cannot take over this state".into(),
             ));
         }
         let (mut units, mut items) = (Vec::new(), Vec::new());

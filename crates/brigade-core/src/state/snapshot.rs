@@ -149,7 +149,7 @@ where
     /// # Errors
     /// If this rank has no values of a unit.
     pub fn snapshot_of_update(&self) -> Result<Snapshot> {
-        self.check_met()?;
+        self.check_synced()?;
         let worker = self.store.groups.workers.rank();
         let mut parts = Vec::new();
         for (index, stored) in self.store.units.iter().enumerate() {
@@ -215,20 +215,18 @@ where
         {
             let steps = rounds.steps;
             return Err(Error::State(format!(
-                "step {step} ends no round: with rounds of {steps} steps, training can only continue after a multiple of {steps}"
+                "cannot resume from step {step}: it must be a multiple of {steps} (strategy.inner_steps)"
             )));
         }
         if step > 0 && !self.settings.strategy.synchronizes(step) {
             let period = self.settings.strategy.period();
             return Err(Error::State(format!(
-                "step {step} makes no update: with one every {period} steps, there is a state only after a multiple \
-                of {period}"
+                "cannot resume from step {step}: it must be a multiple of {period} (train.sync_every)"
             )));
         }
         if let Some(every) = self.settings.strategy.inner_steps().filter(|_| !self.is_outer(step)) {
             return Err(Error::State(format!(
-                "step {step} is none after which workers meet: with {every} inner steps, training can only continue after a multiple \
-                of {every}"
+                "cannot resume from step {step}: it must be a multiple of {every} (strategy.inner_steps)"
             )));
         }
         Ok(())
@@ -371,7 +369,7 @@ where
             let (unit, block) = (&stored.unit, &self.chain.blocks[stored.unit.home].name);
             if saved.unit(block, &unit.layout, unit.trainable).is_none() {
                 return Err(Error::State(format!(
-                    "the parameters of `{}` are not those of the checkpoint: others of them are frozen, or they were saved with different \
+                    "the parameters of `{}` differ from the checkpoint: a different set is frozen, or they were saved with different \
                     optimizer states",
                     unit.name
                 )));

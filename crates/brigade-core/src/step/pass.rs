@@ -267,7 +267,8 @@ where
             let Some(found) = gradient.take() else { continue };
             let found = if weight == 1.0 || weight == 0.0 { found } else { found.div_scalar(weight) };
             let block = self.chain.blocks[stored.unit.home].name.as_str();
-            *gradient = Some(hook::run(&self.gradient_hooks, self.step, (stored, block), found)?);
+            *gradient =
+                Some(hook::run(&self.gradient_hooks, (self.seed, self.step), (stored, block), found)?);
         }
         clock.optimizer += started.elapsed();
         Ok(())
@@ -339,7 +340,7 @@ where
         count: usize,
         load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
     ) -> Result<Evaluation> {
-        self.check_met()?;
+        self.check_synced()?;
         self.with_model_values(|engine| engine.evaluate_as_it_is(count, load))
     }
 

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use brigade_random::keyed_seed;
 use burn::tensor::Tensor;
 
 use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::Result;
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
+use crate::model::random_state::with_seed;
+use crate::sharding::store::StoredUnit;
 use crate::sharding::unit::Unit;
 use crate::step::engine::Engine;
 
@@ -39,9 +42,9 @@ where
                 continue;
             };
             let values = self.store.own_values(unit)?;
-            let Some(values) = self.update.step(unit, learning_rate, values, gradient, scale) else {
-                continue;
-            };
+            let (device, seed) = (values.device(), self.optimizer_seed(unit));
+            let step = || self.update.step(unit, learning_rate, values, gradient, scale);
+            let Some(values) = with_seed(&device, seed, step) else { continue };
             let values = clock.waiting("all_reduce", || values.wait())?;
             sent.extend(self.store.send_tied_weights(unit, &values));
             self.store.set_own_values(unit, values);
@@ -58,6 +61,12 @@ where
         clock.optimizer += started.elapsed().saturating_sub(clock.comm_wait() - waited);
         clock.record(Activity::Phase("optimizer"), Some(started));
         Ok(())
+    }
+
+    /// The seed of what a unit's optimizer draws: ranks that step the same elements draw the same.
+    pub(crate) fn optimizer_seed(&self, unit: usize) -> u64 {
+        let StoredUnit { unit: Unit { name, .. }, own, .. } = &self.store.units[unit];
+        keyed_seed(self.seed, &format!("optimizer/{name}/{}/{}", self.step, own.start))
     }
 
     /// Adds up what each of the `workers` gives for an outer step: by unit, where this rank updates it, or it is running state. It changes

@@ -1,11 +1,11 @@
 //! The findings of `examine`.
 
 use brigade_cuda::examine;
-use brigade_report::Finding;
+use brigade_report::MachineFinding;
 
 use crate::harness::assert_contains;
 
-fn finding<'a>(findings: &'a [Finding], name: &str) -> &'a Finding {
+fn finding<'a>(findings: &'a [MachineFinding], name: &str) -> &'a MachineFinding {
     findings.iter().find(|finding| finding.name == name).unwrap()
 }
 

@@ -7,5 +7,5 @@ mod validation;
 
 pub use permutation::Permutation;
 pub use sampler::Sampler;
-pub use shares::Share;
+pub use shares::SourceShare;
 pub use validation::ValidationSampler;

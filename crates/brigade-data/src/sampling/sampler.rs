@@ -3,7 +3,7 @@
 use brigade_random::keyed;
 
 use super::permutation::Permutation;
-use super::shares::{Part, Share, parts};
+use super::shares::{Part, SourceShare, parts};
 use crate::error::{Error, Result};
 
 /// Chooses the sequences of every batch of a run.
@@ -38,14 +38,14 @@ impl Sampler {
     /// [`Error::InvalidSetting`] where a number is 0; [`Error::Indivisible`] where the global batch is not a multiple of
     /// the micro-batch.
     pub fn new(len: usize, seed: u64, global_batch: usize, micro_batch: usize) -> Result<Self> {
-        Self::mixed(&[Share { len, weight: 1.0 }], seed, global_batch, micro_batch)
+        Self::mixed(&[SourceShare { len, weight: 1.0 }], seed, global_batch, micro_batch)
     }
 
     /// A sampler over several sources, whose sequences are numbered one source after the other.
     ///
     /// # Errors
     /// As [`Sampler::new`], and [`Error::InvalidSetting`] where a weight is not above 0, a source is empty, or there is none.
-    pub fn mixed(shares: &[Share], seed: u64, global_batch: usize, micro_batch: usize) -> Result<Self> {
+    pub fn mixed(shares: &[SourceShare], seed: u64, global_batch: usize, micro_batch: usize) -> Result<Self> {
         let parts = parts(shares)?;
         at_least_one("global_batch_size", global_batch)?;
         at_least_one("micro_batch_size", micro_batch)?;
@@ -222,8 +222,8 @@ mod tests {
         fn sources_come_by_their_weights(
             sources in proptest::collection::vec((1usize..60, 1u32..50), 1..5), seed: u64,
         ) {
-            let shares: Vec<Share> =
-                sources.iter().map(|&(len, weight)| Share { len, weight: f64::from(weight) }).collect();
+            let shares: Vec<SourceShare> =
+                sources.iter().map(|&(len, weight)| SourceShare { len, weight: f64::from(weight) }).collect();
             let (len, weights) = (shares.iter().map(|share| share.len).sum(), shares.iter().map(|share| share.weight));
             let weights: f64 = weights.sum();
             let sampler = Sampler::mixed(&shares, seed, len, 1).unwrap();
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn weights_in_the_ratio_of_sizes_are_one_set_of_sequences() {
-        let shares = [Share { len: 30, weight: 3.0 }, Share { len: 10, weight: 1.0 }];
+        let shares = [SourceShare { len: 30, weight: 3.0 }, SourceShare { len: 10, weight: 1.0 }];
         let (mixed, plain) = (Sampler::mixed(&shares, 5, 8, 2).unwrap(), Sampler::new(40, 5, 8, 2).unwrap());
         assert!((0..20).all(|step| mixed.global_batch(step) == plain.global_batch(step)));
     }
@@ -260,12 +260,12 @@ mod tests {
     /// The order is part of what a run's seed promises.
     #[test]
     fn the_order_of_sources_is_fixed() {
-        let shares = [Share { len: 2, weight: 3.0 }, Share { len: 6, weight: 1.0 }];
+        let shares = [SourceShare { len: 2, weight: 3.0 }, SourceShare { len: 6, weight: 1.0 }];
         let sampler = Sampler::mixed(&shares, 42, 8, 1).unwrap();
         assert_eq!(sampler.global_batch(0), FIXED.0);
         assert_eq!(sampler.global_batch(1), FIXED.1);
         for (weight, allowed) in [(0.0, "above 0"), (-1.0, "above 0"), (f64::NAN, "above 0")] {
-            let error = Sampler::mixed(&[Share { len: 3, weight }], 0, 1, 1).unwrap_err().to_string();
+            let error = Sampler::mixed(&[SourceShare { len: 3, weight }], 0, 1, 1).unwrap_err().to_string();
             assert!(error.starts_with("data.source.weight = ") && error.contains(allowed), "{error}");
         }
         assert!(Sampler::mixed(&[], 0, 1, 1).is_err());

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 
 /// A source's size, and how much of the samples it has.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Share {
+pub struct SourceShare {
     /// The number of its sequences.
     pub len: usize,
     /// Its share, as a part of the sum of all weights; above 0.
@@ -25,11 +25,11 @@ pub(super) struct Part {
 
 /// The draws of one epoch, of which there are as many as sequences: to each source its share, rounded so that the sum is right, and at least
 /// one.
-pub(super) fn parts(shares: &[Share]) -> Result<Vec<Part>> {
+pub(super) fn parts(shares: &[SourceShare]) -> Result<Vec<Part>> {
     let refuse = |option, given: String, allowed: &str| {
         Err(Error::InvalidSetting { option, given, allowed: allowed.into() })
     };
-    for Share { len, weight } in shares {
+    for SourceShare { len, weight } in shares {
         if !(weight.is_finite() && *weight > 0.0) {
             return refuse("data.source.weight", weight.to_string(), "it must be a number above 0");
         }

@@ -49,7 +49,7 @@ pub const DEFAULT_RESIZE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a number of nodes needs: arguments for the ranks in addition to [`LaunchConfig::args`], or why ranks cannot run on
 /// this many.
-type ForNodes = dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync;
+type NodeCountArgsFn = dyn Fn(usize) -> Result<Vec<String>, String> + Send + Sync;
 
 /// How a world with fewer nodes than [`LaunchConfig::nnodes`] runs.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ pub struct Elastic {
     pub configuration: String,
     /// What a number of nodes needs, on node 0, which tells the others: arguments of the ranks beside [`LaunchConfig::args`], or
     /// why ranks cannot run on this many.
-    pub for_nodes: Arc<ForNodes>,
+    pub node_count_args: Arc<NodeCountArgsFn>,
 }
 
 impl Elastic {
@@ -76,7 +76,7 @@ impl Elastic {
             last_call: DEFAULT_LAST_CALL,
             resize_interval: DEFAULT_RESIZE_INTERVAL,
             configuration: String::new(),
-            for_nodes: Arc::new(|_| Ok(vec![])),
+            node_count_args: Arc::new(|_| Ok(vec![])),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - `config`: what to launch; `deadlines`: how long each part of ending a run may take.
 //! - `process`: one rank as a process, with its output, terminal and heartbeats.
-//! - `worker_group`: the ranks of this node, from one start until all have exited.
+//! - `local_ranks`: the ranks of this node, from one start until all have exited.
 //! - `single_node`, `multi_node`: the restarts, on one node alone or agreed with the `node_group`, the launchers of all nodes.
 //! - `rendezvous`: which nodes an elastic world has.
 //! - `outcome`: how it ended, and why.
@@ -10,6 +10,7 @@
 pub mod config;
 pub mod deadlines;
 mod listener;
+mod local_ranks;
 mod message;
 mod multi_node;
 mod node_group;
@@ -18,7 +19,6 @@ mod process;
 mod rendezvous;
 mod signals;
 mod single_node;
-mod worker_group;
 
 use std::sync::mpsc;
 

@@ -8,6 +8,7 @@ use std::{
 use super::{
     config::LaunchConfig,
     listener,
+    local_ranks::{LocalRanks, start_ranks},
     message::{Message, receive_between_restarts},
     outcome::{
         Outcome,
@@ -16,7 +17,6 @@ use super::{
         rank_exit::signal_name,
     },
     process::{RankZero, StartInfo, Terminal},
-    worker_group::{WorkerGroup, start_ranks},
 };
 use crate::{error::Result, interrupt::InterruptKind};
 
@@ -36,7 +36,7 @@ pub fn run(
         let epoch = Instant::now();
         let (ranks, terminal) = start_ranks(launch, &start, Some(zero), sender, on_event)?;
         let node_group = None;
-        let group = WorkerGroup {
+        let group = LocalRanks {
             launch,
             restart_count,
             epoch,

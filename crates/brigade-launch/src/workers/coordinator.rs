@@ -5,24 +5,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use brigade_comm::{AuthToken, Calls, Channel};
+use brigade_comm::{AuthToken, Channel, ConnectionListener};
 
-use super::message::{Answer, JoinRequest, Report, VERSION};
+use super::message::{CoordinatorReply, JoinRequest, Report, VERSION};
 use super::quorum::Quorums;
 use crate::error::{Error, Result};
 use crate::text_difference::first_difference;
 
-/// How long a caller may take to say who it is.
+/// How long a worker may take to say who it is.
 const JOIN_REQUEST: Duration = Duration::from_secs(10);
 
 /// Connections at the same time; further ones are closed, and come again.
-const MOST_CALLS: usize = 4096;
+const MAX_CONNECTIONS: usize = 4096;
 
-/// Takes the workers' calls, and decides who meets, until it is dropped.
+/// Accepts the workers' connections, and decides who meets, until it is dropped.
 pub struct Coordinator {
     shared: Arc<Shared>,
     address: SocketAddr,
-    _calls: Calls,
+    _connections: ConnectionListener,
 }
 
 struct Shared {
@@ -39,7 +39,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Coordinator {
-    /// Takes calls of up to `workers` workers at `listener` from now on. Those that ask for a quorum wait for the others for up to `wait`; one
+    /// Accepts connections of up to `workers` workers at `listener` from now on. Those that ask for a quorum wait for the others for up to `wait`; one
     /// that is silent for `host_timeout` is gone.
     ///
     /// # Errors
@@ -61,10 +61,11 @@ impl Coordinator {
             first: Mutex::new(None),
         });
         let attending = Arc::clone(&shared);
-        let calls = Calls::take(listener, "coordinator", MOST_CALLS, move |stream, closing| {
-            attending.attend(stream, closing);
-        });
-        Ok(Self { shared, address, _calls: calls.map_err(failed)? })
+        let connections =
+            ConnectionListener::listen(listener, "coordinator", MAX_CONNECTIONS, move |stream, closing| {
+                attending.attend(stream, closing);
+            });
+        Ok(Self { shared, address, _connections: connections.map_err(failed)? })
     }
 
     /// Where it listens.
@@ -73,8 +74,8 @@ impl Coordinator {
     }
 
     /// What has happened since this was asked before: who came and went, and who met.
-    pub fn take_notes(&self) -> Vec<String> {
-        lock(&self.shared.quorums).take_notes()
+    pub fn drain_messages(&self) -> Vec<String> {
+        lock(&self.shared.quorums).drain_messages()
     }
 
     /// Whether a worker has made the run's last step, and none is there any more.
@@ -84,7 +85,7 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// One connection from its begin to its end. Whatever breaks it, the worker finds out and calls again.
+    /// One connection from its begin to its end. Whatever breaks it, the worker finds out and connects again.
     fn attend(&self, stream: TcpStream, closing: &AtomicBool) {
         let Ok(mut channel) = Channel::accept(stream, &self.token) else { return };
         let Some(Report::JoinRequest(who, base, status)) = receive(&mut channel, JOIN_REQUEST) else {
@@ -92,11 +93,12 @@ impl Shared {
         };
         let identity = (who.worker, who.incarnation);
         if let Some(reason) = self.mismatch(&who) {
-            return send(&mut channel, &Answer::Refused { reason, again: false }, JOIN_REQUEST).unwrap_or(());
+            return send(&mut channel, &CoordinatorReply::Refused { reason, again: false }, JOIN_REQUEST)
+                .unwrap_or(());
         }
         if let Err(reason) = lock(&self.quorums).enter(identity, base, status.clone()) {
             // It may be gone, and its connection not yet broken.
-            let refused = Answer::Refused { reason, again: true };
+            let refused = CoordinatorReply::Refused { reason, again: true };
             return send(&mut channel, &refused, JOIN_REQUEST).unwrap_or(());
         }
         let mut said = (base, status);
@@ -150,7 +152,7 @@ impl Shared {
     }
 }
 
-fn send(channel: &mut Channel, answer: &Answer, wait: Duration) -> Option<()> {
+fn send(channel: &mut Channel, answer: &CoordinatorReply, wait: Duration) -> Option<()> {
     channel.send(&serde_json::to_string(answer).ok()?, wait).ok()
 }
 

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{AuthToken, Channel, ChannelError};
 
-use super::message::{Answer, Base, JoinRequest, Quorum, Report, Status};
+use super::message::{Base, CoordinatorReply, JoinRequest, Quorum, Report, Status};
 use crate::error::{Error, Result};
 
 /// Between two reports of a worker that asks for something, and of any other.
 const ASKING: Duration = Duration::from_millis(20);
 const REPORTING: Duration = Duration::from_millis(250);
 
-/// Between two calls, where the connection broke.
+/// Between two connections, where the connection broke.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// How much longer than the deadline for silence a coordinator that has not noticed the loss of a worker may refuse its replacement.
@@ -30,7 +30,7 @@ pub struct Member {
 
 /// What the coordinator decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answered {
+pub enum CoordinatorDecision {
     /// To train: this worker has the newest parameters.
     Train,
     /// To ask for a quorum, because others have newer parameters.
@@ -53,7 +53,7 @@ struct State {
     status: Status,
     /// How often the status has changed; and the answer to the status as it is, if there is one.
     version: u64,
-    answer: Option<Answer>,
+    answer: Option<CoordinatorReply>,
     /// Why the coordinator cannot be reached, and since when.
     unreachable: Option<(String, Instant)>,
     /// Why it never will.
@@ -112,7 +112,7 @@ impl Member {
     ///
     /// # Errors
     /// [`Error::Coordinator`] if it refuses this worker, cannot be reached for too long, or says that the run is over.
-    pub fn decision(&self, limit: Duration) -> Result<Option<Answered>> {
+    pub fn decision(&self, limit: Duration) -> Result<Option<CoordinatorDecision>> {
         let failed = |reason| Err(Error::Coordinator { endpoint: self.shared.endpoint.clone(), reason });
         let deadline = Instant::now() + limit;
         let mut state = lock(&self.shared.state);
@@ -121,13 +121,13 @@ impl Member {
                 return failed(reason.clone());
             }
             match &state.answer {
-                Some(Answer::Train) => return Ok(Some(Answered::Train)),
-                Some(Answer::Join) => return Ok(Some(Answered::Join)),
-                Some(Answer::Quorum { request, quorum }) if matches!(&state.status, Status::Waiting(asked) if asked.number == *request) =>
+                Some(CoordinatorReply::Train) => return Ok(Some(CoordinatorDecision::Train)),
+                Some(CoordinatorReply::Join) => return Ok(Some(CoordinatorDecision::Join)),
+                Some(CoordinatorReply::Quorum { request, quorum }) if matches!(&state.status, Status::Waiting(asked) if asked.number == *request) =>
                 {
-                    return Ok(Some(Answered::Quorum(quorum.clone())));
+                    return Ok(Some(CoordinatorDecision::Quorum(quorum.clone())));
                 }
-                Some(Answer::Over { step }) => {
+                Some(CoordinatorReply::Over { step }) => {
                     return failed(format!(
                         "the other workers have ended the run after step {step} without this one; the weights are in their folders"
                     ));
@@ -170,7 +170,7 @@ impl Shared {
     fn run(&self) {
         let mut refused: Option<Instant> = None;
         loop {
-            let reason = match self.call(&mut refused) {
+            let reason = match self.connect_and_report(&mut refused) {
                 Ok(()) => return,
                 Err(ChannelError::WrongToken) => {
                     return self.refuse("it has a different token (BRIGADE_TOKEN)".into());
@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// One connection, until this worker ends or it breaks.
-    fn call(&self, refused: &mut Option<Instant>) -> Result<(), ChannelError> {
+    fn connect_and_report(&self, refused: &mut Option<Instant>) -> Result<(), ChannelError> {
         let mut channel = Channel::connect(&self.endpoint, &self.token, RETRY * 5)?;
         let address = channel.local_ip();
         let mut is_introduced = false;
@@ -211,12 +211,12 @@ impl Shared {
             // Plain data in memory have a JSON form.
             channel.send(&serde_json::to_string(&report).unwrap_or_default(), self.host_timeout)?;
             let answer = channel.receive(self.host_timeout)?;
-            let answer: Answer = serde_json::from_str(&answer).map_err(|_| {
+            let answer: CoordinatorReply = serde_json::from_str(&answer).map_err(|_| {
                 let what =
                     "it sent something that this worker cannot read; is it a different version of Brigade?";
                 ChannelError::UnexpectedPeer(what.into())
             })?;
-            if let Answer::Refused { reason, again } = &answer {
+            if let CoordinatorReply::Refused { reason, again } = &answer {
                 let since = *refused.get_or_insert_with(Instant::now);
                 return match *again && since.elapsed() < self.host_timeout + REFUSALS {
                     true => Err(ChannelError::Broken(reason.clone())),

@@ -95,7 +95,7 @@ pub(super) enum Report {
 
 /// The coordinator's answer to each.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum CoordinatorReply {
     /// Nothing is decided.
     Noted,
     /// To a worker that starts: it has the newest parameters.

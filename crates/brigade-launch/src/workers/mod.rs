@@ -1,6 +1,6 @@
 //! Workers that train in worlds of their own and meet for outer steps: who takes part in which quorum.
 //!
-//! Each worker is a launch of its own, with a number below the number of workers. A [`Coordinator`] knows which of them are there. A worker
+//! Each worker is launched separately, with a number below the number of workers. A [`Coordinator`] knows which of them are there. A worker
 //! ([`Member`]) reports to it all the time, and asks it for a [`Quorum`] after its inner steps. The coordinator waits for the others, up to a
 //! limit, and then tells all who wait who takes part: those that *contribute* trained from the newest parameters; those that *join*
 //! have older ones, or none yet, and are given the newest after the outer step. No tensor passes through the coordinator.
@@ -20,7 +20,7 @@ mod quorum;
 mod tests;
 
 pub use coordinator::Coordinator;
-pub use member::{Answered, Member};
+pub use member::{CoordinatorDecision, Member};
 pub use message::{Base, JoinRequest, Quorum, Request, Status, VERSION};
 
 use brigade_comm::AuthToken;
@@ -33,5 +33,5 @@ use crate::error::{Error, Result};
 /// # Errors
 /// If there is none, or it cannot be one.
 pub fn token(env: &dyn Fn(&str) -> Option<String>) -> Result<AuthToken> {
-    token_from_env(env)?.ok_or_else(|| Error::NoToken { why: "the workers are launches of their own".into() })
+    token_from_env(env)?.ok_or_else(|| Error::NoToken { why: "the workers are launched separately".into() })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::message::{Answer, Base, Quorum, Request, Status};
+use super::message::{Base, CoordinatorReply, Quorum, Request, Status};
 
 /// How long a worker whose connection broke may take to call again before it counts as gone.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub struct Quorums {
     /// What a worker had that has ended the run.
     done: Option<Base>,
     /// What has happened since somebody asked.
-    notes: Vec<String>,
+    messages: Vec<String>,
 }
 
 /// A worker's number, and which of those that have had it.
@@ -78,7 +78,7 @@ impl Quorums {
             world: (0, Vec::new()),
             newest: 0,
             done: None,
-            notes: Vec::new(),
+            messages: Vec::new(),
         }
     }
 
@@ -98,9 +98,9 @@ impl Quorums {
                 let fresh =
                     Worker { incarnation, base, status, waits_since: None, lost_since: None, decided: None };
                 self.members.insert(worker, fresh);
-                self.notes.push(match base.step {
-                    0 => format!("worker {worker} is here"),
-                    step => format!("worker {worker} is here, with what it had after step {step}"),
+                self.messages.push(match base.step {
+                    0 => format!("worker {worker} joined"),
+                    step => format!("worker {worker} joined with its state of step {step}"),
                 });
             }
         }
@@ -114,8 +114,8 @@ impl Quorums {
         base: Base,
         status: Status,
         now: Instant,
-    ) -> Answer {
-        let replaced = || Answer::Refused {
+    ) -> CoordinatorReply {
+        let replaced = || CoordinatorReply::Refused {
             reason: format!("another worker {worker} has taken its place"),
             again: false,
         };
@@ -138,9 +138,9 @@ impl Quorums {
         self.forget_lost(now);
         if self.members[&worker].status == Status::Done {
             self.done = self.done.max(Some(base));
-            self.notes.push(format!("worker {worker} has made the last step, {}", base.step));
+            self.messages.push(format!("worker {worker} has made the last step, {}", base.step));
             self.members.remove(&worker);
-            return Answer::Noted;
+            return CoordinatorReply::Noted;
         }
         self.decide(now);
         self.answer(worker)
@@ -161,37 +161,41 @@ impl Quorums {
     }
 
     /// What has happened since this was asked before.
-    pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
+    pub fn drain_messages(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.messages)
     }
 
     fn forget_lost(&mut self, now: Instant) {
-        let notes = &mut self.notes;
+        let messages = &mut self.messages;
         self.members.retain(|worker, member| {
             let is_here =
                 member.lost_since.is_none_or(|since| now.saturating_duration_since(since) < RECONNECT);
             if !is_here {
-                notes.push(format!("worker {worker} is gone"));
+                messages.push(format!("worker {worker} is gone"));
             }
             is_here
         });
     }
 
-    fn answer(&self, worker: usize) -> Answer {
+    fn answer(&self, worker: usize) -> CoordinatorReply {
         let member = &self.members[&worker];
         let asks = matches!(member.status, Status::Starting | Status::Waiting(_));
         if let Some(done) = self.done.filter(|done| asks && *done > member.base && *done >= self.head()) {
-            return Answer::Over { step: done.step };
+            return CoordinatorReply::Over { step: done.step };
         }
         match &member.status {
-            Status::Starting if self.head() > member.base => Answer::Join,
-            Status::Starting => Answer::Train,
+            Status::Starting if self.head() > member.base => CoordinatorReply::Join,
+            Status::Starting => CoordinatorReply::Train,
             Status::Waiting(request) => match &member.decided {
-                Some((number, quorum)) => Answer::Quorum { request: *number, quorum: quorum.clone() },
-                None if request.step == member.base.step && member.base == self.head() => Answer::Train,
-                None => Answer::Noted,
+                Some((number, quorum)) => {
+                    CoordinatorReply::Quorum { request: *number, quorum: quorum.clone() }
+                }
+                None if request.step == member.base.step && member.base == self.head() => {
+                    CoordinatorReply::Train
+                }
+                None => CoordinatorReply::Noted,
             },
-            _ => Answer::Noted,
+            _ => CoordinatorReply::Noted,
         }
     }
 
@@ -268,7 +272,7 @@ impl Quorums {
         if !quorum.recovering.is_empty() {
             note += &format!("; {} given the result", list(&quorum.recovering));
         }
-        self.notes.push(note);
+        self.messages.push(note);
         if !keeps_world {
             self.world = (quorum.id, members);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::AuthToken;
 
-use super::message::{Answer, VERSION};
+use super::message::{CoordinatorReply, VERSION};
 use super::quorum::Quorums;
 use super::*;
 
@@ -23,12 +23,12 @@ impl Rules {
         Self { quorums: Quorums::new(workers, SECOND * 10), now: Instant::now(), requests: 0 }
     }
 
-    fn start(&mut self, worker: usize, incarnation: u64, base: Base) -> Answer {
+    fn start(&mut self, worker: usize, incarnation: u64, base: Base) -> CoordinatorReply {
         self.quorums.enter((worker, incarnation), base, Status::Starting).unwrap();
         self.quorums.report((worker, incarnation), base, Status::Starting, self.now)
     }
 
-    fn says(&mut self, worker: usize, base: Base, status: Status) -> Answer {
+    fn says(&mut self, worker: usize, base: Base, status: Status) -> CoordinatorReply {
         self.quorums.report((worker, 1), base, status, self.now)
     }
 
@@ -48,11 +48,11 @@ impl Rules {
 
     fn report(&mut self, worker: usize, base: Base, request: &Request) -> Option<Quorum> {
         match self.says(worker, base, Status::Waiting(request.clone())) {
-            Answer::Quorum { request: number, quorum } => {
+            CoordinatorReply::Quorum { request: number, quorum } => {
                 assert_eq!(number, request.number);
                 Some(quorum)
             }
-            Answer::Noted => None,
+            CoordinatorReply::Noted => None,
             other => panic!("{other:?}"),
         }
     }
@@ -63,7 +63,10 @@ const START: Base = Base { step: 0, quorum: 0 };
 #[test]
 fn all_meet_and_keep_their_world() {
     let mut rules = Rules::new(2);
-    assert_eq!([0, 1].map(|worker| rules.start(worker, 1, START)), [Answer::Train, Answer::Train]);
+    assert_eq!(
+        [0, 1].map(|worker| rules.start(worker, 1, START)),
+        [CoordinatorReply::Train, CoordinatorReply::Train]
+    );
     let first = rules.ask(0, START, 5, 0);
     assert_eq!(rules.report(0, START, &first), None, "the other one is still training");
     let second = rules.ask(1, START, 5, 0);
@@ -125,7 +128,7 @@ fn late_workers_are_waited_for_up_to_a_limit_and_join_at_the_next_meeting() {
     let quorum = rules.report(0, START, &requests[0]).unwrap();
     let base = quorum.base();
     [0, 1].into_iter().for_each(|worker| drop(rules.says(worker, base, Status::Training)));
-    assert_eq!(rules.start(2, 1, START), Answer::Join);
+    assert_eq!(rules.start(2, 1, START), CoordinatorReply::Join);
     let join = rules.ask(2, START, 0, 0);
     assert_eq!(rules.report(2, START, &join), None);
     let slow = rules.ask(0, base, 5, quorum.id);
@@ -155,7 +158,7 @@ fn when_the_newest_parameters_are_lost_the_others_go_on() {
     assert_eq!((&alone.participants, alone.step), (&vec![1], 5));
     // A replacement that knows less joins; one that knows as much trains.
     rules.says(1, alone.base(), Status::Training);
-    assert_eq!(rules.start(0, 2, START), Answer::Join);
+    assert_eq!(rules.start(0, 2, START), CoordinatorReply::Join);
 }
 
 #[test]
@@ -165,14 +168,17 @@ fn a_number_has_one_worker_and_the_end_is_told() {
     let refused = rules.quorums.enter((0, 2), START, Status::Starting).unwrap_err();
     assert!(refused.contains("worker 0"), "{refused}");
     rules.quorums.lose((0, 1), rules.now);
-    assert_eq!(rules.start(0, 2, START), Answer::Train);
+    assert_eq!(rules.start(0, 2, START), CoordinatorReply::Train);
     let answer = rules.says(0, START, Status::Training);
-    assert!(matches!(answer, Answer::Refused { again: false, .. }), "the first one is replaced: {answer:?}");
+    assert!(
+        matches!(answer, CoordinatorReply::Refused { again: false, .. }),
+        "the first one is replaced: {answer:?}"
+    );
     let end = Base { step: 10, quorum: 3 };
     assert!(!rules.quorums.is_over(rules.now));
     rules.quorums.report((0, 2), end, Status::Done, rules.now);
     assert!(rules.quorums.is_over(rules.now));
-    assert_eq!(rules.start(1, 1, START), Answer::Over { step: 10 });
+    assert_eq!(rules.start(1, 1, START), CoordinatorReply::Over { step: 10 });
 }
 
 fn join_request(worker: usize) -> JoinRequest {
@@ -211,7 +217,7 @@ fn asked(member: &Member, base: Base, number: u64) -> Quorum {
     };
     member.set(base, Status::Waiting(request));
     match member.decision(SECOND * 20).unwrap() {
-        Some(Answered::Quorum(quorum)) => quorum,
+        Some(CoordinatorDecision::Quorum(quorum)) => quorum,
         other => panic!("{other:?}"),
     }
 }
@@ -222,7 +228,7 @@ fn workers_meet_over_connections_and_a_dead_one_is_left_behind() {
     let first = member(&coordinator, join_request(0), token());
     let second = member(&coordinator, join_request(1), token());
     for member in [&first, &second] {
-        assert_eq!(member.decision(SECOND * 20).unwrap(), Some(Answered::Train));
+        assert_eq!(member.decision(SECOND * 20).unwrap(), Some(CoordinatorDecision::Train));
         member.set(START, Status::Training);
     }
     let other = std::thread::spawn(move || {
@@ -278,7 +284,7 @@ fn a_coordinator_that_is_started_again_learns_who_is_there() {
     let begin = |listener| Coordinator::start(listener, token(), 1, SECOND * 5, SECOND * 3).unwrap();
     let first = begin(listener);
     let worker = member(&first, JoinRequest { workers: 1, ..join_request(0) }, token());
-    assert_eq!(worker.decision(SECOND * 20).unwrap(), Some(Answered::Train));
+    assert_eq!(worker.decision(SECOND * 20).unwrap(), Some(CoordinatorDecision::Train));
     let quorum = asked(&worker, START, 1);
     worker.set(quorum.base(), Status::Training);
     drop(first);

@@ -135,7 +135,7 @@ fn launcher_process() {
     if let Some(samples) = number("TEST_DIVIDES").map(|samples| samples as usize) {
         // What follows the script are its name and arguments.
         what.args.push("sh".into());
-        what.elastic.for_nodes = Arc::new(move |nodes| match samples.is_multiple_of(nodes) {
+        what.elastic.node_count_args = Arc::new(move |nodes| match samples.is_multiple_of(nodes) {
             true => Ok(vec!["--nodes".into(), nodes.to_string()]),
             false => Err(format!("{nodes} does not divide {samples}")),
         });

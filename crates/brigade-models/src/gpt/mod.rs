@@ -45,9 +45,9 @@ pub enum Gelu {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GptConfig {
-    /// Rows of the token embedding; token ids are below it.
+    /// Rows of the token embedding; token ids are below it. In a configuration, 0 stands for the size of the tokenizer.
     pub vocabulary: usize,
-    /// Longest sequence, in tokens.
+    /// Longest sequence, in tokens. In a configuration with a model in a folder, 0 stands for as many as it has positions for, but at most 1,024.
     pub sequence_length: usize,
     /// Width of the residual stream.
     pub width: usize,

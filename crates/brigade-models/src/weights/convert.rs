@@ -5,7 +5,7 @@ use std::path::Path;
 use super::error::WeightsError;
 use super::files::Files;
 use super::load::Weights;
-use super::mapping::{Stored, StoredParameter, WeightsMapping};
+use super::mapping::{MappedParameter, Stored, WeightsMapping};
 use super::write::format::WeightsFormat;
 use super::write::{WeightsWriter, wrong};
 
@@ -21,14 +21,14 @@ pub fn convert_weights(paths: &[&Path], to: &Path, format: WeightsFormat) -> Res
         let problem = format!("is {}; weights must be F32, F16 or BF16", tensor.type_name);
         return Err(wrong(&weights.files.path, "tensor", name, &problem));
     }
-    let tensor = |(name, shape): (&String, &Vec<usize>)| StoredParameter {
+    let tensor = |(name, shape): (&String, &Vec<usize>)| MappedParameter {
         name: name.clone(),
         shape: shape.clone(),
         stored: Stored::tensor(name),
     };
     let parameters: Vec<_> = tensors.iter().map(|(name, tensor)| (name, &tensor.shape)).map(tensor).collect();
     let read = |index: usize| {
-        let StoredParameter { name, shape, .. } = &parameters[index];
+        let MappedParameter { name, shape, .. } = &parameters[index];
         Ok(weights.values(name, shape)?)
     };
     WeightsWriter::filled(to, &parameters, format, read)?.finish()

@@ -24,14 +24,14 @@ pub enum Strict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameDifferences {
     /// Parameters of the model that are not in the file.
-    pub lacking: Vec<LackingParameter>,
+    pub missing: Vec<MissingParameter>,
     /// Tensors of the file that are not in the model.
     pub unexpected: Vec<String>,
 }
 
 /// A parameter that is not in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LackingParameter {
+pub struct MissingParameter {
     /// Its name in the model, `block.path`.
     pub parameter: String,
     /// The tensor that the file does not have.
@@ -41,8 +41,8 @@ pub struct LackingParameter {
 impl NameDifferences {
     pub(super) fn are_refused(&self, strict: Strict) -> bool {
         match strict {
-            Strict::Yes => !(self.lacking.is_empty() && self.unexpected.is_empty()),
-            Strict::Parameters => !self.lacking.is_empty(),
+            Strict::Yes => !(self.missing.is_empty() && self.unexpected.is_empty()),
+            Strict::Parameters => !self.missing.is_empty(),
             Strict::No => false,
         }
     }
@@ -50,9 +50,9 @@ impl NameDifferences {
     /// What is refused, in words.
     pub(super) fn describe(&self, strict: Strict) -> String {
         let mut parts = Vec::new();
-        if !self.lacking.is_empty() {
-            let lacking = self.lacking.iter().map(|lacking| self.missing(lacking));
-            parts.push(format!("it has no tensor {}", some_of(lacking)));
+        if !self.missing.is_empty() {
+            let missing = self.missing.iter().map(|missing| self.missing_in_words(missing));
+            parts.push(format!("it has no tensor {}", some_of(missing)));
         }
         if strict == Strict::Yes && !self.unexpected.is_empty() {
             let unexpected = self.unexpected.iter().map(|name| format!("`{name}`"));
@@ -66,7 +66,7 @@ impl NameDifferences {
     }
 
     /// A missing tensor, with its parameter where that has another name, and a tensor of the file that may be meant.
-    fn missing(&self, LackingParameter { parameter, tensor }: &LackingParameter) -> String {
+    fn missing_in_words(&self, MissingParameter { parameter, tensor }: &MissingParameter) -> String {
         let of = if parameter == tensor { String::new() } else { format!(" for `{parameter}`") };
         let likeness = |name: &String| strsim::normalized_damerau_levenshtein(name, tensor);
         let nearest = self.unexpected.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));

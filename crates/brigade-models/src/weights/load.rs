@@ -8,7 +8,7 @@ use std::path::Path;
 use brigade_core::{Activation, Chain, Model};
 use half::{bf16, f16};
 
-use super::differences::{LackingParameter, NameDifferences, Strict};
+use super::differences::{MissingParameter, NameDifferences, Strict};
 use super::error::WeightsError;
 use super::files::{FileTensor, Files, Number};
 use super::mapping::{Stored, WeightsMapping};
@@ -89,7 +89,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
         strict: Strict,
     ) -> Result<LoadReport, WeightsError> {
         let weights = Weights { files: Files::open_all(paths)?, mapping: mapping.clone() };
-        let (mut loaded, mut lacking, mut known) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+        let (mut loaded, mut missing, mut known) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
         let mut initial = Vec::new();
         let followers = self.followers();
         for (name, shape) in self.shapes() {
@@ -102,7 +102,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
             match found.iter().find(|(_, tensor)| tensor.is_none()) {
                 Some(_) if mapping.is_optional(&name) => initial.push(name),
                 Some((piece, _)) => {
-                    lacking.push(LackingParameter { parameter: name, tensor: piece.tensor.clone() });
+                    missing.push(MissingParameter { parameter: name, tensor: piece.tensor.clone() });
                 }
                 None => {
                     weights.check(&name, &shape, &found)?;
@@ -111,13 +111,13 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
             }
         }
         let unexpected = weights.files.tensors.keys().filter(|name| !known.contains(*name)).cloned();
-        let differences = NameDifferences { lacking, unexpected: unexpected.collect() };
+        let differences = NameDifferences { missing, unexpected: unexpected.collect() };
         if differences.are_refused(strict) {
             return Err(WeightsError::Names { path: weights.files.path, differences, strict });
         }
         let (path, digest) = (weights.files.path.clone(), weights.files.digest()?);
-        let NameDifferences { lacking, unexpected } = differences;
-        let missing = lacking.into_iter().map(|lacking| lacking.parameter).chain(initial).collect();
+        let NameDifferences { missing, unexpected } = differences;
+        let missing = missing.into_iter().map(|missing| missing.parameter).chain(initial).collect();
         let report = LoadReport { loaded: loaded.len(), missing, unexpected };
         self.load_ranges(move |name, shape, range| {
             if !loaded.contains(name) {

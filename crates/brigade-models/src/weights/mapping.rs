@@ -95,8 +95,8 @@ impl WeightsMapping {
     pub fn parameters(
         &self,
         shapes: impl IntoIterator<Item = (String, Vec<usize>)>,
-    ) -> impl Iterator<Item = StoredParameter> {
-        shapes.into_iter().map(|(name, shape)| StoredParameter { stored: self.stored(&name), name, shape })
+    ) -> impl Iterator<Item = MappedParameter> {
+        shapes.into_iter().map(|(name, shape)| MappedParameter { stored: self.stored(&name), name, shape })
     }
 
     /// The names that a tensor may have in files, the first of which is its own.
@@ -245,7 +245,7 @@ impl fmt::Display for Stored {
 
 /// A parameter, and where it is in a file.
 #[derive(Debug, Clone)]
-pub struct StoredParameter {
+pub struct MappedParameter {
     /// Its name, `block.path`.
     pub name: String,
     /// Its shape.

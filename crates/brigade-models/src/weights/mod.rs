@@ -12,13 +12,13 @@ mod piece;
 mod write;
 
 pub use convert::convert_weights;
-pub use differences::{LackingParameter, NameDifferences, Strict};
+pub use differences::{MissingParameter, NameDifferences, Strict};
 pub use error::WeightsError;
 pub use files::{StoredTensor, stored_tensors};
 pub use load::{LoadReport, LoadWeights};
-pub use mapping::{Stored, StoredParameter, WeightsMapping};
+pub use mapping::{MappedParameter, Stored, WeightsMapping};
 #[cfg(feature = "text")]
 pub use merge::merge_adapters;
-pub use write::format::{ShardSize, WeightsFormat, WeightsNumber};
+pub use write::format::{ShardSize, WeightsDtype, WeightsFormat};
 pub use write::shards::WeightsFiles;
 pub use write::{WeightsWriter, save_safetensors};

@@ -10,7 +10,7 @@ use std::path::Path;
 use brigade_core::{Chain, NamedTensor};
 use brigade_models::gpt::{self, Gelu, GptConfig};
 use brigade_models::{
-    LoadWeights, Stored, StoredParameter, Strict, WeightsFiles, WeightsFormat, WeightsMapping, WeightsWriter,
+    LoadWeights, MappedParameter, Stored, Strict, WeightsFiles, WeightsFormat, WeightsMapping, WeightsWriter,
     save_safetensors,
 };
 use brigade_models::{Logits, Tokens};
@@ -103,7 +103,7 @@ fn a_gpt_comes_back_from_any_layout() {
         let described = |tensor: &NamedTensor| {
             let text = serde_json::to_string(&mapping.stored(&tensor.name)).unwrap();
             let (name, shape) = (tensor.name.clone(), tensor.data.shape().to_vec());
-            StoredParameter { name, shape, stored: serde_json::from_str(&text).unwrap() }
+            MappedParameter { name, shape, stored: serde_json::from_str(&text).unwrap() }
         };
         let described: Vec<_> = given.iter().map(described).collect();
         let values = |index: usize| Ok(given[index].data.as_slice::<f32>().unwrap().to_vec());

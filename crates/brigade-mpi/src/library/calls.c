@@ -33,7 +33,7 @@ static int started(int code, MPI_Request request, uint64_t *handle) {
     return code;
 }
 
-// The numbers of `Number` in ffi.rs.
+// The numbers of `MpiDtype` in ffi.rs.
 static MPI_Datatype type_of(int number) {
     switch (number) {
     case 1: return MPI_FLOAT;

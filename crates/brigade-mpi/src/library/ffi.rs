@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 /// The numbers that MPI adds or compares; all else it moves as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Number {
+pub enum MpiDtype {
     F32 = 1,
     F64 = 2,
     U64 = 3,
@@ -36,7 +36,7 @@ unsafe extern "C" {
         comm: u64,
         buffer: *mut c_void,
         count: c_int,
-        number: Number,
+        number: MpiDtype,
         op: Op,
         request: *mut u64,
     ) -> c_int;
@@ -45,7 +45,7 @@ unsafe extern "C" {
         from: *const c_void,
         into: *mut c_void,
         count: c_int,
-        number: Number,
+        number: MpiDtype,
         request: *mut u64,
     ) -> c_int;
     pub fn brigade_mpi_all_gather(comm: u64, buffer: *mut c_void, bytes: i64, request: *mut u64) -> c_int;

@@ -6,7 +6,7 @@ mod ffi;
 use std::ffi::{c_char, c_int};
 use std::fmt;
 
-pub(crate) use ffi::{Number, Op};
+pub(crate) use ffi::{MpiDtype, Op};
 
 /// The most bytes that one message or broadcast carries: MPI counts in `int`.
 pub(crate) const MAX_COUNT: usize = 1 << 30;
@@ -148,7 +148,7 @@ impl Communicator {
         self,
         buffer: *mut u8,
         count: usize,
-        number: Number,
+        number: MpiDtype,
         op: Op,
     ) -> Result<Request> {
         // SAFETY: the caller vouches for the memory.
@@ -163,7 +163,7 @@ impl Communicator {
         from: *const u8,
         into: *mut u8,
         count: usize,
-        number: Number,
+        number: MpiDtype,
     ) -> Result<Request> {
         // SAFETY: the caller vouches for the memory.
         start("MPI_Ireduce_scatter_block", |request| unsafe {

@@ -124,7 +124,7 @@ impl Collective {
                 let digest = self.digest(group);
                 let place = self.scratch.take(2 * size_of::<u64>())?;
                 self.scratch.words(2).copy_from_slice(&[digest, !digest]);
-                let request = unsafe { comm.all_reduce(place, 2, crate::library::Number::U64, Op::Max) }?;
+                let request = unsafe { comm.all_reduce(place, 2, crate::library::MpiDtype::U64, Op::Max) }?;
                 self.requests.push(request);
             }
             Step::Compare => {

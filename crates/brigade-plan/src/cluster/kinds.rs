@@ -5,7 +5,7 @@
 //! between nodes are those of the DGX of that generation, of others one port of 100 Gbit/s. What kernels reach of them was
 //! measured by many: cuBLAS 60 to 75% of the peak, less where power is short; fused attention (FlashAttention 2) 55% on A100, 40% on H100.
 
-use super::{Alone, Cluster, Device, Efficiency, Link, Peaks};
+use super::{Cluster, Device, Efficiency, IdleCoreSpeedup, Link, Peaks};
 
 const GIB: u64 = 1 << 30;
 
@@ -187,7 +187,7 @@ impl Row {
                 efficiency: Efficiency { products, attention, memory: 0.8, links: 0.8 },
                 half_dimension: HALF_DIMENSION,
                 function: if is_cpu { 1e-9 } else { 0.0 },
-                alone: Alone { products: 1.0, memory: 1.0 },
+                alone: IdleCoreSpeedup { products: 1.0, memory: 1.0 },
             },
             intra_node: Link { bandwidth: intra, latency: if is_cpu { 20e-6 } else { 4e-6 } },
             inter_node: Link { bandwidth: inter, latency: if is_cpu { 60e-6 } else { 12e-6 } },

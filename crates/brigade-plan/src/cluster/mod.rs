@@ -87,12 +87,12 @@ pub struct Device {
     /// Seconds for a value of an exponential or an activation: processors compute them one after the other, GPUs while they wait for memory.
     pub function: f64,
     /// How many times as fast a core is while all others of its host are idle; 1 where devices share nothing.
-    pub alone: Alone,
+    pub alone: IdleCoreSpeedup,
 }
 
 /// How many times as fast a core does this while all others of its host are idle: clocks, caches and memory are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Alone {
+pub struct IdleCoreSpeedup {
     /// Products.
     pub products: f64,
     /// Reading and writing memory.

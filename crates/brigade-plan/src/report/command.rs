@@ -1,11 +1,11 @@
 //! The command that runs a configuration.
 
 use crate::cluster::Dtype;
-use crate::search::{Evaluation, Workload};
+use crate::search::{PlanEvaluation, Workload};
 
 /// The line of `brigade train` for this configuration; `model` is what `--model` gives, or `--config` for a TOML. With several nodes it is to be run on each,
 /// with the address of the first. There is none in fp16, in which Brigade does not train.
-pub fn command(workload: &Workload, evaluation: &Evaluation, model: &str) -> Option<String> {
+pub fn command(workload: &Workload, evaluation: &PlanEvaluation, model: &str) -> Option<String> {
     let dtype = match workload.dtype {
         Dtype::F32 => "f32",
         Dtype::Bf16 => "bf16",

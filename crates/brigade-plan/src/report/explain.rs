@@ -5,14 +5,14 @@ use crate::cluster::Collective;
 use crate::columns::{bytes, counted};
 use crate::memory::published;
 use crate::schedule::formula;
-use crate::search::{Evaluation, PlanError, Workload};
+use crate::search::{PlanError, PlanEvaluation, Workload};
 use crate::time::{Network, overlap};
 
 /// How memory and time of a configuration come about.
 ///
 /// # Errors
 /// If the configuration cannot be.
-pub fn explain(workload: &Workload, evaluation: &Evaluation) -> Result<String, PlanError> {
+pub fn explain(workload: &Workload, evaluation: &PlanEvaluation) -> Result<String, PlanError> {
     let mut text = format!("The formulas for {}:\n", evaluation.candidate.label());
     for line in memory(workload, evaluation).into_iter().chain(time(workload, evaluation)?) {
         text.push_str(&format!("  {line}\n"));
@@ -20,7 +20,7 @@ pub fn explain(workload: &Workload, evaluation: &Evaluation) -> Result<String, P
     Ok(text)
 }
 
-fn memory(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
+fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
     let Workload { model, accounting, .. } = workload;
     let candidate = &evaluation.candidate;
     let parts = &evaluation.memory;
@@ -88,7 +88,7 @@ fn plural(bytes: u64) -> String {
     format!("{bytes} bytes")
 }
 
-fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, PlanError> {
+fn time(workload: &Workload, evaluation: &PlanEvaluation) -> Result<Vec<String>, PlanError> {
     let Workload { model, cluster, .. } = workload;
     let candidate = &evaluation.candidate;
     let device = &cluster.device;
@@ -152,7 +152,7 @@ fn time(workload: &Workload, evaluation: &Evaluation) -> Result<Vec<String>, Pla
     Ok(lines)
 }
 
-fn collectives(workload: &Workload, evaluation: &Evaluation) -> Vec<String> {
+fn collectives(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
     let Workload { model, cluster, .. } = workload;
     let candidate = &evaluation.candidate;
     let network = Network::new(cluster, workload.algorithm);

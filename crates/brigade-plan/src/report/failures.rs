@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::seconds;
-use crate::search::{Evaluation, Workload};
+use crate::search::{PlanEvaluation, Workload};
 use crate::time::failures::Failures;
 
 /// How long after a failure training continues: the failure is noticed, ranks start, and a checkpoint is read.
@@ -11,7 +11,7 @@ const RESTART: f64 = 300.0;
 
 /// Failures of a cluster, and how often to save.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FailureReport {
+pub struct FailureForecast {
     /// Failures, and what a checkpoint costs.
     pub failures: Failures,
     /// Bytes of a checkpoint.
@@ -33,9 +33,9 @@ pub struct FailureReport {
 /// How often to save, or none where nothing fails. `interval`: seconds between checkpoints, if they are given.
 pub fn failures(
     workload: &Workload,
-    evaluation: &Evaluation,
+    evaluation: &PlanEvaluation,
     interval: Option<f64>,
-) -> Option<FailureReport> {
+) -> Option<FailureForecast> {
     let cluster = &workload.cluster;
     if cluster.node_mtbf_hours <= 0.0 {
         return None;
@@ -50,22 +50,22 @@ pub fn failures(
     let usual = Failures { mtbf, save, restart: RESTART };
     // Whole steps, as `--checkpoint-every` counts them.
     let in_steps = |seconds: f64| (seconds / evaluation.seconds).round().max(1.0);
-    let best = interval.unwrap_or_else(|| in_steps(usual.daly().max(write)) * evaluation.seconds);
+    let best = interval.unwrap_or_else(|| in_steps(usual.daly_interval().max(write)) * evaluation.seconds);
     // A checkpoint waits until the one before it is written.
     let failures = Failures { save: save + (write - best).max(0.0), ..usual };
-    Some(FailureReport {
+    Some(FailureForecast {
         failures,
         checkpoint_bytes,
         write,
         interval: best,
         steps: in_steps(best) as u64,
-        young: usual.young(),
+        young: usual.young_interval(),
         work: (best + failures.save) / 2.0,
         lost: failures.lost(best),
     })
 }
 
-impl FailureReport {
+impl FailureForecast {
     /// In a sentence or two.
     pub fn text(&self) -> String {
         let Self { failures, write, interval, steps, young, work, lost, checkpoint_bytes } = self;

@@ -8,7 +8,7 @@ mod what_if;
 
 pub use command::command;
 pub use explain::explain;
-pub use failures::{FailureReport, failures};
+pub use failures::{FailureForecast, failures};
 pub use text::{MOST_RANKS, details, render};
 pub use what_if::{WhatIf, render_what_if, what_if};
 

@@ -2,7 +2,7 @@
 
 use super::{billions, command, count, failures, seconds};
 use crate::columns::{aligned, bytes, counted};
-use crate::search::{Evaluation, Plan, Workload};
+use crate::search::{Plan, PlanEvaluation, Workload};
 
 /// The most ranks of a run: `MAX_WORLD_SIZE` of `brigade-comm`.
 pub const MOST_RANKS: usize = 1024;
@@ -90,7 +90,7 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
     )
 }
 
-fn table(evaluations: &[Evaluation]) -> String {
+fn table(evaluations: &[PlanEvaluation]) -> String {
     let mut rows = vec![
         ["", "tokens/s", "MFU", "step", "memory", "configuration", "limited by"].map(String::from).to_vec(),
     ];
@@ -122,7 +122,7 @@ fn memory(parts: &crate::memory::MemoryParts) -> String {
 }
 
 /// Memory and time by part.
-pub fn details(workload: &Workload, evaluation: &Evaluation) -> String {
+pub fn details(workload: &Workload, evaluation: &PlanEvaluation) -> String {
     let parts = evaluation.parts.parts();
     let share = |part: f64| 100.0 * part / evaluation.seconds;
     let time: Vec<String> = parts

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::{count, seconds};
 use crate::columns::aligned;
-use crate::search::{Candidate, Evaluation, Evaluator, PlanError, Workload};
-use crate::time::Algorithm;
+use crate::search::{Candidate, Evaluator, PlanError, PlanEvaluation, Workload};
+use crate::time::PlannedAlgorithm;
 
 /// Bytes of a gradient while it travels: as bf16, or as integers of 8 and 4 bits with a scale in fp32 for each 256 of them.
 const FEWER_BYTES: [(&str, f64); 3] = [
@@ -20,7 +20,7 @@ pub struct WhatIf {
     /// The change, in words.
     pub change: String,
     /// What follows from it.
-    pub evaluation: Evaluation,
+    pub evaluation: PlanEvaluation,
     /// Tokens a second of each rank, over those of one rank alone.
     pub efficiency: f64,
     /// What the learning rate is multiplied by, where the batch changes: by the linear and by the square-root rule.
@@ -40,7 +40,7 @@ pub fn what_if(workload: &Workload, candidate: &Candidate) -> Result<Vec<WhatIf>
         Ok::<_, PlanError>(WhatIf { change, evaluation, efficiency, learning_rate })
     };
     let mut all = vec![of("as it is".into(), workload, candidate, 1)?];
-    for algorithm in Algorithm::ALL {
+    for algorithm in PlannedAlgorithm::ALL {
         let other = Workload { algorithm, ..without_measurements(workload) };
         all.push(of(format!("{} collectives", algorithm.name()), &other, candidate, 1)?);
     }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::axes::{Axes, Tensor};
+use super::axes::{Axes, TensorParallelSearch};
 use super::candidate::Candidate;
-use super::evaluate::{Evaluation, Evaluator};
+use super::evaluate::{Evaluator, PlanEvaluation};
 use super::rank::Found;
 use super::workload::{PlanError, Workload};
 use crate::columns::counted;
@@ -14,7 +14,7 @@ use crate::unshard::ReshardPolicy;
 
 /// What to do where no configuration fits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Advice {
+pub struct FitAdvice {
     /// The configuration that holds least.
     pub leanest: Candidate,
     /// What a rank of it holds.
@@ -27,7 +27,7 @@ pub struct Advice {
 
 /// What one technique alone would need, with a micro-batch of one sequence.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Alone {
+pub struct TechniqueAlone {
     /// The technique.
     pub name: &'static str,
     /// The configuration.
@@ -46,10 +46,10 @@ pub(super) fn advise(
     axes: &Axes,
     leanest: Candidate,
     memory: MemoryParts,
-    tensor: Option<&Evaluation>,
-) -> Result<Advice, PlanError> {
+    tensor: Option<&PlanEvaluation>,
+) -> Result<FitAdvice, PlanError> {
     let mut changes = Vec::new();
-    let axes = Axes { tensor: Tensor::None, ..axes.clone() };
+    let axes = Axes { tensor: TensorParallelSearch::Off, ..axes.clone() };
     let fits = |other: &Workload| -> Option<Candidate> {
         Found::collect(&Evaluator::new(other), other, &axes).ok()?.fitting.first().copied()
     };
@@ -107,11 +107,14 @@ pub(super) fn advise(
         changes.push(format!("tensor parallelism, which is not built yet: {}", tensor.candidate.label()));
     }
     let missing = memory.total().saturating_sub(workload.cluster.usable_memory());
-    Ok(Advice { leanest, memory, missing, changes })
+    Ok(FitAdvice { leanest, memory, missing, changes })
 }
 
 /// What each technique alone would need.
-pub(super) fn alone(evaluator: &Evaluator<'_>, workload: &Workload) -> Result<Vec<Alone>, PlanError> {
+pub(super) fn alone(
+    evaluator: &Evaluator<'_>,
+    workload: &Workload,
+) -> Result<Vec<TechniqueAlone>, PlanError> {
     let ranks = workload.cluster.devices();
     let base = Candidate {
         tp: 1,
@@ -152,7 +155,7 @@ pub(super) fn alone(evaluator: &Evaluator<'_>, workload: &Workload) -> Result<Ve
             false => memory.total().saturating_sub(workload.cluster.usable_memory()),
         };
         let change = if missing > 0 { cheapest(evaluator, &candidate)? } else { None };
-        Ok(Alone { name, candidate, memory, missing, change })
+        Ok(TechniqueAlone { name, candidate, memory, missing, change })
     };
     all.into_iter().map(of).collect()
 }

@@ -8,13 +8,13 @@ use crate::unshard::ReshardPolicy;
 
 /// Whether tensor parallelism is searched. It is not built yet, so that a plan says what it would bring, and does not choose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tensor {
+pub enum TensorParallelSearch {
     /// Not at all.
-    None,
+    Off,
     /// Beside what can be run.
-    Beside,
+    Compared,
     /// Ranked among all.
-    Among,
+    Ranked,
 }
 
 /// The axes of a search. An empty list stands for all values that make sense.
@@ -23,7 +23,7 @@ pub struct Axes {
     /// Tensor-parallel ranks.
     pub tp: Vec<usize>,
     /// Whether they are searched.
-    pub tensor: Tensor,
+    pub tensor: TensorParallelSearch,
     /// Pipeline stages.
     pub pp: Vec<usize>,
     /// ZeRO's stages.
@@ -46,7 +46,7 @@ impl Default for Axes {
     fn default() -> Self {
         Self {
             tp: Vec::new(),
-            tensor: Tensor::Beside,
+            tensor: TensorParallelSearch::Compared,
             pp: Vec::new(),
             zero: Vec::new(),
             replicate: Vec::new(),
@@ -125,7 +125,7 @@ impl Axes {
         let fits = |tp: &usize| {
             model.heads.is_multiple_of(*tp)
                 && model.intermediate.is_multiple_of(*tp)
-                && (*tp == 1 || self.tensor != Tensor::None)
+                && (*tp == 1 || self.tensor != TensorParallelSearch::Off)
         };
         // Beyond the links of a node it is too slow to be worth a look.
         let possible = divisors(workload.cluster.devices_per_node).into_iter().filter(fits);

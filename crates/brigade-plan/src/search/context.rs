@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::candidate::Candidate;
-use super::workload::{Balance, PlanError, Workload};
+use super::workload::{PlanError, StageBalance, Workload};
 use crate::cluster::Device;
 use crate::memory::StageShape;
 use crate::schedule::{Pipeline, PipelineScheduleKind, ScheduleError};
 use crate::split::{balanced, by_shares, ranges};
-use crate::time::{BlockTime, ComputeSettings, block_times};
+use crate::time::{BlockTime, BlockTimeInputs, block_times};
 
 /// A split of the blocks, and what each stage has of it.
 #[derive(Debug, Clone)]
@@ -48,7 +48,7 @@ impl<'a> Context<'a> {
             return Rc::clone(known);
         }
         let Workload { model, sequence_length, dtype, fused_attention, .. } = self.workload;
-        let settings = ComputeSettings {
+        let settings = BlockTimeInputs {
             sequence_length: *sequence_length,
             micro_batch,
             dtype: *dtype,
@@ -71,8 +71,8 @@ impl<'a> Context<'a> {
         let costs = self.costs();
         let (pp, chunks) = (candidate.pp, candidate.chunks);
         let split = match self.workload.balance {
-            Balance::Time => balanced(&costs, pp * chunks)?,
-            Balance::Parameters => by_shares(&costs, pp * chunks)?,
+            StageBalance::Time => balanced(&costs, pp * chunks)?,
+            StageBalance::Parameters => by_shares(&costs, pp * chunks)?,
         };
         let parts = ranges(&split);
         let placement = kind.placement();
@@ -96,8 +96,8 @@ impl<'a> Context<'a> {
             block => model.block_parameters(block),
         };
         match self.workload.balance {
-            Balance::Time => self.times(1, 1, true).iter().map(BlockTime::total).collect(),
-            Balance::Parameters => (0..=last).map(|block| parameters(block) as f64).collect(),
+            StageBalance::Time => self.times(1, 1, true).iter().map(BlockTime::total).collect(),
+            StageBalance::Parameters => (0..=last).map(|block| parameters(block) as f64).collect(),
         }
     }
 

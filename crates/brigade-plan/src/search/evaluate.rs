@@ -9,13 +9,13 @@ use crate::cluster::Collective;
 use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
 use crate::schedule::formula;
 use crate::time::{
-    Network, PlayedBlock, PlayedStage, Ranks, StepParts, StepPlan, optimizer_seconds, play_long,
+    GroupPlacement, Network, PlayedBlock, PlayedStage, StepParts, StepPlan, optimizer_seconds, play_long,
 };
 use crate::unshard::ReshardPolicy;
 
 /// What a configuration holds and how long it takes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Evaluation {
+pub struct PlanEvaluation {
     /// The configuration.
     pub candidate: Candidate,
     /// Blocks of each part of the model.
@@ -34,7 +34,7 @@ pub struct Evaluation {
     pub mfu: f64,
 }
 
-impl Evaluation {
+impl PlanEvaluation {
     /// What takes the largest share of the step besides the computation; or that nothing does.
     pub fn limit(&self) -> String {
         let parts = self.parts.parts();
@@ -115,7 +115,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// The data-parallel ranks of a stage that share its shards, and those that hold the same shard.
-    fn data_parallel(&self, candidate: &Candidate) -> [Ranks; 2] {
+    fn data_parallel(&self, candidate: &Candidate) -> [GroupPlacement; 2] {
         let shards = candidate.shards();
         [
             self.network.ranks(shards, candidate.tp),
@@ -276,7 +276,7 @@ impl<'a> Evaluator<'a> {
     ///
     /// # Errors
     /// If the schedule or the split cannot be.
-    pub fn evaluate(&self, candidate: &Candidate) -> Result<Evaluation, PlanError> {
+    pub fn evaluate(&self, candidate: &Candidate) -> Result<PlanEvaluation, PlanError> {
         let plan = self.step_plan(candidate)?;
         let pipeline = |micro_batches| self.context.pipeline(candidate, micro_batches);
         let played = play_long(&plan, candidate.pp, candidate.micro_batches, pipeline)?;
@@ -284,7 +284,7 @@ impl<'a> Evaluator<'a> {
         let (fullest_stage, memory) = self.memory(candidate)?;
         let seconds = parts.total();
         let workload = self.workload();
-        Ok(Evaluation {
+        Ok(PlanEvaluation {
             candidate: *candidate,
             split: plan.split,
             fullest_stage,

@@ -12,10 +12,10 @@ mod evaluate;
 mod rank;
 mod workload;
 
-pub use advice::{Advice, Alone};
-pub use axes::{Axes, Tensor};
+pub use advice::{FitAdvice, TechniqueAlone};
+pub use axes::{Axes, TensorParallelSearch};
 pub use calibrate::{Calibrated, MeasuredStep, calibrate};
 pub use candidate::Candidate;
-pub use evaluate::{Evaluation, Evaluator};
+pub use evaluate::{Evaluator, PlanEvaluation};
 pub use rank::{Plan, plan};
-pub use workload::{Balance, PlanError, Workload};
+pub use workload::{PlanError, StageBalance, Workload};

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use super::advice::{Advice, Alone, advise, alone};
-use super::axes::{Axes, Tensor};
+use super::advice::{FitAdvice, TechniqueAlone, advise, alone};
+use super::axes::{Axes, TensorParallelSearch};
 use super::candidate::Candidate;
-use super::evaluate::{Evaluation, Evaluator};
+use super::evaluate::{Evaluator, PlanEvaluation};
 use super::workload::{PlanError, Workload};
 use crate::columns::counted;
 use crate::schedule::{PipelineScheduleKind, ScheduleError};
@@ -21,17 +21,17 @@ const PLAYED_ALIKE: usize = 4;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Plan {
     /// The fastest configurations that fit, the best first.
-    pub best: Vec<Evaluation>,
+    pub best: Vec<PlanEvaluation>,
     /// The fastest with tensor parallelism, which is not built yet.
-    pub tensor_parallel: Vec<Evaluation>,
+    pub tensor_parallel: Vec<PlanEvaluation>,
     /// Configurations whose memory was computed.
     pub considered: usize,
     /// Those that fit.
     pub fitting: usize,
     /// What one technique alone would need.
-    pub alone: Vec<Alone>,
+    pub alone: Vec<TechniqueAlone>,
     /// What to do where nothing fits.
-    pub advice: Option<Advice>,
+    pub advice: Option<FitAdvice>,
 }
 
 /// Plans a training: the `keep` fastest configurations of these axes.
@@ -47,16 +47,20 @@ pub struct Plan {
 /// ```
 ///
 /// # Errors
-/// If numbers do not go together, so that there is no configuration at all. That none fits is no error: the plan then has [`Advice`].
+/// If numbers do not go together, so that there is no configuration at all. That none fits is no error: the plan then has [`FitAdvice`].
 pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanError> {
     workload.check()?;
     let evaluator = Evaluator::new(workload);
     let found = Found::collect(&evaluator, workload, axes)?;
     let considered = found.considered;
-    let is_unfit =
-        found.fitting.iter().all(|candidate| !candidate.is_built() && axes.tensor == Tensor::Beside);
-    let (built, unbuilt): (Vec<_>, Vec<_>) =
-        found.fitting.into_iter().partition(|candidate| axes.tensor == Tensor::Among || candidate.is_built());
+    let is_unfit = found
+        .fitting
+        .iter()
+        .all(|candidate| !candidate.is_built() && axes.tensor == TensorParallelSearch::Compared);
+    let (built, unbuilt): (Vec<_>, Vec<_>) = found
+        .fitting
+        .into_iter()
+        .partition(|candidate| axes.tensor == TensorParallelSearch::Ranked || candidate.is_built());
     let fitting = built.len() + unbuilt.len();
     let best = fastest(&evaluator, built, keep)?;
     let tensor_parallel = fastest(&evaluator, unbuilt, keep.min(3))?;
@@ -74,7 +78,7 @@ fn fastest(
     evaluator: &Evaluator<'_>,
     candidates: Vec<Candidate>,
     keep: usize,
-) -> Result<Vec<Evaluation>, PlanError> {
+) -> Result<Vec<PlanEvaluation>, PlanError> {
     let mut estimated = Vec::with_capacity(candidates.len());
     for candidate in candidates {
         estimated.push((evaluator.estimate(&candidate)?, candidate));
@@ -88,10 +92,10 @@ fn fastest(
         *count <= PLAYED_ALIKE
     });
     let played = estimated.iter().take(PLAYED.max(PLAYED_ALIKE * keep));
-    let mut all: Vec<Evaluation> =
+    let mut all: Vec<PlanEvaluation> =
         played.map(|(_, candidate)| evaluator.evaluate(candidate)).collect::<Result<_, _>>()?;
     // Of those that are equally fast to a thousandth, the one that holds less.
-    let key = |evaluation: &Evaluation| (evaluation.seconds.ln() * 1000.0).round() as i64;
+    let key = |evaluation: &PlanEvaluation| (evaluation.seconds.ln() * 1000.0).round() as i64;
     all.sort_by_key(|evaluation| (key(evaluation), evaluation.memory.total()));
     let mut seen = HashSet::new();
     all.retain(|evaluation| seen.insert(kind(&evaluation.candidate)));

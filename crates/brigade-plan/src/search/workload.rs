@@ -7,11 +7,11 @@ use crate::memory::Accounting;
 use crate::model::ModelShape;
 use crate::schedule::ScheduleError;
 use crate::split::SplitError;
-use crate::time::Algorithm;
+use crate::time::PlannedAlgorithm;
 
 /// What stages are balanced by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Balance {
+pub enum StageBalance {
     /// The time of their blocks.
     Time,
     /// The parameters that multiply every token, of which an embedding has none: each part ends with the block that brings it to its share, as Nanotron splits.
@@ -40,9 +40,9 @@ pub struct Workload {
     /// Whether gathers and reductions run beside the computation.
     pub overlap: bool,
     /// What stages are balanced by.
-    pub balance: Balance,
+    pub balance: StageBalance,
     /// How ranks talk in collectives.
-    pub algorithm: Algorithm,
+    pub algorithm: PlannedAlgorithm,
     /// Ranks that compute slower than others, and how many times longer they take.
     pub slow_ranks: Vec<(usize, f64)>,
 }
@@ -91,8 +91,8 @@ impl Workload {
             reduce_bytes: 4.0,
             fused_attention: true,
             overlap: true,
-            balance: Balance::Time,
-            algorithm: Algorithm::Auto,
+            balance: StageBalance::Time,
+            algorithm: PlannedAlgorithm::Auto,
             slow_ranks: Vec::new(),
         }
     }

@@ -7,7 +7,7 @@ use crate::model::ModelShape;
 
 /// What the time of a block depends on besides the model and the device.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ComputeSettings {
+pub struct BlockTimeInputs {
     /// Tokens of a sequence.
     pub sequence_length: usize,
     /// Sequences of a micro-batch.
@@ -73,7 +73,7 @@ impl Roofline<'_> {
 }
 
 /// The time of each block: embedding, layers, head with the loss.
-pub fn block_times(model: &ModelShape, device: &Device, settings: &ComputeSettings) -> Vec<BlockTime> {
+pub fn block_times(model: &ModelShape, device: &Device, settings: &BlockTimeInputs) -> Vec<BlockTime> {
     let line = Roofline { device, peak: device.peak(settings.dtype), bytes: settings.dtype.bytes() as f64 };
     let mut times = Vec::with_capacity(model.blocks());
     times.push(embedding(model, &line, settings));
@@ -90,16 +90,16 @@ pub fn block_times(model: &ModelShape, device: &Device, settings: &ComputeSettin
     times
 }
 
-fn tokens(settings: &ComputeSettings) -> f64 {
+fn tokens(settings: &BlockTimeInputs) -> f64 {
     (settings.sequence_length * settings.micro_batch) as f64
 }
 
 /// Adding a micro-batch's gradients of this many parameters up.
-fn adding(line: &Roofline<'_>, parameters: f64, settings: &ComputeSettings) -> f64 {
+fn adding(line: &Roofline<'_>, parameters: f64, settings: &BlockTimeInputs) -> f64 {
     if settings.accumulates { line.moving(parameters * (line.bytes + ADDING)) } else { 0.0 }
 }
 
-fn embedding(model: &ModelShape, line: &Roofline<'_>, settings: &ComputeSettings) -> BlockTime {
+fn embedding(model: &ModelShape, line: &Roofline<'_>, settings: &BlockTimeInputs) -> BlockTime {
     let values = tokens(settings) * model.hidden as f64 / settings.tp as f64;
     let rows = model.embedding_parameters as f64 / settings.tp as f64;
     BlockTime {
@@ -114,7 +114,7 @@ fn layer_time(
     model: &ModelShape,
     layer: usize,
     line: &Roofline<'_>,
-    settings: &ComputeSettings,
+    settings: &BlockTimeInputs,
 ) -> BlockTime {
     let tp = settings.tp as f64;
     let [h, f, q, k] =
@@ -152,7 +152,7 @@ fn layer_time(
     }
 }
 
-fn head(model: &ModelShape, line: &Roofline<'_>, settings: &ComputeSettings) -> BlockTime {
+fn head(model: &ModelShape, line: &Roofline<'_>, settings: &BlockTimeInputs) -> BlockTime {
     let tokens = tokens(settings);
     let (h, v) = (model.hidden as f64, model.vocabulary as f64 / settings.tp as f64);
     let logits = tokens * v;

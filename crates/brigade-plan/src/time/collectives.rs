@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, Collective};
 /// How ranks of a collective talk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Algorithm {
+pub enum PlannedAlgorithm {
     /// On GPUs as NCCL chooses: of rings and trees what is faster for the size. All-gathers and reduce-scatters have rings only, whose latency grows with the
     /// ranks. On processors as Brigade's own: hierarchical over several nodes, else flat.
     Auto,
@@ -26,7 +26,7 @@ pub enum Algorithm {
     Halving,
 }
 
-impl Algorithm {
+impl PlannedAlgorithm {
     /// All but [`Auto`](Self::Auto).
     pub const ALL: [Self; 5] = [Self::Ring, Self::Tree, Self::Hierarchical, Self::Flat, Self::Halving];
 
@@ -45,14 +45,14 @@ impl Algorithm {
 
 /// Ranks of a group, and their placement on nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub struct Ranks {
+pub struct GroupPlacement {
     /// All of them.
     pub size: usize,
     /// Those on one node.
     pub per_node: usize,
 }
 
-impl Ranks {
+impl GroupPlacement {
     /// Nodes that they are on.
     pub fn nodes(&self) -> usize {
         self.size.div_ceil(self.per_node.max(1))
@@ -63,19 +63,19 @@ impl Ranks {
 #[derive(Debug, Clone)]
 pub struct Network<'a> {
     cluster: &'a Cluster,
-    algorithm: Algorithm,
+    algorithm: PlannedAlgorithm,
 }
 
 impl<'a> Network<'a> {
     /// With collectives as this algorithm runs them.
-    pub fn new(cluster: &'a Cluster, algorithm: Algorithm) -> Self {
+    pub fn new(cluster: &'a Cluster, algorithm: PlannedAlgorithm) -> Self {
         Self { cluster, algorithm }
     }
 
     /// The ranks of a group of `size` whose members are `stride` ranks apart.
-    pub fn ranks(&self, size: usize, stride: usize) -> Ranks {
+    pub fn ranks(&self, size: usize, stride: usize) -> GroupPlacement {
         let per_node = (self.cluster.devices_per_node / stride.max(1)).clamp(1, size.max(1));
-        Ranks { size, per_node }
+        GroupPlacement { size, per_node }
     }
 
     /// Seconds of a message of this many bytes from each of `ranks` neighbours, beginning with `from`, to those that begin with `to`: each has its own share of the
@@ -89,7 +89,7 @@ impl<'a> Network<'a> {
     }
 
     /// Seconds of a collective over `bytes` of each rank's whole buffer.
-    pub fn collective(&self, collective: Collective, bytes: f64, ranks: Ranks) -> f64 {
+    pub fn collective(&self, collective: Collective, bytes: f64, ranks: GroupPlacement) -> f64 {
         if ranks.size <= 1 || bytes <= 0.0 {
             return 0.0;
         }
@@ -97,13 +97,13 @@ impl<'a> Network<'a> {
             return measured;
         }
         match self.algorithm {
-            Algorithm::Auto if self.cluster.is_cpu() => {
+            PlannedAlgorithm::Auto if self.cluster.is_cpu() => {
                 let is_level = ranks.nodes() > 1 && ranks.per_node > 1;
-                let own = if is_level { Algorithm::Hierarchical } else { Algorithm::Flat };
+                let own = if is_level { PlannedAlgorithm::Hierarchical } else { PlannedAlgorithm::Flat };
                 self.by(own, collective, bytes, ranks)
             }
-            Algorithm::Auto => {
-                let [ring, tree] = [Algorithm::Ring, Algorithm::Tree];
+            PlannedAlgorithm::Auto => {
+                let [ring, tree] = [PlannedAlgorithm::Ring, PlannedAlgorithm::Tree];
                 self.by(ring, collective, bytes, ranks).min(self.by(tree, collective, bytes, ranks))
             }
             algorithm => self.by(algorithm, collective, bytes, ranks),
@@ -113,31 +113,37 @@ impl<'a> Network<'a> {
     /// By the measured bus bandwidth: an all-reduce of S bytes over n ranks takes 2 (n-1)/n S / bandwidth, the others half of it. That was one message over whole nodes. What
     /// the links alone would not take of it is shared out over the steps of a ring, of which other groups have more or fewer; the rest grows with the bytes, and ranks that are
     /// a part of their nodes have that part of the links.
-    fn measured(&self, collective: Collective, bytes: f64, ranks: Ranks) -> Option<f64> {
+    fn measured(&self, collective: Collective, bytes: f64, ranks: GroupPlacement) -> Option<f64> {
         let measured = self.cluster.measured.as_ref()?;
         let (n, nodes, devices) = (ranks.size as f64, ranks.nodes(), self.cluster.devices_per_node);
         let bus = measured.bus_bandwidth(collective, nodes)?;
         let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
-        let links = self.ring_bandwidth(Ranks { size: nodes * devices, per_node: devices }).max(bus);
+        let links = self.ring_bandwidth(GroupPlacement { size: nodes * devices, per_node: devices }).max(bus);
         let step = measured.message * (1.0 / bus - 1.0 / links) / (nodes * devices) as f64;
         let share = if nodes > 1 { ranks.per_node as f64 / devices as f64 } else { 1.0 };
         Some(passes * ((n - 1.0) * step + (n - 1.0) / n * bytes / (links * share)))
     }
 
     /// Bytes a second of a ring: what leaves a node does so over the links of all its ranks in the group.
-    fn ring_bandwidth(&self, ranks: Ranks) -> f64 {
+    fn ring_bandwidth(&self, ranks: GroupPlacement) -> f64 {
         let links = self.cluster.device.efficiency.links;
         let (inside, outside) =
             (self.cluster.intra_node.bandwidth * links, self.cluster.inter_node.bandwidth * links);
         if ranks.nodes() > 1 { inside.min(outside * ranks.per_node as f64) } else { inside }
     }
 
-    fn latency(&self, ranks: Ranks) -> f64 {
+    fn latency(&self, ranks: GroupPlacement) -> f64 {
         let crosses = ranks.nodes() > 1;
         if crosses { self.cluster.inter_node.latency } else { self.cluster.intra_node.latency }
     }
 
-    fn by(&self, algorithm: Algorithm, collective: Collective, bytes: f64, ranks: Ranks) -> f64 {
+    fn by(
+        &self,
+        algorithm: PlannedAlgorithm,
+        collective: Collective,
+        bytes: f64,
+        ranks: GroupPlacement,
+    ) -> f64 {
         let links = self.cluster.device.efficiency.links;
         let (intra, inter) = (self.cluster.intra_node, self.cluster.inter_node);
         let [n, k, nodes] = [ranks.size, ranks.per_node, ranks.nodes()].map(|number| number as f64);
@@ -145,21 +151,21 @@ impl<'a> Network<'a> {
         let (inside, outside) = (intra.bandwidth * links, inter.bandwidth * links);
         let ring = self.ring_bandwidth(ranks);
         match algorithm {
-            Algorithm::Tree if collective == Collective::AllReduce => {
+            PlannedAlgorithm::Tree if collective == Collective::AllReduce => {
                 let depth = nodes.log2().ceil() * inter.latency + (k - 1.0) * intra.latency;
                 2.0 * depth + 2.0 * bytes / ring
             }
-            Algorithm::Hierarchical if nodes > 1.0 && k > 1.0 => {
+            PlannedAlgorithm::Hierarchical if nodes > 1.0 && k > 1.0 => {
                 let within = (k - 1.0) * intra.latency + (k - 1.0) / k * bytes / inside;
                 let between = (nodes - 1.0) * inter.latency + (nodes - 1.0) / nodes * (bytes / k) / outside;
                 passes * (within + between)
             }
-            Algorithm::Flat => {
+            PlannedAlgorithm::Flat => {
                 // What goes to ranks of other nodes goes there once for each, over the link of the one that sends.
                 let (near, far) = ((k - 1.0) / n * bytes / inside, (n - k) / n * bytes / outside);
                 passes * (self.latency(ranks) + near.max(far))
             }
-            Algorithm::Halving => {
+            PlannedAlgorithm::Halving => {
                 // Neighbours come first, so that only what a node's ranks have summed leaves it.
                 let within = (k - 1.0) / k * bytes / inside;
                 let between = (nodes - 1.0) / nodes * (bytes / k) / outside;

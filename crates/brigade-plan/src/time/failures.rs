@@ -15,18 +15,18 @@ pub struct Failures {
 
 impl Failures {
     /// The interval by Young 1974, "A first order approximation to the optimum checkpoint interval": `sqrt(2 save mtbf)`.
-    pub fn young(&self) -> f64 {
+    pub fn young_interval(&self) -> f64 {
         (2.0 * self.save * self.mtbf).sqrt()
     }
 
     /// The interval by Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", equation 37: between the end of one
     /// save and the begin of the next.
-    pub fn daly(&self) -> f64 {
+    pub fn daly_interval(&self) -> f64 {
         if self.save >= 2.0 * self.mtbf {
             return self.mtbf;
         }
         let ratio = self.save / (2.0 * self.mtbf);
-        self.young() * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - self.save
+        self.young_interval() * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - self.save
     }
 
     /// The share of time that is lost with this interval: saves, and after each failure half an interval and the restart.

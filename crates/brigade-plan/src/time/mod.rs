@@ -8,8 +8,8 @@ mod parts;
 mod play;
 mod steady;
 
-pub use blocks::{BlockTime, ComputeSettings, block_times, optimizer_seconds};
-pub use collectives::{Algorithm, Network, Ranks};
+pub use blocks::{BlockTime, BlockTimeInputs, block_times, optimizer_seconds};
+pub use collectives::{GroupPlacement, Network, PlannedAlgorithm};
 pub use parts::StepParts;
 pub use play::{PlayedBlock, PlayedStage, StepPlan, play};
 pub use steady::{play_long, shortened};

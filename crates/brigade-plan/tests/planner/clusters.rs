@@ -1,7 +1,7 @@
 //! Descriptions of clusters.
 
 use brigade_plan::cluster::{Cluster, Collective, Dtype, KINDS, kind};
-use brigade_plan::time::{Algorithm, Network};
+use brigade_plan::time::{Network, PlannedAlgorithm};
 
 #[test]
 fn every_kind_is_complete_and_goes_through_a_file() {
@@ -72,7 +72,7 @@ fn collectives_cost_what_their_algorithms_send() {
     let mut cluster: Cluster = "4x8xH100".parse().unwrap();
     cluster.device.efficiency.links = 1.0;
     let network = |algorithm| Network::new(&cluster, algorithm);
-    let ring = network(Algorithm::Ring);
+    let ring = network(PlannedAlgorithm::Ring);
     let within = ring.ranks(8, 1);
     assert_eq!((within.per_node, within.nodes()), (8, 1));
     let seconds = ring.collective(Collective::AllReduce, 1e9, within);
@@ -89,26 +89,30 @@ fn collectives_cost_what_their_algorithms_send() {
     assert!((seconds - (30.0 * 12e-6 + 2.0 * 15.0 / 16.0 * 1e9 / 200e9)).abs() < 1e-12);
     // Small messages are quicker along trees, and hierarchies send less between nodes.
     let small = |algorithm| network(algorithm).collective(Collective::AllReduce, 1e4, all);
-    assert!(small(Algorithm::Tree) < small(Algorithm::Ring));
-    assert!(small(Algorithm::Auto) <= small(Algorithm::Tree));
-    assert!(small(Algorithm::Hierarchical) < small(Algorithm::Ring));
+    assert!(small(PlannedAlgorithm::Tree) < small(PlannedAlgorithm::Ring));
+    assert!(small(PlannedAlgorithm::Auto) <= small(PlannedAlgorithm::Tree));
+    assert!(small(PlannedAlgorithm::Hierarchical) < small(PlannedAlgorithm::Ring));
     // Everybody at once has one latency, and each rank sends its part of the sum to each of the other nodes' ranks over its own link. Halving has a latency for
     // each time that ranks pair up, neighbours first, and sends as little between nodes as a hierarchy.
     let cost = |algorithm| network(algorithm).collective(Collective::AllReduce, 1e9, all);
     let inter = cluster.inter_node.bandwidth * cluster.device.efficiency.links;
     let intra = cluster.intra_node.bandwidth * cluster.device.efficiency.links;
     let flat = 2.0 * 12e-6 + 2.0 * 24.0 / 32.0 * 1e9 / inter;
-    assert!((cost(Algorithm::Flat) - flat).abs() < 1e-12, "{} {flat}", cost(Algorithm::Flat));
+    assert!((cost(PlannedAlgorithm::Flat) - flat).abs() < 1e-12, "{} {flat}", cost(PlannedAlgorithm::Flat));
     let bytes = 2.0 * (7.0 / 8.0 * 1e9 / intra + 3.0 / 4.0 * (1e9 / 8.0) / inter);
     let halving = 2.0 * 5.0 * 12e-6 + bytes;
-    assert!((cost(Algorithm::Halving) - halving).abs() < 1e-12, "{} {halving}", cost(Algorithm::Halving));
+    assert!(
+        (cost(PlannedAlgorithm::Halving) - halving).abs() < 1e-12,
+        "{} {halving}",
+        cost(PlannedAlgorithm::Halving)
+    );
     // Processors have Brigade's own: flat on one node, in levels over several.
     let cores: Cluster = "2x4xCPU".parse().unwrap();
     let own = |algorithm, size| {
         let network = Network::new(&cores, algorithm);
         network.collective(Collective::AllReduce, 1e6, network.ranks(size, 1))
     };
-    assert_eq!(own(Algorithm::Auto, 4), own(Algorithm::Flat, 4));
-    assert_eq!(own(Algorithm::Auto, 8), own(Algorithm::Hierarchical, 8));
+    assert_eq!(own(PlannedAlgorithm::Auto, 4), own(PlannedAlgorithm::Flat, 4));
+    assert_eq!(own(PlannedAlgorithm::Auto, 8), own(PlannedAlgorithm::Hierarchical, 8));
     assert_eq!(ring.collective(Collective::AllReduce, 1e9, ring.ranks(1, 1)), 0.0);
 }

@@ -2,7 +2,7 @@
 
 use brigade_plan::cluster::Cluster;
 use brigade_plan::model::ModelShape;
-use brigade_plan::search::{Axes, Evaluation, Workload, plan};
+use brigade_plan::search::{Axes, PlanEvaluation, Workload, plan};
 
 /// A host of so many cores, with so many ranks.
 fn host(cores: usize, ranks: usize) -> Cluster {
@@ -13,7 +13,7 @@ fn host(cores: usize, ranks: usize) -> Cluster {
 }
 
 /// The step of a model with so many stages.
-fn step(cluster: Cluster, pp: usize) -> Evaluation {
+fn step(cluster: Cluster, pp: usize) -> PlanEvaluation {
     let model = ModelShape::llama("small", 8, 512, 8, 8, 1408, 4096, false);
     let workload = Workload::new(model, cluster, 256, 16);
     let axes =

@@ -7,7 +7,9 @@ use brigade_plan::ReshardPolicy;
 use brigade_plan::cluster::Cluster;
 use brigade_plan::memory::Accounting;
 use brigade_plan::model::ModelShape;
-use brigade_plan::search::{Axes, Balance, Candidate, Evaluation, Evaluator, Tensor, Workload, plan};
+use brigade_plan::search::{
+    Axes, Candidate, Evaluator, PlanEvaluation, StageBalance, TensorParallelSearch, Workload, plan,
+};
 
 /// Bus bandwidths in GB/s, with messages of 256 MB. The host is that framework's, as other runs of the chart show it: with micro-batches of one sequence and eight tensor-parallel ranks
 /// a layer takes 4.2 to 4.7 ms of forward and backward whatever its size, which is 90 us for each of 48 kernels; and of steps that take 0.3 s, 50 to 70 ms are in no layer.
@@ -83,7 +85,7 @@ fn workload(row: &Row) -> Workload {
     let accounting = Accounting::separate_sums();
     Workload {
         accounting,
-        balance: Balance::Parameters,
+        balance: StageBalance::Parameters,
         ..Workload::new(model(row.model), cluster, 4096, 256)
     }
 }
@@ -121,7 +123,7 @@ fn gib(row: &Row) -> f64 {
 /// all.
 fn places(row: &Row) -> (usize, usize) {
     let axes = Axes {
-        tensor: Tensor::Among,
+        tensor: TensorParallelSearch::Ranked,
         zero: vec![0, 1],
         replicate: vec![1],
         schedules: vec![PipelineScheduleKind::OneFOneB],
@@ -139,7 +141,7 @@ fn places(row: &Row) -> (usize, usize) {
     }
     let place = meshes.iter().position(|mesh| *mesh == (row.tp, row.pp)).unwrap_or(meshes.len());
     let own = candidate(row);
-    let is_own = |best: &Evaluation| {
+    let is_own = |best: &PlanEvaluation| {
         let Candidate { tp, pp, zero, micro_batch, .. } = best.candidate;
         (tp, pp, zero, micro_batch) == (own.tp, own.pp, own.zero, own.micro_batch)
     };

@@ -4,13 +4,13 @@
 
 use brigade_plan::memory::Accounting;
 use brigade_plan::model::ModelShape;
-use brigade_plan::search::{Candidate, Evaluation, Evaluator, Workload};
+use brigade_plan::search::{Candidate, Evaluator, PlanEvaluation, Workload};
 use brigade_plan::{PipelineScheduleKind, ReshardPolicy};
 
 /// Layers, width, heads; tensor-parallel ranks, stages, chunks, data-parallel ranks; sequences of a micro-batch and of a step; whether all is recomputed.
 struct Run([usize; 3], [usize; 4], [usize; 2], bool);
 
-fn evaluated(run: &Run) -> Evaluation {
+fn evaluated(run: &Run) -> PlanEvaluation {
     let Run([layers, hidden, heads], [tp, pp, chunks, dp], [micro_batch, batch], recomputes) = *run;
     let cluster = format!("{}x8xA100-80GB", (tp * pp * dp).div_ceil(8)).parse().unwrap();
     let model = ModelShape::gpt("", layers, hidden, heads, 51200, 2048);

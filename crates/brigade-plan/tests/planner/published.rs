@@ -198,12 +198,12 @@ fn overlap_and_failures() {
         (overlap::pipeline(4096.0, 8.0, 989e12, 50e9) - 989e12 / (32.0 * 4096.0 * 8.0 * 50e9)).abs() < 1e-12
     );
     let failures = Failures { mtbf: 10_000.0, save: 50.0, restart: 0.0 };
-    assert_eq!(failures.young(), 1000.0);
+    assert_eq!(failures.young_interval(), 1000.0);
     // Daly's is Young's with two more terms, less the time of the save.
-    assert!((failures.daly() - (1000.0 * (1.0 + 0.05 / 3.0 + 0.0025 / 9.0) - 50.0)).abs() < 1e-9);
+    assert!((failures.daly_interval() - (1000.0 * (1.0 + 0.05 / 3.0 + 0.0025 / 9.0) - 50.0)).abs() < 1e-9);
     // Nothing near it loses less.
-    let best = failures.daly();
+    let best = failures.daly_interval();
     let lost = |interval| Failures::lost(&failures, interval);
     assert!(lost(best) <= lost(0.7 * best) && lost(best) <= lost(1.4 * best));
-    assert_eq!(Failures { save: 30_000.0, ..failures }.daly(), 10_000.0);
+    assert_eq!(Failures { save: 30_000.0, ..failures }.daly_interval(), 10_000.0);
 }

@@ -3,7 +3,7 @@
 use brigade_plan::PipelineScheduleKind;
 use brigade_plan::model::ModelShape;
 use brigade_plan::report::{command, explain, failures, render, render_what_if, what_if};
-use brigade_plan::search::{Axes, Tensor, Workload, plan};
+use brigade_plan::search::{Axes, TensorParallelSearch, Workload, plan};
 
 fn llama_8b() -> ModelShape {
     ModelShape::llama("8B", 32, 4096, 32, 8, 14336, 128_256, false)
@@ -141,7 +141,7 @@ fn wrong_numbers_are_refused() {
 fn axes_are_kept_to() {
     let workload = workload(llama_8b(), "1x8xH100", 4096, 64);
     let axes = Axes {
-        tensor: Tensor::None,
+        tensor: TensorParallelSearch::Off,
         pp: vec![4],
         zero: vec![1],
         schedules: vec![PipelineScheduleKind::Zbv],
@@ -181,7 +181,7 @@ fn advice_that_others_give_is_followed() {
     let best = |model: ModelShape, cluster: &str, batch: usize, axes: &Axes| {
         plan(&workload(model, cluster, 4096, batch), axes, 1).unwrap().best[0].clone()
     };
-    let hybrid = Axes { tensor: Tensor::None, pp: vec![1], zero: vec![3], ..Axes::default() };
+    let hybrid = Axes { tensor: TensorParallelSearch::Off, pp: vec![1], zero: vec![3], ..Axes::default() };
     let sharded = Axes { replicate: vec![1], ..hybrid.clone() };
     // ZeRO-3 alone gets worse from 512 ranks on, with as much to do for each rank.
     let mfu = |nodes: usize| best(llama_8b(), &format!("{nodes}x8xH100"), nodes * 8, &sharded).mfu;
@@ -196,11 +196,12 @@ fn advice_that_others_give_is_followed() {
     let replicated = best(llama_8b(), "128x8xH100", 128 * 8, &hybrid);
     assert!(replicated.candidate.replicate > 1 && replicated.mfu > 0.95 * mfu(16), "{}", replicated.mfu);
     // Below 10B on one node one technique is as good as any mixture.
-    let all = best(llama_8b(), "1x8xH100", 64, &Axes { tensor: Tensor::None, ..Axes::default() });
+    let all =
+        best(llama_8b(), "1x8xH100", 64, &Axes { tensor: TensorParallelSearch::Off, ..Axes::default() });
     let one = best(llama_8b(), "1x8xH100", 64, &sharded);
     assert!(one.tokens_per_second > 0.9 * all.tokens_per_second);
     // Where there are more ranks than sequences, tensor parallelism within nodes is ahead of pipelines alone.
-    let among = Axes { tensor: Tensor::Among, ..Axes::default() };
+    let among = Axes { tensor: TensorParallelSearch::Ranked, ..Axes::default() };
     let large = best(llama_405b(), "128x8xH100", 256, &among);
     assert!(large.candidate.tp > 1, "{} {:?}", large.candidate.label(), large.parts);
 }
@@ -208,7 +209,13 @@ fn advice_that_others_give_is_followed() {
 #[test]
 fn shards_stay_near_where_there_are_many_ranks() {
     let many = workload(llama_8b(), "128x8xH100", 4096, 1024);
-    let axes = Axes { tensor: Tensor::None, pp: vec![1], zero: vec![3], offload: false, ..Axes::default() };
+    let axes = Axes {
+        tensor: TensorParallelSearch::Off,
+        pp: vec![1],
+        zero: vec![3],
+        offload: false,
+        ..Axes::default()
+    };
     let best = |axes: &Axes| plan(&many, axes, 1).unwrap().best[0].clone();
     let (free, whole) = (best(&axes), best(&Axes { replicate: vec![1], ..axes.clone() }));
     let candidate = free.candidate;
@@ -279,7 +286,7 @@ fn a_run_shows_how_fast_its_cluster_is() {
 fn an_optimizer_on_the_host_makes_room_and_costs_time() {
     // In bf16 a parameter has 12 bytes of masters and moments: 45 GiB a rank, and its gradient and itself another 6 bytes.
     let workload = workload(llama_8b(), "1x2xA100-40GB", 2048, 16);
-    let axes = |offload| Axes { tensor: Tensor::None, pp: vec![1], offload, ..Axes::default() };
+    let axes = |offload| Axes { tensor: TensorParallelSearch::Off, pp: vec![1], offload, ..Axes::default() };
     assert!(plan(&workload, &axes(false), 1).unwrap().best.is_empty());
     let found = plan(&workload, &axes(true), 1).unwrap();
     let best = &found.best[0];

@@ -40,9 +40,12 @@ pub fn line(record: &StepRecord, total_steps: u64, unit: &str) -> String {
 /// What a progress bar says of a step.
 pub fn bar_message(record: &StepRecord, unit: &str) -> String {
     let rate = HumanCount(record.tokens_per_second.round() as u64);
-    let StepRecord { loss, learning_rate, .. } = record;
+    let StepRecord { loss, learning_rate, metrics, .. } = record;
+    let named =
+        metrics.iter().filter(|(name, _)| !["valid_targets", "target_weight"].contains(&name.as_str()));
+    let named: String = named.map(|(name, value)| format!(" {name} {}", HumanFloatCount(*value))).collect();
     format!(
-        "loss {loss:.4} lr {learning_rate:.2e} {rate} {unit}/s data-wait {:.1}%",
+        "loss {loss:.4}{named} lr {learning_rate:.2e} {rate} {unit}/s data-wait {:.1}%",
         record.data_wait_percent()
     )
 }
@@ -90,6 +93,9 @@ mod tests {
         assert!(text.ends_with(validated), "{text}");
         assert!(text.contains("  samples/s 12,345  TFLOP/s"), "{text}");
         assert!(bar_message(&record(), "images").contains(" 12,345 images/s "));
+        let metrics = named([("accuracy", 0.25), ("valid_targets", 4096.0)]);
+        let text = bar_message(&StepRecord { metrics, ..record() }, "images");
+        assert!(text.starts_with("loss 4.1235 accuracy 0.25 lr 3.00e-4 "), "{text}");
         let broken = StepRecord { loss: f64::NAN, tokens_per_second: f64::INFINITY, ..record() };
         assert!(line(&broken, 0, "tokens").contains("loss NaN"));
     }

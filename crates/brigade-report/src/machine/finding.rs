@@ -2,7 +2,7 @@
 
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct MachineFinding {
     /// What was checked, such as `driver`.
     pub name: String,
     /// What was found.
@@ -13,7 +13,7 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-impl Finding {
+impl MachineFinding {
     /// A check that succeeded.
     pub fn good(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { name: name.into(), text: text.into(), ok: true, advice: None }

@@ -2,7 +2,7 @@
 
 /// The type of the numbers that are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NumberType {
+pub enum PeakDtype {
     /// 32 bits, outside of tensor cores.
     F32,
     /// 32 bits, of which tensor cores multiply the leading 11 significant ones.
@@ -27,7 +27,7 @@ pub enum NumberType {
 /// GA102 (RTX 3090, RTX A6000), Ada (RTX 4090, RTX 6000 Ada) and RTX Blackwell (RTX 5090) architectures. Values with sparsity
 /// are halved. Tensor cores take TF32 at half the rate of bfloat16 in every generation that has both (156 and 312 on A100, 494.7
 /// and 989.4 on H100), so that one is not in the table.
-pub fn peak_flops(device: &str, number: NumberType) -> Option<f64> {
+pub fn peak_flops(device: &str, number: PeakDtype) -> Option<f64> {
     let name = device.to_uppercase();
     let words = || name.split([' ', '-']).filter(|word| !word.is_empty() && !MAKER.contains(word));
     let matches = |device: &&Device| {
@@ -38,11 +38,11 @@ pub fn peak_flops(device: &str, number: NumberType) -> Option<f64> {
     };
     let Device { f32, f16, bf16, .. } = DEVICES.iter().find(matches)?;
     let tflops = match number {
-        NumberType::F32 => *f32,
-        NumberType::F16 => *f16,
-        NumberType::Bf16 if *bf16 => *f16,
-        NumberType::Tf32 if *bf16 => *f16 / 2.0,
-        NumberType::Bf16 | NumberType::Tf32 => return None,
+        PeakDtype::F32 => *f32,
+        PeakDtype::F16 => *f16,
+        PeakDtype::Bf16 if *bf16 => *f16,
+        PeakDtype::Tf32 if *bf16 => *f16 / 2.0,
+        PeakDtype::Bf16 | PeakDtype::Tf32 => return None,
     };
     Some(tflops * 1e12)
 }
@@ -102,7 +102,7 @@ const DEVICES: [Device; 26] = [
 
 #[cfg(test)]
 mod tests {
-    use NumberType::{Bf16, F16, F32, Tf32};
+    use PeakDtype::{Bf16, F16, F32, Tf32};
 
     use super::*;
 

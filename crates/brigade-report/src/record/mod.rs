@@ -158,7 +158,7 @@ pub struct RoundRecord {
     /// Workers that were there at its end.
     #[serde(default)]
     pub workers: u64,
-    /// How often a worker was lost, where workers are launches of their own.
+    /// How often a worker was lost, if workers are launched separately.
     #[serde(default)]
     pub lost_workers: u64,
 }

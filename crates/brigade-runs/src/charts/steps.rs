@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use brigade_report::StepRecord;
 
-use super::thin::{Thinned, Way};
+use super::thin::{Aggregation, Thinned};
 use super::{Chart, Charts, Series};
 
 /// More points would make the page large and no clearer.
@@ -48,7 +48,7 @@ impl<'a> Wanted<'a> {
 
     /// The chart without series that have no number, or only zeros where they are parts of a whole; none if no series is left.
     fn chart(self, records: &[StepRecord], thinned: &Thinned) -> Option<Chart> {
-        let way = if self.stacked { Way::Mean } else { Way::Extremes };
+        let aggregation = if self.stacked { Aggregation::Mean } else { Aggregation::Extremes };
         let mut series = Vec::new();
         for (name, number) in self.series {
             let finite = |record| number(record).filter(|value| value.is_finite());
@@ -56,7 +56,8 @@ impl<'a> Wanted<'a> {
             let known = values.iter().flatten().count();
             let is_nothing = self.stacked && values.iter().flatten().all(|value| *value == 0.0);
             if known > 0 && !is_nothing {
-                let values = thinned.values(&values, way).into_iter().map(|value| value.map(six_digits));
+                let values =
+                    thinned.values(&values, aggregation).into_iter().map(|value| value.map(six_digits));
                 series.push(Series { name, sparse: 2 * known < records.len(), values: values.collect() });
             }
         }

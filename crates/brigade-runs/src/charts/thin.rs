@@ -2,7 +2,7 @@
 
 /// How the points of a group of steps follow from their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Aggregation {
     /// The least and the greatest number, in the order in which they come.
     Extremes,
     /// The mean, twice.
@@ -46,26 +46,26 @@ impl Thinned {
     }
 
     /// The numbers of the points.
-    pub fn values(self, values: &[Option<f64>], way: Way) -> Vec<Option<f64>> {
+    pub fn values(self, values: &[Option<f64>], aggregation: Aggregation) -> Vec<Option<f64>> {
         if self.group == 1 {
             return values.to_vec();
         }
         let mut points: Vec<Option<f64>> =
-            values.chunks(self.group).flat_map(|group| pair(group, way)).collect();
+            values.chunks(self.group).flat_map(|group| pair(group, aggregation)).collect();
         points.truncate(self.points());
         points
     }
 }
 
-fn pair(group: &[Option<f64>], way: Way) -> [Option<f64>; 2] {
+fn pair(group: &[Option<f64>], aggregation: Aggregation) -> [Option<f64>; 2] {
     let known = || group.iter().enumerate().filter_map(|(at, value)| Some((at, (*value)?)));
-    match way {
-        Way::Mean => {
+    match aggregation {
+        Aggregation::Mean => {
             let (sum, count) =
                 known().fold((0.0, 0.0), |(sum, count), (_, value)| (sum + value, count + 1.0));
             [(count > 0.0).then(|| sum / count); 2]
         }
-        Way::Extremes => {
+        Aggregation::Extremes => {
             let least = known().min_by(|a, b| a.1.total_cmp(&b.1));
             let most = known().max_by(|a, b| a.1.total_cmp(&b.1));
             let [first, second] = match (least, most) {
@@ -89,14 +89,14 @@ mod tests {
         values[900..].fill(None);
         let steps: Vec<u64> = (1..=1001).collect();
         let thinned = Thinned::to(1001, 100);
-        let (places, points) = (thinned.places(&steps), thinned.values(&values, Way::Extremes));
+        let (places, points) = (thinned.places(&steps), thinned.values(&values, Aggregation::Extremes));
         assert_eq!(places.len(), points.len());
         assert!(places.len() <= 100 && places.is_sorted_by(|a, b| a < b), "{places:?}");
         assert!(points.contains(&Some(-7.0)) && points.contains(&Some(9e9)));
         assert_eq!(points.last(), Some(&None));
         let all = Thinned::to(3, 3);
-        assert_eq!(all.values(&values[..3], Way::Mean), values[..3]);
-        let means = Thinned::to(4, 2).values(&[Some(1.0), None, Some(2.0), Some(6.0)], Way::Mean);
+        assert_eq!(all.values(&values[..3], Aggregation::Mean), values[..3]);
+        let means = Thinned::to(4, 2).values(&[Some(1.0), None, Some(2.0), Some(6.0)], Aggregation::Mean);
         assert_eq!(means, [Some(3.0), Some(3.0)]);
     }
 }

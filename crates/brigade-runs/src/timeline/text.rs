@@ -36,7 +36,7 @@ impl Idle {
         let named = idle.causes.iter().filter(|cause| cause.share >= NAMED).take(MOST_CAUSES);
         let mut causes: Vec<String> = named.map(|cause| self.cause(idle, cause)).collect();
         if idle.other >= NAMED {
-            causes.push(format!("{:.0}% neither works nor waits", 100.0 * idle.other));
+            causes.push(format!("{:.0}% unaccounted for", 100.0 * idle.other));
         }
         let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
         writeln!(f, "rank {} waits {:.0}%{causes}", idle.rank, 100.0 * idle.share)
@@ -47,7 +47,7 @@ impl Idle {
         match &cause.reason {
             Reason::Data => format!("{percent} for data"),
             Reason::Communication { what } if what == "pipeline" => {
-                format!("{percent} for its messages to leave")
+                format!("{percent} sending messages")
             }
             Reason::Communication { what } => format!("{percent} for {what} itself"),
             Reason::LastRank { rank, what } => {

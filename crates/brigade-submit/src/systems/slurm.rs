@@ -69,8 +69,8 @@ impl Slurm {
             shell::line(&job.command(&[]))
         ));
         script.push_str(
-            "# 75: saved before it was stopped, by preemption or the end of its time: it goes on from there. Of a job that was cancelled, or whose\n\
-             # node failed, Slurm decides, and its state is another.\n\
+            "# 75: saved a checkpoint before being stopped (preemption, end of its time), so requeue. Slurm itself handles cancelled jobs and node\n\
+             # failures; their state is neither RUNNING nor SIGNALING.\n\
              if [ \"$code\" = 75 ]; then\n\
              \x20   case $(scontrol show job \"$SLURM_JOB_ID\" --oneliner) in\n\
              \x20       *JobState=RUNNING* | *JobState=SIGNALING*) scontrol requeue \"$SLURM_JOB_ID\" && exit 0 ;;\n\

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use brigade_random::keyed_bytes;
+
 use super::answer::{Answer, date, list};
 use super::{Inner, Request, locked};
 
@@ -24,10 +26,8 @@ impl Inner {
     }
 
     pub(super) fn stored(&self, content: Vec<u8>) -> Stored {
-        // FNV-1a, and the length: tags of different contents differ.
-        let hash = content.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-        });
+        // A hash, and the length: tags of different contents differ.
+        let hash = keyed_bytes(0, &content);
         Stored {
             tag: format!("\"{hash:016x}-{}\"", content.len()),
             content: Arc::new(content),

@@ -27,6 +27,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// As [`next_batches`](Self::next_batches) and [`Engine::step`](brigade_core::Engine::step), and those of hooks. If the run
     /// [is over](Self::is_over).
     pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
+        let report = self.make_step(batches)?;
+        self.loop_seed.after_step(self.progress.step);
+        Ok(report)
+    }
+
+    fn make_step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
         self.proceed()?;
         if self.is_over() {
             bail!("the run ended with step {}; there is no next one", self.progress.step);
@@ -54,7 +60,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             Some(steps) => self.round(batches, steps)?,
             None if self.elastic.is_some() => {
                 self.engine.inner_step(batches, learning_rate)?;
-                self.meet_workers()?
+                self.sync_workers()?
             }
             None => Some(self.engine.step(batches, learning_rate)?),
         };

@@ -12,7 +12,7 @@ pub(crate) struct NonFiniteSteps {
     /// `train.nonfinite_limit`.
     limit: u64,
     count: Cell<u64>,
-    notes: RefCell<Vec<String>>,
+    messages: RefCell<Vec<String>>,
     /// The steps that each additional model has skipped since the last record, under the name of a metric.
     skipped: RefCell<BTreeMap<String, f64>>,
 }
@@ -20,8 +20,8 @@ pub(crate) struct NonFiniteSteps {
 impl NonFiniteSteps {
     /// `count`: those of before the run was resumed.
     pub fn new(limit: u64, count: u64) -> Self {
-        let (notes, skipped) = (RefCell::default(), RefCell::default());
-        Self { limit, count: Cell::new(count), notes, skipped }
+        let (messages, skipped) = (RefCell::default(), RefCell::default());
+        Self { limit, count: Cell::new(count), messages, skipped }
     }
 
     /// How many there were.
@@ -55,14 +55,14 @@ impl NonFiniteSteps {
     pub fn add_skipped(&self, model: &str, report: &StepReport) -> Result<(), AgreedError> {
         let what = format!("step {} of `{model}`", report.step);
         self.add(&what, report)?;
-        self.notes.borrow_mut().push(format!("{what}: {}, step skipped", reason(report)));
+        self.messages.borrow_mut().push(format!("{what}: {}, step skipped", reason(report)));
         *self.skipped.borrow_mut().entry(format!("{model}_skipped_steps")).or_default() += 1.0;
         Ok(())
     }
 
     /// What is to be noted.
-    pub fn take_notes(&self) -> Vec<String> {
-        self.notes.take()
+    pub fn drain_messages(&self) -> Vec<String> {
+        self.messages.take()
     }
 
     /// What is to be recorded.

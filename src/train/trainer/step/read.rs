@@ -1,13 +1,14 @@
 //! Reading this rank's micro-batches.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::bail;
-use brigade_core::{Activation, Batch};
+use brigade_core::{Activation, Batch, CheckBlocks};
 use brigade_report::timeline::Track;
 
 use crate::train::trainer::Trainer;
-use crate::training::{Ahead, Order, Reader};
+use crate::training::{Ahead, Data, Order, Reader, check_read_again};
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     /// Reads this rank's micro-batches of the next step; `None` when the run is over. What was read counts as consumed when the
@@ -30,8 +31,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             // Servers run no micro-batches, and in a round workers read each share when they take it.
             self.is_read = true;
             self.progress.position += self.engine.steps_of_round().unwrap_or(1);
+            self.loop_seed.after_reading();
             return Ok(Some(Vec::new()));
         }
+        let is_first = self.reader.is_none();
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
             None => self.read_from(self.progress.position)?,
@@ -44,15 +47,42 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             profile.add(Track::Schedule, "make batches", asked + waited, Instant::now());
         }
         self.reader = Some(reader);
+        self.check_reading(&batches, is_first)?;
         self.is_read = true;
         self.progress.position += 1;
         self.data_wait += waited;
         self.send_heartbeat("training");
+        self.loop_seed.after_reading();
         Ok(Some(batches))
+    }
+
+    /// Where blocks are run twice, reads micro-batches a second time as well, and compares. `is_first`: whether these are the first that were
+    /// read.
+    fn check_reading(&self, batches: &[Batch<I, T>], is_first: bool) -> anyhow::Result<()> {
+        let count = match self.session.plan.engine.check_blocks {
+            CheckBlocks::Always => batches.len(),
+            CheckBlocks::First if is_first => 1,
+            CheckBlocks::First | CheckBlocks::Never => return Ok(()),
+        };
+        let (order, data) = self.order()?;
+        let samples = order(self.progress.position)?;
+        for (k, (batch, samples)) in batches.iter().zip(samples).take(count).enumerate() {
+            let seed = self.engine.batch_seed(k, batches.len());
+            check_read_again(&*data, batch, samples, &self.session.device(), seed)?;
+        }
+        Ok(())
     }
 
     /// Reads this rank's micro-batches of samples from a position in the data on.
     fn read_from(&self, position: u64) -> anyhow::Result<Box<dyn Reader<I, T>>> {
+        let (order, data) = self.order()?;
+        let train = &self.session.settings.train;
+        let ahead = Ahead { readers: train.readers, steps: train.read_ahead };
+        data.read_ahead(position, order, ahead)
+    }
+
+    /// The data, and which samples this rank reads.
+    fn order(&self) -> anyhow::Result<(Order, Arc<dyn Data<I, T>>)> {
         let (Some(sampler), Some(data)) = (self.sampler.clone(), self.training.train.clone()) else {
             bail!(
                 "this run has no data of its own (`Training::without_data`); give batches to `Trainer::step`"
@@ -77,8 +107,6 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             };
             (0..count).map(samples).collect()
         });
-        let train = &self.session.settings.train;
-        let ahead = Ahead { readers: train.readers, steps: train.read_ahead };
-        data.read_ahead(position, order, ahead)
+        Ok((order, data))
     }
 }

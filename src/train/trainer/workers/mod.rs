@@ -1,4 +1,4 @@
-//! Steps with workers that are launches of their own, and with parameter servers.
+//! Steps with separately launched workers, and with parameter servers.
 
 pub(crate) mod outer_step;
 pub(crate) mod round;

@@ -1,4 +1,4 @@
-//! Outer steps with workers that are launches of their own: with those that are there.
+//! Outer steps with separately launched workers: with those that are there.
 
 use anyhow::{Context, bail};
 use brigade_core::{Activation, StepReport};
@@ -16,7 +16,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         if !worker.is_current(self.session)? {
             self.note("other workers are ahead; waiting for their next outer step");
             if self.join_quorum(&mut worker, self.progress.step)?.is_some() {
-                bail!("a worker without inner steps has made an outer step");
+                bail!("internal error: outer step without inner steps");
             }
         }
         self.elastic = Some(worker);
@@ -25,8 +25,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// Ends the inner steps: makes an outer step with the workers that are there. If they have made it without this one, it takes over what
     /// they have, and there is no report.
-    pub(crate) fn meet_workers(&mut self) -> anyhow::Result<Option<StepReport>> {
-        let mut worker = self.elastic.take().context("this world is no worker of its own")?;
+    pub(crate) fn sync_workers(&mut self) -> anyhow::Result<Option<StepReport>> {
+        let mut worker = self.elastic.take().context("this run has no coordinator")?;
         let met = self.join_quorum(&mut worker, self.progress.step + 1);
         self.elastic = Some(worker);
         met
@@ -42,7 +42,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
                 worker.leave();
                 let received = transfer_state(session, &quorum, &mut listeners, None);
                 if all_agree(session, received.is_ok())? {
-                    let state = received?.context("this worker was given no state")?;
+                    let state = received?.context("received no state from the other workers")?;
                     self.take_over(state, &quorum)?;
                     worker.has_made_outer_step(session, &quorum);
                     return Ok(None);
@@ -83,10 +83,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
         self.next_learning_rate.set(self.learning_rate());
         self.reader = None;
         (self.is_read, self.is_unvalidated) = (false, true);
-        self.note(&format!(
-            "step {from}: taken over what the other workers have after step {}",
-            self.progress.step
-        ));
+        self.note(&format!("step {from}: loaded the other workers' state after step {}", self.progress.step));
         Ok(())
     }
 

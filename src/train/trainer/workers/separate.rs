@@ -1,4 +1,4 @@
-//! Rounds of servers whose workers are launches of their own, and the work of such a worker.
+//! Rounds of servers with separately launched workers, and the work of such a worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::train::trainer::Trainer;
 use crate::train::trainer::workers::shares::{Failure, ShareReader};
 
 impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
-    /// Begins to listen for workers, or finds out where servers are, where they are launches of their own.
-    pub(crate) fn meet_servers(&mut self) -> anyhow::Result<()> {
+    /// With separately launched servers and workers: begins to listen for workers, or finds out where the servers are.
+    pub(crate) fn set_up_servers(&mut self) -> anyhow::Result<()> {
         self.served = ServedWorkers::start(self.session, &self.facts)?;
         self.works_for = RemoteServers::of(self.session, &self.facts)?;
         Ok(())
@@ -37,11 +37,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     }
 
     /// Tells workers that the run is over.
-    pub(crate) fn dismiss_workers(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn disconnect_workers(&mut self) -> anyhow::Result<()> {
         if let Some(mut served) = self.served.take() {
-            self.send_heartbeat("waiting for the workers to leave");
+            self.send_heartbeat("waiting for the workers to disconnect");
             let wait = Duration::from_secs_f64(self.session.settings.comm.host_timeout_seconds);
-            self.engine.dismiss_workers(&mut served.links, wait)?;
+            self.engine.disconnect_workers(&mut served.links, wait)?;
         }
         Ok(())
     }
@@ -62,12 +62,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             lost += 1;
             let text = error.to_string();
             let why = text.lines().next().unwrap_or_default();
-            self.note(&format!("the servers are lost, and waited for: {why}"));
+            self.note(&format!("lost connection to the servers, reconnecting: {why}"));
         }
         self.works_for = Some(servers);
         self.progress.step = self.total_steps;
         let (shares, times) = (counted(shares, "share"), counted(lost, "time"));
-        self.note(&format!("the run is over: computed {shares} here; lost the servers {times}"));
+        self.note(&format!("run finished: this worker computed {shares}; reconnected {times}"));
         Ok(())
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade_core::{Batch, BoxError, LrScheduler, Share};
+use brigade_core::{Activation, Batch, BoxError, CheckBlocks, LrScheduler, Share};
 use brigade_data::Sampler;
 
 use crate::run::Session;
-use crate::training::{Data, Training};
+use crate::training::{Data, Training, check_read_again};
 
 /// Reads shares from the data of a run.
 pub(crate) struct ShareReader<'a, I, O, T> {
@@ -24,7 +24,7 @@ pub(crate) struct ShareReader<'a, I, O, T> {
     pub failure: Failure,
 }
 
-impl<'a, I, O, T> ShareReader<'a, I, O, T> {
+impl<'a, I: Activation + Clone, O, T> ShareReader<'a, I, O, T> {
     /// # Errors
     /// If the run has no data of its own.
     pub(crate) fn new(
@@ -52,7 +52,12 @@ impl<'a, I, O, T> ShareReader<'a, I, O, T> {
         let began = Instant::now();
         let micro_batch = |k: usize| {
             let samples = self.sampler.global_micro_batch(position, share.number * count + k)?;
-            self.data.read(samples, &device, share.batch_seed(k, count))
+            let seed = share.batch_seed(k, count);
+            let batch = self.data.read(samples.clone(), &device, seed)?;
+            if self.session.plan.engine.check_blocks == CheckBlocks::Always {
+                check_read_again(&**self.data, &batch, samples, &device, seed)?;
+            }
+            Ok(batch)
         };
         let read = || -> anyhow::Result<Vec<Batch<I, T>>> {
             self.session.go_on(share.step)?;

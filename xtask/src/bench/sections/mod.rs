@@ -48,7 +48,7 @@ pub enum SectionName {
     Timeline,
     /// Every strategy on slower and slower networks, and its effect on the loss; needs what `cargo xtask network` needs.
     Network,
-    /// Runs that are slowed on purpose, and what the diagnosis finds; needs what `cargo xtask network` needs.
+    /// Runs with injected slowdowns, and what the diagnosis finds; needs what `cargo xtask network` needs.
     Diagnosis,
 }
 
@@ -75,7 +75,7 @@ const NETWORK: PageName = PageName {
 };
 
 const DIAGNOSIS: PageName = PageName {
-    title: "Runs that are slowed on purpose",
+    title: "Injected slowdowns",
     file: "benchmarks-diagnosis.md",
     counted: "Of a training run, all steps after the first tenth count, with what passes between them.",
 };

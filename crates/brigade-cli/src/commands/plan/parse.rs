@@ -1,7 +1,7 @@
 //! Values of the flags of `brigade plan`.
 
 use brigade::plan::cluster::Dtype;
-use brigade::plan::time::Algorithm;
+use brigade::plan::time::PlannedAlgorithm;
 
 /// A number of tokens, with K, M or G for 1024, 1024² or 1024³.
 pub fn tokens(text: &str) -> Result<usize, String> {
@@ -32,8 +32,8 @@ pub fn dtype(text: &str) -> Result<Dtype, String> {
 }
 
 /// The algorithm of collectives.
-pub fn algorithm(text: &str) -> Result<Algorithm, String> {
-    let all = Algorithm::ALL.into_iter().chain([Algorithm::Auto]);
+pub fn algorithm(text: &str) -> Result<PlannedAlgorithm, String> {
+    let all = PlannedAlgorithm::ALL.into_iter().chain([PlannedAlgorithm::Auto]);
     let found = all.into_iter().find(|algorithm| algorithm.name() == text);
     found.ok_or_else(|| "it must be auto, ring, tree, hierarchical, flat or halving".into())
 }
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!((chunks("5"), top("1")), (Ok(5), Ok(1)));
         assert!(chunks("1").is_err() && top("0").is_err() && top("-1").is_err());
         assert!(recompute("every-0").is_err() && zero("4").is_err() && dtype("int8").is_err());
-        assert_eq!(algorithm("tree"), Ok(Algorithm::Tree));
+        assert_eq!(algorithm("tree"), Ok(PlannedAlgorithm::Tree));
         assert!(algorithm("star").unwrap_err().contains("flat or halving"));
     }
 }

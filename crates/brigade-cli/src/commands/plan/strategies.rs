@@ -8,9 +8,9 @@ use brigade::plan::PipelineScheduleKind;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::{ModelShape, is_only_for_plans};
-use brigade::plan::report::{FailureReport, command, explain, failures, render, render_what_if, what_if};
-use brigade::plan::search::{Axes, Evaluation, Plan, PlanError, Tensor, Workload, plan};
-use brigade::plan::time::Algorithm;
+use brigade::plan::report::{FailureForecast, command, explain, failures, render, render_what_if, what_if};
+use brigade::plan::search::{Axes, Plan, PlanError, PlanEvaluation, TensorParallelSearch, Workload, plan};
+use brigade::plan::time::PlannedAlgorithm;
 use brigade::{UsageError, exit, parse_whole_number};
 use clap::Args;
 use serde_json::json;
@@ -60,7 +60,7 @@ pub struct StrategyArgs {
     accounting: String,
     /// Algorithm of collectives: auto, ring, tree, hierarchical, flat (every rank with every other) or halving.
     #[arg(long, value_name = "NAME", value_parser = parse::algorithm, default_value = "auto")]
-    algorithm: Algorithm,
+    algorithm: PlannedAlgorithm,
     /// Attention saves its scores for the backward.
     #[arg(long)]
     unfused_attention: bool,
@@ -135,7 +135,7 @@ impl AxisArgs {
     fn axes(&self) -> Axes {
         Axes {
             tp: self.tp.clone(),
-            tensor: Tensor::Beside,
+            tensor: TensorParallelSearch::Compared,
             pp: self.pp.clone(),
             zero: self.zero.clone(),
             replicate: self.replicate.clone(),
@@ -227,14 +227,14 @@ fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> a
     let (sequences, length) = (workload.global_batch, workload.sequence_length);
     if let Some(asked) = args.global_batch_tokens.filter(|asked| *asked != sequences * length) {
         text.push_str(&format!(
-            "\n--global-batch-tokens {asked} is no whole number of sequences: planned for {sequences} of {length} tokens, {} in all\n",
+            "\n--global-batch-tokens {asked} is not a multiple of the sequence length: planned for {sequences} x {length} = {} tokens\n",
             sequences * length
         ));
     }
     let Some(best) = plan.best.first() else { return Ok(text) };
     if let (FOLDER, Some(given)) = (model, &args.model) {
         text.push_str(&format!(
-            "\n{FOLDER} is one whose config.json describes this model: training does not read {}\n",
+            "\nreplace {FOLDER} with a folder whose config.json describes this model; training cannot read {}\n",
             given.display()
         ));
     }
@@ -252,7 +252,11 @@ fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> a
 }
 
 /// What failures cost with the requested interval.
-fn with_checkpoints(args: &StrategyArgs, workload: &Workload, best: &Evaluation) -> Option<FailureReport> {
+fn with_checkpoints(
+    args: &StrategyArgs,
+    workload: &Workload,
+    best: &PlanEvaluation,
+) -> Option<FailureForecast> {
     let interval = args.checkpoint_every? as f64 * best.seconds;
     failures(workload, best, Some(interval))
 }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
+use brigade::command_line::has_option;
 use brigade::report::{METRICS_FILE, counted};
-use brigade::{UsageError, exit, has_option};
+use brigade::{UsageError, exit};
 use brigade_runs::Run;
 use brigade_runs::scaling::scaling;
 use clap::Args;

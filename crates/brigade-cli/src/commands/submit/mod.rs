@@ -129,7 +129,7 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         write(&manifests, folder)?;
         let files: Vec<String> =
             manifests.iter().map(|file| folder.join(&file.file).display().to_string()).collect();
-        print(&format!("{}\n{}", files.join("\n"), place.how(&job)))?;
+        print(&format!("{}\n{}", files.join("\n"), place.manual_steps(&job)))?;
         return Ok(ExitCode::from(exit::DONE));
     }
     if let Some(missing) = missing_program(place.program()) {
@@ -214,10 +214,10 @@ fn dry_run(
     for manifest in place.manifests(job) {
         text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
     }
-    text.push_str(&place.how(job));
+    text.push_str(&place.manual_steps(job));
     let (own_mesh, refused) = match own_mesh {
         Ok(mesh) => (mesh.flatten(), None),
-        Err(error) => (None, Some(format!("a command that training takes: {error:#}"))),
+        Err(error) => (None, Some(format!("a valid training command: {error:#}"))),
     };
     let fit = match (train, args.gpu_kind) {
         (Some(train), Some(kind)) => fit::fit(train, own_mesh.as_ref(), job, kind, args.price_per_gpu_hour),
@@ -233,7 +233,7 @@ fn dry_run(
         None => match asked(job, place)? {
             Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
             Ok(false) => {}
-            Err(refused) => missing.push(format!("a job that the system takes: {refused}")),
+            Err(refused) => missing.push(format!("acceptance by the cluster: {refused}")),
         },
     }
     missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));

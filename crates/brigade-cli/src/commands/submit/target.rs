@@ -251,7 +251,7 @@ impl Destination {
     }
 
     /// How to submit the manifests by hand, read the output and cancel the job.
-    pub fn how(&self, job: &Job) -> String {
+    pub fn manual_steps(&self, job: &Job) -> String {
         match self {
             Self::Hosts(ssh) => format!(
                 "each of {} runs its script, whose first line of input is the shared token; when the input ends, its ranks save and exit\n",

@@ -4,17 +4,15 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
+use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
 use brigade::core::Float;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
-use brigade::plan::search::{Axes, Plan, Tensor, Workload, plan};
+use brigade::plan::search::{Axes, Plan, TensorParallelSearch, Workload, plan};
 use brigade::report::{HumanBytes, HumanCount, counted, memory_capacity};
-use brigade::{
-    Backend, Choice, Chosen, ForNodes, MicroBatchSize, Program, Ranks, SettingError, Settings,
-    earlier_choice, has_option, without,
-};
+use brigade::{Backend, MicroBatchSize, Program, Ranks, SettingError, Settings};
 use clap::{Args, Command, FromArgMatches};
 
 use super::{TrainArgs, resolved};
@@ -23,7 +21,7 @@ use crate::config::Config;
 
 /// `auto`, the only value of `--mesh`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Mesh {
+pub enum MeshChoice {
     /// The planner's first choice.
     Auto,
 }
@@ -40,7 +38,7 @@ pub fn decide(args: &TrainArgs) -> anyhow::Result<Option<(TrainArgs, Chosen)>> {
     let config = resolved(args)?;
     let ranks = ranks(args, &config.settings, tries_sizes)?;
     let line: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut chosen = Chosen { args: line, record: Choice::default(), for_nodes: None };
+    let mut chosen = Chosen { args: line, record: Choice::default(), elastic_args: None };
     let mut start = config.settings.train.micro_batch_size;
     if args.mesh.is_some() {
         let mesh = choose_mesh(args, &config, &ranks, tries_sizes)?;
@@ -51,12 +49,12 @@ pub fn decide(args: &TrainArgs) -> anyhow::Result<Option<(TrainArgs, Chosen)>> {
         if !has_option(&line, "--nproc-per-node") {
             line.extend(["--nproc-per-node".into(), ranks.per_node.to_string().into()]);
         }
-        let for_nodes = for_nodes(args, &config, &ranks, &line);
+        let elastic_args = elastic_args(args, &config, &ranks, &line);
         line.extend(mesh.flags.iter().map(OsString::from));
         start = mesh.micro_batch.unwrap_or(start);
         let record =
             Choice { ranks: ranks.world(), mesh: mesh.flags, mesh_reason: mesh.reason, ..Choice::default() };
-        chosen = Chosen { args: line, record, for_nodes: Some(for_nodes) };
+        chosen = Chosen { args: line, record, elastic_args: Some(elastic_args) };
     }
     let parsed = parse(&chosen.args)?;
     let mut settings = resolved(&parsed)?.settings;
@@ -90,13 +88,13 @@ fn ranks(args: &TrainArgs, settings: &Settings, tries_sizes: bool) -> anyhow::Re
 }
 
 /// How a mesh is chosen for other numbers of nodes, whose ranks get these additional arguments.
-fn for_nodes(args: &TrainArgs, config: &Config, ranks: &Ranks, line: &[OsString]) -> ForNodes {
+fn elastic_args(args: &TrainArgs, config: &Config, ranks: &Ranks, line: &[OsString]) -> ElasticArgs {
     let (args, config, ranks) = (args.clone(), config.clone(), *ranks);
     let flags = move |nodes| {
         let mesh = choose_mesh(&args, &config, &Ranks { nodes, ..ranks }, false);
         mesh.map(|mesh| mesh.flags).map_err(|error| format!("{error:#}"))
     };
-    ForNodes { args: line.to_vec(), flags: Arc::new(flags) }
+    ElasticArgs { args: line.to_vec(), flags: Arc::new(flags) }
 }
 
 /// A mesh that was chosen.
@@ -129,7 +127,7 @@ fn choose_mesh(
     }
     let workload = workload(args, config, ranks)?;
     let axes = Axes {
-        tensor: Tensor::None,
+        tensor: TensorParallelSearch::Off,
         micro_batches: if tries_sizes { Vec::new() } else { vec![config.settings.train.micro_batch_size] },
         // Devices that are the host have nowhere to offload to.
         offload: !workload.cluster.is_cpu(),

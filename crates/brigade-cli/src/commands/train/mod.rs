@@ -7,19 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use brigade::command_line::Chosen;
 use brigade::data::Tokenizer;
 use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Chosen, Dataset, MicroBatchSize, Mixed, Program, Role,
-    StandardFlags, TextTask, Training, UsageError, parse_whole_number,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Dataset, MicroBatchSize, Mixed, Program, Role, StandardFlags,
+    TextTask, Training, UsageError, parse_whole_number,
 };
 use brigade_hf::config::{GenerationConfig, SpecialTokens};
 use brigade_hf::{ConfigFile, Task};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, Described, TOKENIZER_FILE};
+use crate::config::{Config, ConfiguredModel, TOKENIZER_FILE};
 use crate::data::corpus;
 use crate::data::tasks::{TaskModel, TaskName};
 use crate::model_files::adapters::adapters_config;
@@ -57,7 +58,7 @@ pub struct TrainArgs {
     lora_rank: Option<usize>,
     /// auto: let the planner choose stages, data-parallel ranks, ZeRO and schedule for the available ranks.
     #[arg(long, value_name = "auto", value_enum, conflicts_with_all = ["dp", "pp", "zero", "schedule", "chunks", "recompute"])]
-    mesh: Option<auto::Mesh>,
+    mesh: Option<auto::MeshChoice>,
     /// What --mesh auto plans for, as in 2x8xH100-80GB or a TOML file [default: this machine's processors].
     #[arg(long, value_name = "CLUSTER", requires = "mesh")]
     cluster: Option<String>,
@@ -124,13 +125,13 @@ fn run_decided(args: &TrainArgs, chosen: Option<&Chosen>) -> anyhow::Result<Exit
 fn train<T: TextTask>(
     (args, chosen): (&TrainArgs, Option<&Chosen>),
     config: &Config,
-    described: Described,
+    described: ConfiguredModel,
     weights: &Weights,
     task: &T,
 ) -> anyhow::Result<ExitCode> {
     let flags = &args.standard;
     let adapters = described.model.adapters().clone();
-    let Described { file, origin, .. } = described;
+    let ConfiguredModel { file, origin, .. } = described;
     let program = Program {
         name: &args.name(),
         flags,

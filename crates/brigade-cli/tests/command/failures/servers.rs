@@ -1,4 +1,4 @@
-//! Servers of `async-server` and workers that are launches of their own, which die and come back.
+//! Separately launched servers and workers of `async-server`, which die and come back.
 
 use std::net::TcpListener;
 
@@ -110,13 +110,13 @@ fn a_worker_that_dies_is_dropped_and_one_that_comes_late_or_again_joins() {
     assert_ne!(first.wait().code, Some(0));
     says(&mut servers, "worker 0 is gone");
     let third = launches.worker(2, "");
-    says(&mut servers, "worker 2 is here");
+    says(&mut servers, "worker 2 joined");
     launches.reach(&mut servers, newest(&place, "s").unwrap() + 100);
     let again = launches.worker(0, "--overwrite");
     let done = well(servers);
     for worker in [second, third, again] {
         let done = well(worker);
-        assert!(done.err.contains("the run is over"), "{}", done.err);
+        assert!(done.err.contains("run finished"), "{}", done.err);
     }
     assert_eq!(launches.check(), 2, "{}", done.err);
     none_left_in(&place.path(""));
@@ -152,13 +152,13 @@ fn servers_that_die_go_on_from_their_checkpoint_and_workers_wait_for_them() {
         // Their launcher starts them again.
         let last = serving.until("servers are there", |serving| ranks(serving.pid()).last().copied());
         assert!(send(last, Signal::KILL));
-        workers.iter_mut().for_each(|worker| says(worker, "the servers are lost, and waited for"));
+        workers.iter_mut().for_each(|worker| says(worker, "lost connection to the servers, reconnecting"));
         launches.reach(&mut serving, newest(&place, "s").unwrap() + 100);
         // Nobody does, for a while; with their launcher they all die.
         drop(serving);
         let lost = |worker: &mut Running| {
             worker.until("lost again", |worker| {
-                (worker.complained().matches("the servers are lost").count() > 1).then_some(())
+                (worker.complained().matches("lost connection to the servers").count() > 1).then_some(())
             });
         };
         workers.iter_mut().for_each(lost);
@@ -166,7 +166,7 @@ fn servers_that_die_go_on_from_their_checkpoint_and_workers_wait_for_them() {
         well(serving);
         for worker in workers {
             let done = well(worker);
-            assert!(done.err.contains("lost the servers 2 times"), "{}", done.err);
+            assert!(done.err.contains("reconnected 2 times"), "{}", done.err);
         }
         launches.check();
     }

@@ -1,4 +1,4 @@
-//! Workers that are launches of their own, and their coordinator.
+//! Separately launched workers, and their coordinator.
 
 use crate::place::{Done, Place, Running};
 
@@ -96,7 +96,7 @@ fn a_worker_that_dies_is_left_behind_and_takes_over_what_the_others_have() {
         seen(&mut workers, "workers 0; 1 given the result");
         let done = [first, second].map(well);
         assert!(done[0].err.contains("missing: 1"), "{}", done[0].err);
-        assert!(done[1].err.contains("taken over what the other workers have"), "{}", done[1].err);
+        assert!(done[1].err.contains("loaded the other workers' state"), "{}", done[1].err);
         assert!(place.read("w0/model.safetensors") == place.read("w1/model.safetensors"), "{mesh}");
         let said = well(workers.coordinator).out;
         assert!(said.contains(&format!("outer step after step {steps}: workers 0, 1")), "{said}");
@@ -141,7 +141,7 @@ fn wrong_settings_of_workers_are_refused_before_anything_starts() {
     let done = place.run(&mut place.brigade("coordinate --workers 2 --port 0"));
     assert_eq!(done.code, Some(2));
     assert!(
-        done.err.contains("BRIGADE_TOKEN is not set: the workers are launches of their own"),
+        done.err.contains("BRIGADE_TOKEN is not set: the workers are launched separately"),
         "{}",
         done.err
     );

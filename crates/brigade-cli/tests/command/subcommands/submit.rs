@@ -116,7 +116,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     }
     program(&place, "kubectl", "echo asked: \"$@\", and the quota is exceeded >&2; exit 1");
     let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
-    let said = "missing: a job that the system takes: kubectl create --dry-run=server -f jobset.json ended with exit status: 1: asked: create \
+    let said = "missing: acceptance by the cluster: kubectl create --dry-run=server -f jobset.json ended with exit status: 1: asked: create \
                 --dry-run=server -f jobset.json, and the quota is exceeded";
     assert!(done.code == Some(1) && done.out.contains(said), "{}{}", done.out, done.err);
     program(&place, "kubectl", "exit 0");
@@ -145,9 +145,9 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
             "--zero 0",
             "of memory on each rank of its fullest stage, for the command as it is; the plans above fit",
         ),
-        ("--pp 3", "missing: a command that training takes: mesh (--pp, --dp) = pp 3"),
-        ("--micro-batch-size 3", "missing: a command that training takes: train.global_batch_size"),
-        ("--set train.stepz=5", "missing: a command that training takes: --set train.stepz=5"),
+        ("--pp 3", "missing: a valid training command: mesh (--pp, --dp) = pp 3"),
+        ("--micro-batch-size 3", "missing: a valid training command: train.global_batch_size"),
+        ("--set train.stepz=5", "missing: a valid training command: --set train.stepz=5"),
     ] {
         let without = large_job.replace(" --zero 3", "");
         let done = dry_run(&place, &format!("{without} {flags}"));

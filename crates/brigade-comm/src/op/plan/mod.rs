@@ -33,7 +33,7 @@
 //! | barrier | on each level |
 //!
 //! One level is everybody with everybody. Two are the rows and columns of a grid, so that not everybody has to talk to
-//! everybody in a large group, or what is inside a host and between hosts, so that each byte crosses the network once a host. Levels
+//! everybody in a large group, or what is inside a host and between hosts, so that each byte crosses the network once per host. Levels
 //! of two ranks each are recursive halving and doubling.
 //!
 //! All levels but the last are powers of two of neighbours, so their sums are nodes of the tree that the crate's header

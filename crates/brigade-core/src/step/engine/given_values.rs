@@ -21,7 +21,7 @@ pub(crate) fn check_given_values<I: Activation, O: Activation>(
     ties: &[Tie],
     world: &dyn Collectives,
 ) -> Result<()> {
-    let is_compared = world.size() > 1 && !chain.is_loaded();
+    let is_compared = world.size() > 1;
     let mut own = Vec::new();
     for (block, named) in chain.blocks.iter().enumerate() {
         let name = |path: &str| format!("{}.{path}", named.name);
@@ -34,7 +34,8 @@ pub(crate) fn check_given_values<I: Activation, O: Activation>(
         }
         let given = if is_compared { named.block.given_values() } else { BTreeMap::new() };
         for (path, value) in given {
-            if ties.iter().any(|tie| tie.follower == (block, path.clone())) {
+            let is_follower = ties.iter().any(|tie| tie.follower == (block, path.clone()));
+            if is_follower || chain.loads(&name(&path), &value.shape)? {
                 continue;
             }
             let values = value.flat.try_into_vec_as::<f32>();

@@ -151,7 +151,7 @@ pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -
         let ranks = if separate.is_server { servers } else { 1 };
         if servers == 0 || mesh.world() != ranks || zero.stage > 0 || strategy.rounds().is_none() {
             return Err(Error::Model(format!(
-                "servers and workers in worlds of their own need rounds and no ZeRO, and this world needs {ranks} ranks; the mesh has {}",
+                "separately launched servers and workers need a staleness above 0 and no ZeRO; expected {ranks} ranks, the mesh has {}",
                 mesh.world()
             )));
         }
@@ -175,7 +175,7 @@ pub(crate) fn check_fragments(blocks: usize, settings: &EngineSettings) -> Resul
     fragments.check(inner_steps, Some(blocks))?;
     if settings.worker.is_some() {
         return Err(Error::Model(
-            "workers in worlds of their own meet with the whole model, not with one fragment after the other"
+            "separately launched workers synchronise the whole model at once; fragments are not supported"
                 .into(),
         ));
     }

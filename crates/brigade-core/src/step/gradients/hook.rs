@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use brigade_random::keyed_seed;
 use burn::tensor::{DType, Tensor};
 
 use crate::error::{Error, Result};
 use crate::model::activation::Activation;
+use crate::model::random_state::with_seed;
 use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::StoredUnit;
 use crate::step::engine::Engine;
@@ -70,7 +72,8 @@ where
     /// A rank calls it for the elements that it owns: those of its pipeline stage, and of them with ZeRO a shard. Ranks that have the same
     /// elements all call it. So for the same bits on every mesh and on all ranks, an element's new value must follow from its old
     /// value, its name and number ([`UnitGradient::parameters`]) and the step alone: masks, scaling, clamping, or noise drawn from a seed made of
-    /// these. What needs a whole parameter, such as its norm, is not possible here. It is also called in a step that is
+    /// these. Burn's generator is seeded for each call, so noise drawn from it is the same on all ranks that have the same elements, and in each
+    /// run of one mesh; with ZeRO, other shards draw other noise. What needs a whole parameter, such as its norm, is not possible here. It is also called in a step that is
     /// then skipped because its loss or norm is not finite, and by [`gradients`](Self::gradients).
     ///
     /// ```
@@ -100,7 +103,7 @@ where
 /// The rank's own elements of a unit's gradient after the hooks. Padding is unchanged.
 pub(crate) fn run(
     hooks: &[GradientHook],
-    step: u64,
+    (seed, step): (u64, u64),
     (stored, block): (&StoredUnit, &str),
     gradient: Tensor<1>,
 ) -> Result<Tensor<1>> {
@@ -111,8 +114,10 @@ pub(crate) fn run(
     }
     let mut changed = gradient.clone().slice(0..range.len());
     let about = UnitGradient { step, unit: &unit.name, block, layout: &unit.layout, range: range.clone() };
-    for hook in hooks {
-        changed = hook(&about, changed);
+    let seed = keyed_seed(seed, &format!("gradient/{}/{step}/{}", unit.name, range.start));
+    for (number, hook) in hooks.iter().enumerate() {
+        let seed = keyed_seed(seed, &number.to_string());
+        changed = with_seed(&gradient.device(), seed, || hook(&about, changed));
         if changed.dims() != [range.len()] || changed.dtype() != DType::F32 {
             return Err(Error::Model(format!(
                 "a gradient hook must return {} values of fp32 for the unit `{}`, as many as it was given, but returned {:?} \

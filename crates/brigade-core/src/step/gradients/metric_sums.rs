@@ -57,7 +57,7 @@ impl MetricSums {
         }
     }
 
-    /// Each sum divided by the number of valid targets, by name.
+    /// Each sum divided by the number of valid targets, or by what they weigh, by name.
     pub(crate) fn means<'a>(
         &self,
         names: impl Iterator<Item = &'a str>,

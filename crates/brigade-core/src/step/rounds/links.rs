@@ -36,7 +36,7 @@ pub struct WorkerLinks {
     patience: Duration,
     alone_since: Instant,
     /// What has happened since it was asked.
-    notes: Vec<String>,
+    messages: Vec<String>,
     /// Workers that were lost since it was asked.
     lost: u64,
 }
@@ -77,8 +77,8 @@ impl WorkerLinks {
     /// None yet. There may be no worker for as long as `patience` says.
     pub fn new(patience: Duration) -> Self {
         let (sender, events) = channel();
-        let (links, notes) = (BTreeMap::new(), Vec::new());
-        Self { sender, events, links, patience, alone_since: Instant::now(), notes, lost: 0 }
+        let (links, messages) = (BTreeMap::new(), Vec::new());
+        Self { sender, events, links, patience, alone_since: Instant::now(), messages, lost: 0 }
     }
 
     /// What new workers are given to.
@@ -87,8 +87,8 @@ impl WorkerLinks {
     }
 
     /// What has happened since this was asked before: who came and went.
-    pub fn take_notes(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.notes)
+    pub fn drain_messages(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.messages)
     }
 
     /// How many workers were lost since this was asked before.
@@ -137,7 +137,7 @@ impl WorkerLinks {
         };
         let started = thread::Builder::new().name(format!("worker {worker}")).spawn(|| listener.run(leave));
         let thread = started.map_err(|error| Error::Model(format!("no thread can be started: {error}")))?;
-        self.notes.push(format!("worker {worker} is here"));
+        self.messages.push(format!("worker {worker} joined"));
         self.links.insert(worker, Link { connection, group, answers, thread, asks: false, pushes: 0 });
         Ok(())
     }
@@ -153,7 +153,7 @@ impl WorkerLinks {
             self.lost += 1;
             let share = if share.is_some() { "; its share goes to another" } else { "" };
             let why = why.lines().next().unwrap_or_default();
-            self.notes.push(format!("worker {worker} is gone{share}: {why}"));
+            self.messages.push(format!("worker {worker} is gone{share}: {why}"));
         }
     }
 

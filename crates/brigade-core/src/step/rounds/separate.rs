@@ -56,7 +56,7 @@ where
         let Some(rounds) =
             strategy.rounds().filter(|_| self.is_server() && strategy.separate_worlds().is_some())
         else {
-            return Err(Error::Model("this rank is no server whose workers are worlds of their own".into()));
+            return Err(Error::Model("this rank does not serve separately launched workers".into()));
         };
         let before = self.step;
         let (mut clock, traffic) = self.begin_step();
@@ -84,7 +84,7 @@ where
     ///
     /// # Errors
     /// If no thread can be started.
-    pub fn dismiss_workers(&mut self, links: &mut WorkerLinks, wait: Duration) -> Result<()> {
+    pub fn disconnect_workers(&mut self, links: &mut WorkerLinks, wait: Duration) -> Result<()> {
         let (deadline, device) = (Instant::now() + wait, self.store.device.clone());
         for worker in links.asking() {
             links.answer(worker, answer(None, [], &device));
@@ -134,7 +134,7 @@ where
             }
             let (clock, links) = (&mut *served.serving.clock, &mut *served.links);
             let event = clock.waiting("server", || links.next(LOOK))?;
-            watch(served.updates, &served.links.take_notes()).map_err(Error::Load)?;
+            watch(served.updates, &served.links.drain_messages()).map_err(Error::Load)?;
             match event {
                 None => {}
                 Some(Event::Connected(link)) => {
@@ -192,7 +192,7 @@ where
                 if is_first {
                     let share = served.serving.shares.of(worker);
                     if parts.is_empty() || !served.serving.shares.push(worker) {
-                        return self.lose_worker(worker, "it pushed something out of turn", served);
+                        return self.lose_worker(worker, "protocol error: unexpected push", served);
                     }
                     let step = 1 + (served.before + share.unwrap_or(0)) / self.store.workers() as u64;
                     let names = self.metric_names.clone();
@@ -214,7 +214,7 @@ where
                 self.answer_ready(served)
             }
             Request::Share | Request::Parameters => {
-                self.lose_worker(worker, "it asked a server for something out of turn", served)
+                self.lose_worker(worker, "protocol error: unexpected request", served)
             }
         }
     }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use brigade_random::keyed_seed;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::dist::{Collectives, Message, Pending};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
+use crate::model::random_state::with_seed;
 use crate::sharding::store::cast;
 use crate::step::engine::Engine;
 use crate::step::rounds::message::{Given, Request, answer};
@@ -164,7 +166,10 @@ where
                     (gradient + delay.mul_scalar(lambda), None)
                 }
             };
-            if let Some(pending) = self.update.step(unit, learning_rate, values, gradient, scale) {
+            let (device, seed) = (values.device(), self.optimizer_seed(unit));
+            let seed = keyed_seed(seed, &worker.to_string());
+            let step = || self.update.step(unit, learning_rate, values, gradient, scale);
+            if let Some(pending) = with_seed(&device, seed, step) {
                 let values = clock.waiting("server", || pending.wait())?;
                 self.store.set_served_values(unit, values);
             }
@@ -197,5 +202,5 @@ fn receive_from(worker: usize, group: &dyn Collectives, device: &Device, sender:
 }
 
 fn out_of_turn(worker: usize) -> Error {
-    Error::Model(format!("rank {worker} asked a server for something out of turn"))
+    Error::Model(format!("protocol error: unexpected request from rank {worker}"))
 }

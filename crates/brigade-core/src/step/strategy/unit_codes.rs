@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use brigade_compress::{CodedSum, Compression, Errors, Matrix, Method, PowerSgd};
+use brigade_compress::{CodedSum, Compression, ErrorFeedback, Matrix, Method, PowerSgd};
 use brigade_random::keyed_seed;
 
 use crate::error::Result;
@@ -34,7 +34,7 @@ pub(super) struct UnitCodes {
 /// How a gradient travels.
 pub(super) enum Codes {
     /// Nowhere: the rank is alone. What another number of ranks left out is added once.
-    Exact(Errors),
+    Exact(ErrorFeedback),
     Coded(CodedSum),
     PowerSgd(PowerSgd),
 }
@@ -57,12 +57,12 @@ impl UnitCodes {
         let matrices = unit.parameters.iter().filter(|_| count == elements).filter_map(matrix);
         let matrices: Vec<_> = matrices.collect();
         let new = move || match compression.codec() {
-            _ if ranks == 1 => Codes::Exact(Errors::none()),
+            _ if ranks == 1 => Codes::Exact(ErrorFeedback::none()),
             Some(codec) => Codes::Coded(CodedSum::new(codec, (rank, ranks), (slice, count), sends_sums)),
             None if compression.method == Method::PowerSgd => {
                 Codes::PowerSgd(PowerSgd::new(compression.rank, count, &matrices, seed))
             }
-            None => Codes::Exact(Errors::none()),
+            None => Codes::Exact(ErrorFeedback::none()),
         };
         Self { codes: new(), new: Box::new(new), covered, elements, rank, ranks }
     }
@@ -110,14 +110,14 @@ impl UnitCodes {
 
     pub(super) fn commit(&mut self, updates: bool) {
         match &mut self.codes {
-            Codes::Exact(errors) if updates => *errors = Errors::none(),
+            Codes::Exact(errors) if updates => *errors = ErrorFeedback::none(),
             Codes::Exact(errors) => errors.commit(false),
             Codes::Coded(coded) => coded.commit(updates),
             Codes::PowerSgd(power) => power.commit(updates),
         }
     }
 
-    fn own(&self) -> &Errors {
+    fn own(&self) -> &ErrorFeedback {
         match &self.codes {
             Codes::Exact(errors) => errors,
             Codes::Coded(coded) => &coded.own,
@@ -198,7 +198,7 @@ impl UnitCodes {
                 own.iter_mut().zip(values).for_each(|(own, value)| *own += value);
             }
         }
-        let own = if has_errors { Errors::from(own) } else { self.own().clone() };
+        let own = if has_errors { ErrorFeedback::from(own) } else { self.own().clone() };
         match &mut self.codes {
             Codes::Exact(errors) => *errors = own,
             Codes::Coded(coded) => {
@@ -206,7 +206,7 @@ impl UnitCodes {
                 if let (Some(_), Some(values)) = (slice, saved.slots.get(SUM)) {
                     let mut values = values.clone();
                     values.resize(coded.sum.kept().map_or(0, |sum| sum.len()), 0.0);
-                    coded.sum = Errors::from(values);
+                    coded.sum = ErrorFeedback::from(values);
                 }
             }
             Codes::PowerSgd(power) => {

@@ -54,7 +54,7 @@ where
     }
 
     /// Fails between two outer steps, when each worker has values of its own.
-    pub(crate) fn check_met(&self) -> Result<()> {
+    pub(crate) fn check_synced(&self) -> Result<()> {
         match self.settings.strategy.inner_steps().filter(|_| !self.is_outer(self.step)) {
             None => Ok(()),
             Some(every) => Err(Error::State(format!(

@@ -10,7 +10,7 @@ use super::parallel::Workers;
 use super::spans::Span;
 use crate::text::corpus::{BytesRead, TextChunk, chunks};
 use crate::text::prepare::cache::{HashedFile, write_synced};
-use crate::text::tokenizer::Encoder;
+use crate::text::tokenizer::CachingEncoder;
 use crate::{
     Columns, Error, Example, Label, LabelKind, Progress, RecordEncoder, RecordLocation, Result, TokenFile,
     TokenWriter, Tokenizer,
@@ -196,7 +196,7 @@ enum Encoded {
 pub(super) struct Encoders<'a> {
     tokenizer: &'a Tokenizer,
     records: Option<Arc<dyn RecordEncoder>>,
-    idle: Mutex<Vec<Encoder>>,
+    idle: Mutex<Vec<CachingEncoder>>,
 }
 
 impl<'a> Encoders<'a> {

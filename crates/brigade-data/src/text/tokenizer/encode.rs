@@ -17,12 +17,12 @@ const MAX_WORD_BYTES: usize = 48;
 
 /// Encodes texts one after another and caches their words; the ids do not depend on earlier texts.
 #[derive(Debug)]
-pub struct Encoder {
+pub struct CachingEncoder {
     tokenizer: Tokenizer,
     known: HashMap<Box<str>, Box<[u32]>>,
 }
 
-impl Encoder {
+impl CachingEncoder {
     pub(super) fn new(tokenizer: Tokenizer) -> Self {
         Self { tokenizer, known: HashMap::new() }
     }

@@ -14,7 +14,7 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{Encoding, PostProcessor, TruncationParams, truncate_encodings};
 
-pub use encode::Encoder;
+pub use encode::CachingEncoder;
 pub use spec::TokenizerSpec;
 
 use crate::text::panics::catch_panics;
@@ -175,7 +175,7 @@ impl Tokenizer {
         self.inner.is_end_named_beside.then_some(self.inner.end_of_text)
     }
 
-    /// The ids of `text`, without an end-of-text token. For many texts an [`Encoder`] is faster.
+    /// The ids of `text`, without an end-of-text token. For many texts a [`CachingEncoder`] is faster.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] where the library fails.
@@ -262,8 +262,8 @@ impl Tokenizer {
     }
 
     /// An encoder that caches words; use one per thread.
-    pub fn encoder(&self) -> Encoder {
-        Encoder::new(self.clone())
+    pub fn encoder(&self) -> CachingEncoder {
+        CachingEncoder::new(self.clone())
     }
 
     /// The text of `ids`, special tokens by their names. Bytes that are not UTF-8 become U+FFFD.

@@ -19,14 +19,14 @@ use crate::{
         message::{Message, receive_between_restarts},
         node_group::{NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig},
         outcome::{Outcome, event::Event, rank_exit::signal_name, report::LostNode},
-        rendezvous::{CallEnd, Candidate, Start, call},
+        rendezvous::{Candidate, RendezvousEnd, Start, join},
     },
 };
 
 /// How often node 0 looks who has come.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a launcher that calls node 0 waits for its own thread between two looks at the clock.
+/// How long a launcher that connects to node 0 waits for its own thread between two looks at the clock.
 const HOUR: Duration = Duration::from_secs(3600);
 
 impl Node<'_> {
@@ -49,7 +49,7 @@ impl Node<'_> {
         loop {
             let found = match self.rendezvous.is_some() {
                 true => self.gather(restart_count)?,
-                false => self.call(restart_count)?,
+                false => self.wait_for_start(restart_count)?,
             };
             let (start, listener) = match found {
                 Waited::Ready(found) => found,
@@ -144,14 +144,14 @@ impl Node<'_> {
             1 => ("1 node".to_owned(), "is"),
             many => (format!("{many} nodes"), "are"),
         };
-        let (count, args) = self.for_nodes.most(there).map_err(|reason| {
+        let (count, args) = self.node_count_args.most(there).map_err(|reason| {
             rendezvous.refuse_all(&reason);
             let allowed =
                 format!("no number of nodes that --nnodes allows and that have joined can be used: {reason}");
             Error::Flag { option: "--nnodes", value: nodes_there.clone(), allowed }
         })?;
         self.unused = self
-            .for_nodes
+            .node_count_args
             .refusal(there)
             .map(|reason| format!("{nodes_there} {are} there, of which {count} are used: {reason}"));
         waiting.sort_by_key(|other| (!self.expected.contains(&other.node), other.node));
@@ -174,29 +174,29 @@ impl Node<'_> {
     }
 
     /// On any other node: asks node 0, which may let this node wait.
-    fn call(&self, restart_count: u32) -> Result<Waited<(Start, Option<TcpListener>)>> {
+    fn wait_for_start(&self, restart_count: u32) -> Result<Waited<(Start, Option<TcpListener>)>> {
         let candidate = self.candidate(restart_count);
         let (endpoint, token) = (self.endpoint.to_string(), self.config.token.clone());
         let LaunchConfig { init_timeout, host_timeout, .. } = *self.config;
         let sender = self.sender.clone();
-        let caller = move || {
-            let called = call(&endpoint, &token, &candidate, init_timeout, host_timeout);
+        let joining = move || {
+            let result = join(&endpoint, &token, &candidate, init_timeout, host_timeout);
             // The launcher may have stopped listening.
-            drop(sender.send(Message::Node(NodeEvent::Called(called))));
+            drop(sender.send(Message::Node(NodeEvent::Rendezvous(result))));
         };
-        let started = thread::Builder::new().name("rendezvous".into()).spawn(caller);
+        let started = thread::Builder::new().name("rendezvous".into()).spawn(joining);
         started.map_err(|source| Error::System { operation: "start a thread", source })?;
         loop {
             match receive_between_restarts(&self.messages, Instant::now() + HOUR) {
                 Some(Message::Signal(signal)) => return Ok(Waited::Ended(without_ranks(signal))),
-                Some(Message::Node(NodeEvent::Called(called))) => {
-                    return Ok(match called {
+                Some(Message::Node(NodeEvent::Rendezvous(result))) => {
+                    return Ok(match result {
                         Ok(start) => Waited::Ready((start, None)),
-                        Err(CallEnd::Over { is_done: true }) => Waited::Ended(Outcome::Done),
-                        Err(CallEnd::Over { is_done: false }) => {
+                        Err(RendezvousEnd::Over { is_done: true }) => Waited::Ended(Outcome::Done),
+                        Err(RendezvousEnd::Over { is_done: false }) => {
                             Waited::Lost(LostNode::unknown("the run has ended, but is not finished"))
                         }
-                        Err(CallEnd::Unreachable(reason) | CallEnd::Refused(reason)) => {
+                        Err(RendezvousEnd::Unreachable(reason) | RendezvousEnd::Refused(reason)) => {
                             Waited::Lost(LostNode::unknown(reason))
                         }
                     });

@@ -1,8 +1,8 @@
 //! The starts and restarts of a world on several nodes, whose launchers agree on each of them.
 
 mod assembly;
-mod for_nodes;
 mod leaving;
 mod node;
+mod node_count_args;
 
 pub use self::node::run;

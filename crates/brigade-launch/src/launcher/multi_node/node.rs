@@ -6,10 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::for_nodes::ForNodes;
+use super::node_count_args::NodeCountArgs;
 use crate::launcher::{
     config::LaunchConfig,
     listener,
+    local_ranks::{LocalRanks, LocalRanksResult, start_ranks},
     message::{Message, receive_between_restarts},
     node_group::{NodeDescription, NodeEvent, NodeGroup, NodeState, NodeStatus, StopCause},
     outcome::{
@@ -22,7 +23,6 @@ use crate::launcher::{
     },
     process::{RankZero, StartInfo, Terminal},
     rendezvous::Host,
-    worker_group::{WorkerGroup, WorkerGroupResult, start_ranks},
 };
 use crate::{
     endpoint::Endpoint,
@@ -53,7 +53,7 @@ pub fn run(
     };
     let mut node = Node {
         config: launch,
-        for_nodes: ForNodes::new(&launch.elastic),
+        node_count_args: NodeCountArgs::new(&launch.elastic),
         launch: launch.clone(),
         sender,
         messages,
@@ -80,7 +80,7 @@ pub fn run(
 /// This node among the others.
 pub struct Node<'a> {
     pub(super) config: &'a LaunchConfig,
-    pub(super) for_nodes: ForNodes<'a>,
+    pub(super) node_count_args: NodeCountArgs<'a>,
     /// For the present start: in an elastic world with its number of nodes, this node's number among them, and their arguments.
     pub(super) launch: LaunchConfig,
     pub(super) sender: Sender<Message>,
@@ -134,7 +134,7 @@ impl Node<'_> {
             }
             let (decision, leaving) = match self.wait_until_ready(restart_count)? {
                 Waited::Ready(ready) => {
-                    let WorkerGroupResult { mut reports, lost } = self.run_ranks(ready, on_event)?;
+                    let LocalRanksResult { mut reports, lost } = self.run_ranks(ready, on_event)?;
                     let leaving = reports.iter().filter(|report| report.signalled).map(|report| report.node);
                     let leaving: Vec<usize> = leaving.collect();
                     if lost.is_some() {
@@ -298,7 +298,7 @@ impl Node<'_> {
         }
     }
 
-    fn run_ranks(&self, ready: ReadyStart, on_event: &mut dyn FnMut(Event)) -> Result<WorkerGroupResult> {
+    fn run_ranks(&self, ready: ReadyStart, on_event: &mut dyn FnMut(Event)) -> Result<LocalRanksResult> {
         let ReadyStart { start, listener, epoch } = ready;
         let zero = listener.map(|listener| RankZero { listener, terminal: Terminal::open() });
         let started = start_ranks(&self.launch, &start, zero, &self.sender, on_event);
@@ -308,7 +308,7 @@ impl Node<'_> {
             }
         })?;
         let numbers: Vec<usize> = self.nodes.iter().map(|(number, _)| *number).collect();
-        let group = WorkerGroup {
+        let group = LocalRanks {
             launch: &self.launch,
             restart_count: start.restart_count,
             epoch,
@@ -330,7 +330,7 @@ impl Node<'_> {
         if waiting.is_empty() || epoch.elapsed() < self.config.elastic.resize_interval {
             return None;
         }
-        let (most, _) = self.for_nodes.most(self.nodes.len() + waiting.len()).ok()?;
+        let (most, _) = self.node_count_args.most(self.nodes.len() + waiting.len()).ok()?;
         let names: Vec<String> =
             waiting.iter().map(|other| format!("node {} ({})", other.node, other.host)).collect();
         (most > self.nodes.len()).then(|| names.join(", "))

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use super::status::{NodeDescription, NodeStatus};
 use crate::launcher::outcome::report::{LostNode, NodeReport};
-use crate::launcher::rendezvous::{CallEnd, Start};
+use crate::launcher::rendezvous::{RendezvousEnd, Start};
 
 pub enum NodeEvent {
     /// Node 0 of an elastic world lets this node take part in a start, or does not.
-    Called(Result<Start, CallEnd>),
+    Rendezvous(Result<Start, RendezvousEnd>),
     /// All launchers have joined.
     Joined {
         /// What each of them reported.

@@ -1,4 +1,4 @@
-//! Node 0's side: it takes calls, and keeps those who wait.
+//! Node 0's side: it accepts connections, and keeps those who wait.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -11,22 +11,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use brigade_comm::{AuthToken, Calls, Channel};
+use brigade_comm::{AuthToken, Channel, ConnectionListener};
 
 use super::{
     admission::mismatch,
-    message::{Answer, Call, Candidate, Start, receive, send},
+    message::{Candidate, RendezvousReply, RendezvousRequest, Start, receive, send},
 };
 use crate::error::{Error, Result};
 
 /// How often those who wait hear from node 0, and answer.
 pub const HERE_EVERY: Duration = Duration::from_millis(250);
 
-/// How long a caller may take to say who it is.
+/// How long a node may take to say who it is.
 const INTRODUCTION: Duration = Duration::from_secs(10);
 
-/// Calls at the same time; further ones are closed, and come again.
-const MOST_CALLS: usize = 256;
+/// Connections at the same time; further ones are closed, and come again.
+const MAX_CONNECTIONS: usize = 256;
 
 /// Between two looks whether they have heard it.
 const POLL: Duration = Duration::from_millis(20);
@@ -37,7 +37,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// The listener of node 0, until it is dropped: those who wait then hear that the run is over.
 pub struct Host {
     shared: Arc<Shared>,
-    calls: Calls,
+    connections: ConnectionListener,
 }
 
 /// A node that waits.
@@ -64,7 +64,7 @@ struct Shared {
 struct Seat {
     id: usize,
     candidate: Candidate,
-    decision: Sender<Answer>,
+    decision: Sender<RendezvousReply>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,7 +72,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Host {
-    /// Takes calls at `listener` from now on. `own` describes node 0.
+    /// Accepts connections at `listener` from now on. `own` describes node 0.
     pub fn start(
         listener: TcpListener,
         own: Candidate,
@@ -83,10 +83,13 @@ impl Host {
         let is_done = AtomicBool::new(false);
         let shared = Arc::new(Shared { own, token, host_timeout, waiting, members, seats, is_done });
         let attending = Arc::clone(&shared);
-        let calls =
-            Calls::take(listener, "rendezvous", MOST_CALLS, move |stream, _| attending.attend(stream));
-        let calls = calls.map_err(|source| Error::System { operation: "listen for other nodes", source })?;
-        Ok(Self { shared, calls })
+        let connections =
+            ConnectionListener::listen(listener, "rendezvous", MAX_CONNECTIONS, move |stream, _| {
+                attending.attend(stream)
+            });
+        let connections =
+            connections.map_err(|source| Error::System { operation: "listen for other nodes", source })?;
+        Ok(Self { shared, connections })
     }
 
     /// The nodes that wait, by their number.
@@ -119,12 +122,12 @@ impl Host {
     pub fn begin(&self, start: &Start) {
         let is_member = |seat: &Seat| start.nodes.iter().any(|(node, _)| *node == seat.candidate.node);
         self.set_members(&start.nodes);
-        self.decide(is_member, &Answer::Start(start.clone()));
+        self.decide(is_member, &RendezvousReply::Start(start.clone()));
     }
 
     /// Sends all who wait away.
     pub fn refuse_all(&self, reason: &str) {
-        self.decide(|_| true, &Answer::Refused { reason: reason.into(), again: false });
+        self.decide(|_| true, &RendezvousReply::Refused { reason: reason.into(), again: false });
     }
 
     /// Who waits from now on hears that the run is done, when this is dropped.
@@ -132,33 +135,33 @@ impl Host {
         self.shared.is_done.store(true, Ordering::SeqCst);
     }
 
-    fn decide(&self, concerns: impl Fn(&Seat) -> bool, answer: &Answer) {
+    fn decide(&self, concerns: impl Fn(&Seat) -> bool, answer: &RendezvousReply) {
         let mut waiting = lock(&self.shared.waiting);
         let (decided, rest) = std::mem::take(&mut *waiting).into_iter().partition(concerns);
         *waiting = rest;
         let decided: Vec<Seat> = decided;
-        // Who has hung up meanwhile calls again.
+        // Who has hung up meanwhile connects again.
         decided.iter().for_each(|seat| drop(seat.decision.send(answer.clone())));
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.calls.close();
+        self.connections.close();
         let is_done = self.shared.is_done.load(Ordering::SeqCst);
-        self.decide(|_| true, &Answer::Over { is_done });
+        self.decide(|_| true, &RendezvousReply::Over { is_done });
         let deadline = Instant::now() + FAREWELL;
-        while self.calls.running() > 0 && Instant::now() < deadline {
+        while self.connections.running() > 0 && Instant::now() < deadline {
             thread::sleep(POLL);
         }
     }
 }
 
 impl Shared {
-    /// One call from its begin to its end. Whatever breaks it, the caller finds out and calls again.
+    /// One connection from its begin to its end. Whatever breaks it, the other node finds out and connects again.
     fn attend(&self, stream: TcpStream) {
         let Ok(mut channel) = Channel::accept(stream, &self.token) else { return };
-        let Ok(Call::Join(candidate)) = receive(&mut channel, INTRODUCTION) else { return };
+        let Ok(RendezvousRequest::Join(candidate)) = receive(&mut channel, INTRODUCTION) else { return };
         match self.admit(candidate) {
             Err(refused) => drop(send(&mut channel, &refused, INTRODUCTION)),
             Ok((id, decision)) => {
@@ -168,28 +171,28 @@ impl Shared {
         }
     }
 
-    fn wait_with(&self, channel: &mut Channel, decision: &Receiver<Answer>) {
+    fn wait_with(&self, channel: &mut Channel, decision: &Receiver<RendezvousReply>) {
         loop {
             match decision.recv_timeout(HERE_EVERY) {
                 Ok(answer) => return drop(send(channel, &answer, INTRODUCTION)),
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let alive = send(channel, &Answer::Wait, self.host_timeout)
-                .and_then(|()| receive::<Call>(channel, self.host_timeout));
+            let alive = send(channel, &RendezvousReply::Wait, self.host_timeout)
+                .and_then(|()| receive::<RendezvousRequest>(channel, self.host_timeout));
             if alive.is_err() {
                 return;
             }
         }
     }
 
-    /// Gives a caller a seat, or says why not.
-    fn admit(&self, candidate: Candidate) -> Result<(usize, Receiver<Answer>), Answer> {
+    /// Gives a node a seat, or says why not.
+    fn admit(&self, candidate: Candidate) -> Result<(usize, Receiver<RendezvousReply>), RendezvousReply> {
         let node = candidate.node;
         if let Some(reason) = mismatch(&self.own, &candidate) {
-            return Err(Answer::Refused { reason, again: false });
+            return Err(RendezvousReply::Refused { reason, again: false });
         }
-        let twice = |host: &str| Answer::Refused {
+        let twice = |host: &str| RendezvousReply::Refused {
             reason: format!("there is already a node {node}, on {host}; give each node its own --node-rank"),
             // It may be lost, and node 0 has not noticed.
             again: true,
@@ -210,7 +213,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CallEnd, call};
+    use super::super::{RendezvousEnd, join};
     use super::*;
 
     const WAIT: Duration = Duration::from_secs(20);
@@ -239,13 +242,13 @@ mod tests {
         (Host::start(listener, candidate(0), token(), HOST).unwrap(), endpoint)
     }
 
-    fn caller(
+    fn joining(
         endpoint: &str,
         candidate: Candidate,
         token: AuthToken,
-    ) -> thread::JoinHandle<Result<Start, CallEnd>> {
+    ) -> thread::JoinHandle<Result<Start, RendezvousEnd>> {
         let endpoint = endpoint.to_owned();
-        thread::spawn(move || call(&endpoint, &token, &candidate, WAIT, HOST))
+        thread::spawn(move || join(&endpoint, &token, &candidate, WAIT, HOST))
     }
 
     fn until(host: &Host, nodes: &[usize]) {
@@ -259,7 +262,7 @@ mod tests {
     #[test]
     fn those_who_are_chosen_start_and_the_others_wait_until_the_end() {
         let (host, endpoint) = host();
-        let callers = [2, 3, 1].map(|node| caller(&endpoint, candidate(node), token()));
+        let joining_nodes = [2, 3, 1].map(|node| joining(&endpoint, candidate(node), token()));
         until(&host, &[1, 2, 3]);
         assert_eq!(host.counts(), (3, 0));
         let start = Start {
@@ -272,20 +275,20 @@ mod tests {
         };
         host.begin(&start);
         until(&host, &[1]);
-        let [second, third, first] = callers;
+        let [second, third, first] = joining_nodes;
         assert_eq!((second.join().unwrap(), third.join().unwrap()), (Ok(start.clone()), Ok(start)));
         host.set_done();
         drop(host);
-        assert_eq!(first.join().unwrap(), Err(CallEnd::Over { is_done: true }));
+        assert_eq!(first.join().unwrap(), Err(RendezvousEnd::Over { is_done: true }));
     }
 
     #[test]
     fn who_does_not_fit_is_told_why_and_disturbs_nobody() {
         let (host, endpoint) = host();
-        let good = caller(&endpoint, candidate(1), token());
+        let good = joining(&endpoint, candidate(1), token());
         until(&host, &[1]);
-        let refused = |candidate, token| match caller(&endpoint, candidate, token).join().unwrap() {
-            Err(CallEnd::Refused(reason)) => reason,
+        let refused = |candidate, token| match joining(&endpoint, candidate, token).join().unwrap() {
+            Err(RendezvousEnd::Refused(reason)) => reason,
             other => panic!("{other:?}"),
         };
         let said = refused(Candidate { nproc: 2, ..candidate(2) }, token());
@@ -301,20 +304,20 @@ mod tests {
         assert!(begin.elapsed() > HOST, "it may be the replacement of a node that is lost");
         until(&host, &[1]);
         host.refuse_all("nobody starts");
-        assert_eq!(good.join().unwrap(), Err(CallEnd::Refused("nobody starts".into())));
+        assert_eq!(good.join().unwrap(), Err(RendezvousEnd::Refused("nobody starts".into())));
     }
 
     #[test]
-    fn a_seat_is_free_when_its_caller_is_gone() {
+    fn a_seat_is_free_when_its_node_is_gone() {
         let (host, endpoint) = host();
         let mut channel = Channel::connect(&endpoint, &token(), WAIT).unwrap();
-        send(&mut channel, &Call::Join(candidate(1)), WAIT).unwrap();
+        send(&mut channel, &RendezvousRequest::Join(candidate(1)), WAIT).unwrap();
         until(&host, &[1]);
         drop(channel);
         until(&host, &[]);
-        let again = caller(&endpoint, candidate(1), token());
+        let again = joining(&endpoint, candidate(1), token());
         until(&host, &[1]);
         drop(host);
-        assert_eq!(again.join().unwrap(), Err(CallEnd::Over { is_done: false }));
+        assert_eq!(again.join().unwrap(), Err(RendezvousEnd::Over { is_done: false }));
     }
 }

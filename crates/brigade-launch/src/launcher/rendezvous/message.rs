@@ -5,7 +5,7 @@ use std::time::Duration;
 use brigade_comm::{Channel, ChannelError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// What a launcher says of its node when it calls.
+/// What a launcher says of its node when it connects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     pub version: u32,
@@ -39,7 +39,7 @@ pub struct Start {
 
 /// What node 0 says to a launcher that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum RendezvousReply {
     /// Nothing is decided; node 0 lives.
     Wait,
     Start(Start),
@@ -56,15 +56,15 @@ pub enum Answer {
 
 /// The words of a launcher that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Call {
+pub enum RendezvousRequest {
     Join(Candidate),
     /// It lives.
     Here,
 }
 
-/// How a call ended without a start.
+/// How a rendezvous ended without a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallEnd {
+pub enum RendezvousEnd {
     /// Node 0 does not answer.
     Unreachable(String),
     /// Node 0 wants nothing of this node.

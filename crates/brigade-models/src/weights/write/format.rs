@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WeightsFormat {
     /// The type of all numbers.
-    pub number: WeightsNumber,
+    pub dtype: WeightsDtype,
     /// The most bytes of tensors in a file.
     pub max_shard_size: ShardSize,
 }
 
 impl WeightsFormat {
     /// One file in fp32, however large.
-    pub const ONE_FILE: Self = Self { number: WeightsNumber::Fp32, max_shard_size: ShardSize(u64::MAX) };
+    pub const ONE_FILE: Self = Self { dtype: WeightsDtype::Fp32, max_shard_size: ShardSize(u64::MAX) };
 }
 
 /// The type of the numbers in a file of weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum WeightsNumber {
+pub enum WeightsDtype {
     /// 32 bits, as training has them.
     #[default]
     Fp32,
@@ -33,7 +33,7 @@ pub enum WeightsNumber {
     Fp16,
 }
 
-impl WeightsNumber {
+impl WeightsDtype {
     /// Bytes of a number.
     pub fn bytes(self) -> usize {
         if self == Self::Fp32 { 4 } else { 2 }
@@ -48,7 +48,7 @@ impl WeightsNumber {
         }
     }
 
-    pub(crate) fn dtype(self) -> Dtype {
+    pub(crate) fn in_safetensors(self) -> Dtype {
         match self {
             Self::Fp32 => Dtype::F32,
             Self::Bf16 => Dtype::BF16,
@@ -72,7 +72,7 @@ impl WeightsNumber {
     }
 }
 
-impl fmt::Display for WeightsNumber {
+impl fmt::Display for WeightsDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Fp32 => "fp32",
@@ -82,7 +82,7 @@ impl fmt::Display for WeightsNumber {
     }
 }
 
-impl FromStr for WeightsNumber {
+impl FromStr for WeightsDtype {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -180,12 +180,12 @@ mod tests {
             [0x3f80u16, 0x3f80, 0xc780, 0x7f80].into_iter().flat_map(u16::to_le_bytes).collect();
         let fp16: Vec<u8> =
             [0x3c00u16, 0x3c04, 0xfbff, 0x7c00].into_iter().flat_map(u16::to_le_bytes).collect();
-        assert_eq!(WeightsNumber::Bf16.encoded(&values), bf16);
-        assert_eq!(WeightsNumber::Fp16.encoded(&values), fp16);
-        assert_eq!(WeightsNumber::Fp16.not_held(&values), None);
-        assert_eq!(WeightsNumber::Fp16.not_held(&[1.0, 65520.0]), Some(65520.0));
-        assert_eq!(WeightsNumber::Bf16.not_held(&[65520.0]), None);
-        assert_eq!("bf16".parse(), Ok(WeightsNumber::Bf16));
-        assert!("int8".parse::<WeightsNumber>().is_err());
+        assert_eq!(WeightsDtype::Bf16.encoded(&values), bf16);
+        assert_eq!(WeightsDtype::Fp16.encoded(&values), fp16);
+        assert_eq!(WeightsDtype::Fp16.not_held(&values), None);
+        assert_eq!(WeightsDtype::Fp16.not_held(&[1.0, 65520.0]), Some(65520.0));
+        assert_eq!(WeightsDtype::Bf16.not_held(&[65520.0]), None);
+        assert_eq!("bf16".parse(), Ok(WeightsDtype::Bf16));
+        assert!("int8".parse::<WeightsDtype>().is_err());
     }
 }

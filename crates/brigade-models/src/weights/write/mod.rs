@@ -13,9 +13,9 @@ use brigade_core::{BoxError, Error, NamedTensor};
 use brigade_files::AtomicFile;
 
 use crate::weights::error::WeightsError;
-use crate::weights::mapping::{StoredParameter, WeightsMapping};
+use crate::weights::mapping::{MappedParameter, WeightsMapping};
 use crate::weights::piece::Panel;
-use crate::weights::write::format::{WeightsFormat, WeightsNumber};
+use crate::weights::write::format::{WeightsDtype, WeightsFormat};
 use crate::weights::write::shards::{Places, ShardFile, WeightsFiles};
 
 /// Writes parameters in fp32. The same parameters give the same bytes. The file appears under its name only once it is whole.
@@ -52,7 +52,7 @@ impl WeightsWriter {
     /// of each tensor exactly once.
     pub fn create(
         path: &Path,
-        parameters: impl IntoIterator<Item = StoredParameter>,
+        parameters: impl IntoIterator<Item = MappedParameter>,
     ) -> Result<Self, WeightsError> {
         let files = WeightsFiles::new(path, parameters, WeightsFormat::ONE_FILE)?;
         Self::open(Arc::new(files), |_| true)
@@ -86,7 +86,7 @@ impl WeightsWriter {
     /// cannot be written.
     pub fn filled(
         path: &Path,
-        parameters: &[StoredParameter],
+        parameters: &[MappedParameter],
         format: WeightsFormat,
         read: impl Fn(usize) -> Result<Vec<f32>, BoxError>,
     ) -> Result<Self, WeightsError> {
@@ -133,7 +133,7 @@ impl WeightsWriter {
         if values.len() != shape.iter().product::<usize>() {
             return Err(self.wrong(name, &format!("has {} values for the shape {shape:?}", values.len())));
         }
-        let number = self.files.format.number;
+        let number = self.files.format.dtype;
         if let Some(value) = number.not_held(values) {
             let problem = format!(
                 "has the value {value:e}, which {number} cannot represent; bf16 and fp32 \
@@ -202,7 +202,7 @@ impl WeightsWriter {
 /// Writes the values of a panel to a tensor that begins at a byte of the file.
 fn write_panel(
     file: &File,
-    number: WeightsNumber,
+    number: WeightsDtype,
     begin: usize,
     panel: Panel,
     values: &[f32],
@@ -211,7 +211,7 @@ fn write_panel(
     let write = |row: usize, values: &[f32]| {
         let place = (begin + number.bytes() * (in_tensor + row * rows.in_tensor)) as u64;
         match number {
-            WeightsNumber::Fp32 => file.write_all_at(bytemuck::cast_slice(values), place),
+            WeightsDtype::Fp32 => file.write_all_at(bytemuck::cast_slice(values), place),
             _ => file.write_all_at(&number.encoded(values), place),
         }
     };

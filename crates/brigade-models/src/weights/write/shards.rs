@@ -10,7 +10,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 
 use crate::weights::error::WeightsError;
-use crate::weights::mapping::StoredParameter;
+use crate::weights::mapping::MappedParameter;
 use crate::weights::piece::{Piece, pieces};
 use crate::weights::write::format::WeightsFormat;
 use crate::weights::write::{io, wrong};
@@ -67,12 +67,12 @@ impl WeightsFiles {
     /// If a parameter cannot be stored as it is to be, or if the parameters do not give each value of each tensor exactly once.
     pub fn new(
         path: &Path,
-        parameters: impl IntoIterator<Item = StoredParameter>,
+        parameters: impl IntoIterator<Item = MappedParameter>,
         format: WeightsFormat,
     ) -> Result<Self, WeightsError> {
         let resolved = resolved(path, parameters)?;
         let tensors = tensors(path, &resolved)?;
-        let bytes = |tensor: &Tensor<'_>| tensor.elements().saturating_mul(format.number.bytes() as u64);
+        let bytes = |tensor: &Tensor<'_>| tensor.elements().saturating_mul(format.dtype.bytes() as u64);
         let shards = cut(&tensors, bytes, format.max_shard_size.0);
         let mut files = Vec::new();
         let mut begin: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
@@ -86,7 +86,7 @@ impl WeightsFiles {
                 let shape = tensors[name].shape.to_vec();
                 (
                     (*name).to_owned(),
-                    TensorInfo { dtype: format.number.dtype(), shape, data_offsets: (start, end) },
+                    TensorInfo { dtype: format.dtype.in_safetensors(), shape, data_offsets: (start, end) },
                 )
             });
             let infos: Vec<_> = infos.collect();
@@ -257,10 +257,10 @@ type Resolved = BTreeMap<String, (Vec<usize>, Vec<Piece>)>;
 
 fn resolved(
     path: &Path,
-    parameters: impl IntoIterator<Item = StoredParameter>,
+    parameters: impl IntoIterator<Item = MappedParameter>,
 ) -> Result<Resolved, WeightsError> {
     let mut resolved = Resolved::new();
-    for StoredParameter { name, shape, stored } in parameters {
+    for MappedParameter { name, shape, stored } in parameters {
         let pieces = pieces(path, &name, &shape, &stored)?;
         if resolved.insert(name.clone(), (shape, pieces)).is_some() {
             return Err(wrong(path, "parameter", &name, "appears twice"));

@@ -1,4 +1,4 @@
-//! Runs that are slowed on purpose: what is found first, and what curing it brings.
+//! Injected slowdowns: what is found first, and what curing it brings.
 
 mod cases;
 mod interruption;
@@ -37,12 +37,12 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     let rows = cases.iter().zip(&found).map(|(case, found)| found.row(case)).collect();
     Ok(Section {
         title: TITLE,
-        text: "Real runs of two ranks, each slowed by what its row names: what `brigade report --json` finds first, by how \
-               much it says that training would be faster without it, and by how much it is, in a run of its own without the cause or, for \
-               stages, the bubble and the reduction, with what the sentence advises. A gain that a sentence calls an upper bound is one."
+        text: "Real runs of two ranks, each slowed by what its row names: what `brigade report --json` finds first, the speed-up the \
+               report predicts, and the speed-up measured in a second run without the cause (or, for stages, bubble and reduction, with the \
+               suggested change). Where the report calls its figure an upper bound, the measured one may be lower."
             .into(),
         commands: cases.iter().map(Case::slow_line).collect(),
-        tables: vec![Table::of(&["found first", "gain said", "gain measured"], rows)],
+        tables: vec![Table::of(&["found first", "speed-up predicted", "speed-up measured"], rows)],
         notes: Vec::new(),
     })
 }

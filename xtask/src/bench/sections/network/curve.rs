@@ -161,7 +161,7 @@ pub fn section(runner: &Runner, curves: &Curves, seeds: u32, notes: Vec<String>)
             super::methods::TOKENS / 128
         ),
         commands: vec![line(3, 0), theirs_line("runs/bench/tokens/KEY")],
-        tables: vec![Table::of(&["mean", "lowest", "highest", "beside synchronous"], rows)],
+        tables: vec![Table::of(&["mean", "lowest", "highest", "vs synchronous"], rows)],
         notes,
     }
 }

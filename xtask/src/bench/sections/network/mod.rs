@@ -32,7 +32,7 @@ const OVER_TORCH: f64 = 1.3;
 const OVER_FLAT: f64 = 1.6;
 /// How many times fewer bytes.
 const FEWER: [(&str, f64); 3] = [("bf16", 1.8), ("int8", 3.5), ("powersgd", 20.0)];
-/// What the names of methods end with that send codes once a host, which hosts of several ranks should use.
+/// What the names of methods end with that send codes once per host, which hosts of several ranks should use.
 const LEVELS: &str = "-levels";
 /// Over plain training, of those that must be seen in it.
 const SEEN: f64 = 1.05;
@@ -96,7 +96,7 @@ fn section(
         .filter_map(|(place, measured)| Some(format!("{:.0} s with {}", shortest(measured)?, named(*place))));
     let times: Vec<String> = times.collect();
     let table = |(place, measured): &(Place, &Measured)| {
-        let columns = ["tokens/s", "beside synchronous", "sent a step, KiB", "fewer", "validation loss"];
+        let columns = ["tokens/s", "vs synchronous", "sent a step, KiB", "fewer", "validation loss"];
         Table::of(&columns, rows(runner, network, *place, measured, alone, curves)).named(named(*place))
     };
     Section {

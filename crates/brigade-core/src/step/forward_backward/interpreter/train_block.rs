@@ -1,13 +1,16 @@
 //! One block forward in training.
 
+use burn::tensor::FloatDType;
+
 use super::{Interpreter, PassMode};
 use crate::error::{Error, Result};
-use crate::model::activation::{Activation, Parts};
+use crate::model::activation::{Activation, Parts, bytes};
 use crate::model::block::NamedBlock;
 use crate::nn::with_data_group;
+use crate::sharding::store::cast;
 use crate::step::engine::settings::CheckBlocks;
 use crate::step::forward_backward::tape::{Place, Tape, inner, leaves};
-use crate::step::running_state::{RunningState, bytes};
+use crate::step::running_state::RunningState;
 
 impl<I, O, T> Interpreter<'_, I, O, T>
 where
@@ -46,6 +49,7 @@ where
     }
 
     fn prepare_running(&mut self, index: usize, input: &Parts, at: Place) -> Result<()> {
+        let input = &inner(input).map_floats(|flat| cast(flat, FloatDType::F32));
         let run = |block: &NamedBlock| run_again(block, input, at);
         self.running.prepare(index, &mut self.blocks[index], self.store, run)
     }

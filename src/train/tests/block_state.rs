@@ -1,9 +1,11 @@
-//! Dropout over epochs: each sample meets another mask in each of them, and a run that is resumed draws those of the whole run.
+//! What blocks have beside parameters. Dropout over epochs: each sample meets another mask in each of them, and a run that is resumed draws those of the whole
+//! run. Running state that ranks cannot merge ends a run before it has changed anything.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use brigade_core::Chain;
+use burn::module::{Module, RunningState};
 use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::Tensor;
 
@@ -84,5 +86,44 @@ fn a_run_resumed_in_the_second_epoch_draws_the_masks_of_the_whole_run() {
             assert_eq!(*drawn, masks[sample][1..], "{first:?} to {then:?}");
         }
         assert!(weights(folder.path()) == weights(whole.path()), "{first:?} to {then:?}");
+    }
+}
+
+/// Squares its state in each forward.
+#[derive(Module, Debug)]
+struct Squaring {
+    linear: Linear,
+    state: RunningState<Tensor<1>>,
+}
+
+#[test]
+fn state_that_cannot_be_merged_leaves_an_earlier_run_as_it_is() {
+    let out = tempfile::tempdir().unwrap();
+    on_mesh(out.path(), &settings(2), MESHES[0], StartFrom::Scratch, |session, _| {
+        session.train(model(), training()).map(drop)
+    })
+    .unwrap();
+    let before = (weights(out.path()), checkpoints(out.path()));
+    assert_eq!(before.1, [2]);
+    let squaring = || {
+        let state = RunningState::new(Tensor::from_floats([2.0, 3.0], &brigade_cpu::device().autodiff()));
+        let forward = |block: &Squaring, x: Rows| {
+            block.state.update(block.state.value_sync().square());
+            block.linear.forward(x)
+        };
+        Chain::new()
+            .then_fn("first", linear(WIDTH), |linear: &Linear, x| linear.forward(x))
+            .then_fn("squares", Squaring { linear: linear(WIDTH), state }, forward)
+            .loss(|output: Rows, target: Rows| (output - target).square().sum())
+    };
+    for mesh in [MESHES[0], MESHES[1], MESHES[3]] {
+        let mut again = settings(2);
+        again.output.overwrite = true;
+        let ended = on_mesh(out.path(), &again, mesh, StartFrom::Scratch, |session, _| {
+            session.train(squaring(), training()).map(drop)
+        });
+        let error = ended.unwrap_err().to_string();
+        assert!(error.contains("block `squares` has running state that ranks cannot merge"), "{error}");
+        assert_eq!((weights(out.path()), checkpoints(out.path())), before, "{mesh:?}");
     }
 }

@@ -5,19 +5,19 @@ use std::{cell::RefCell, collections::BTreeMap};
 use crate::launcher::config::Elastic;
 
 /// What numbers of nodes need, each asked for once.
-pub struct ForNodes<'a> {
+pub struct NodeCountArgs<'a> {
     pub elastic: &'a Elastic,
     known: RefCell<BTreeMap<usize, Result<Vec<String>, String>>>,
 }
 
-impl<'a> ForNodes<'a> {
+impl<'a> NodeCountArgs<'a> {
     pub fn new(elastic: &'a Elastic) -> Self {
         Self { elastic, known: RefCell::default() }
     }
 
     fn of(&self, nodes: usize) -> Result<Vec<String>, String> {
         let mut known = self.known.borrow_mut();
-        known.entry(nodes).or_insert_with(|| (self.elastic.for_nodes)(nodes)).clone()
+        known.entry(nodes).or_insert_with(|| (self.elastic.node_count_args)(nodes)).clone()
     }
 
     /// The most nodes, of those that there are, on which ranks can run, with their arguments.

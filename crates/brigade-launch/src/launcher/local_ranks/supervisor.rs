@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The ranks of this node, in one start (what TorchElastic calls a worker group).
-pub struct WorkerGroup<'a> {
+pub struct LocalRanks<'a> {
     pub launch: &'a LaunchConfig,
     /// How often the ranks were restarted before.
     pub restart_count: u32,
@@ -45,15 +45,15 @@ pub struct WorkerGroup<'a> {
 }
 
 /// What is known once its ranks have exited.
-pub struct WorkerGroupResult {
+pub struct LocalRanksResult {
     /// Of all nodes; of this one alone where the others were lost.
     pub reports: Vec<NodeReport>,
     pub lost: Option<LostNode>,
 }
 
-impl WorkerGroup<'_> {
+impl LocalRanks<'_> {
     /// Returns when the ranks of all nodes have exited, or the other nodes were lost and those of this one have exited.
-    pub fn run(self) -> WorkerGroupResult {
+    pub fn run(self) -> LocalRanksResult {
         let has_other_nodes = self.node_group.is_some();
         let mut supervisor = Supervisor {
             group: self,
@@ -85,7 +85,7 @@ impl WorkerGroup<'_> {
 }
 
 pub(super) struct Supervisor<'a> {
-    pub(super) group: WorkerGroup<'a>,
+    pub(super) group: LocalRanks<'a>,
     pub(super) phase: Phase,
     /// What the other nodes learn about this one.
     pub(super) state: NodeState,
@@ -144,7 +144,10 @@ impl Supervisor<'_> {
                 self.await_root_cause();
             }
             Message::Node(
-                NodeEvent::Called(_) | NodeEvent::Joined { .. } | NodeEvent::JoinFailed(_) | NodeEvent::Left,
+                NodeEvent::Rendezvous(_)
+                | NodeEvent::Joined { .. }
+                | NodeEvent::JoinFailed(_)
+                | NodeEvent::Left,
             ) => {}
         }
     }
@@ -257,10 +260,10 @@ impl Supervisor<'_> {
         nodes.publish(status, report.as_ref());
     }
 
-    fn finish(self) -> WorkerGroupResult {
+    fn finish(self) -> LocalRanksResult {
         match self.reports {
-            Some(reports) => WorkerGroupResult { reports, lost: None },
-            None => WorkerGroupResult { reports: vec![self.report()], lost: self.lost },
+            Some(reports) => LocalRanksResult { reports, lost: None },
+            None => LocalRanksResult { reports: vec![self.report()], lost: self.lost },
         }
     }
 }

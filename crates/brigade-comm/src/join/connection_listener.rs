@@ -1,4 +1,4 @@
-//! Calls that a listener takes, each on a thread of its own.
+//! A listener whose connections each have a thread of their own.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Between two looks for callers.
+/// Between two looks for connections.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Takes calls at a listener until it is closed or dropped. What attends to them is told when that is so, and ends by itself.
-pub struct Calls {
+/// Accepts connections until closed or dropped; each handler thread sees the closing flag and exits on its own.
+pub struct ConnectionListener {
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
 }
@@ -22,29 +22,29 @@ struct State {
     running: AtomicUsize,
 }
 
-/// A call that counts as running for as long as this lives, also if what attends to it panics.
-struct Call(Arc<State>);
+/// A connection that counts as open for as long as this lives, also if what attends to it panics.
+struct OpenConnection(Arc<State>);
 
-impl Call {
+impl OpenConnection {
     fn begin(state: &Arc<State>) -> Self {
         state.running.fetch_add(1, Ordering::SeqCst);
         Self(Arc::clone(state))
     }
 }
 
-impl Drop for Call {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-impl Calls {
-    /// Takes up to `most` calls at the same time from now on; further ones are closed, and may come again. `name` is that of the threads. `attend` gets the
+impl ConnectionListener {
+    /// Accepts up to `most` connections at the same time from now on; further ones are closed, and may come again. `name` is that of the threads. `attend` gets the
     /// connection, and whether the listener is closing.
     ///
     /// # Errors
     /// If the listener cannot be polled, or a thread cannot be started.
-    pub fn take(
+    pub fn listen(
         listener: TcpListener,
         name: &'static str,
         most: usize,
@@ -59,12 +59,12 @@ impl Calls {
                     thread::sleep(POLL);
                     continue;
                 };
-                let call = Call::begin(&listening);
+                let connection = OpenConnection::begin(&listening);
                 if listening.running.load(Ordering::SeqCst) > most {
                     continue;
                 }
                 let attend = Arc::clone(&attend);
-                let attended = move || attend(stream, &call.0.closing);
+                let attended = move || attend(stream, &connection.0.closing);
                 // Without a thread the connection is closed, and may come again.
                 drop(thread::Builder::new().name(name.into()).spawn(attended));
             }
@@ -78,7 +78,7 @@ impl Calls {
         self.state.running.load(Ordering::SeqCst)
     }
 
-    /// Takes no more calls.
+    /// Accepts no more connections.
     pub fn close(&mut self) {
         self.state.closing.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
@@ -87,7 +87,7 @@ impl Calls {
     }
 }
 
-impl Drop for Calls {
+impl Drop for ConnectionListener {
     fn drop(&mut self) {
         self.close();
     }
@@ -101,17 +101,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_whose_attendance_panics_counts_no_longer() {
+    fn a_connection_whose_attendance_panics_counts_no_longer() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let calls = Calls::take(listener, "calls", 1, |_, _| panic!("on purpose")).unwrap();
+        let open = ConnectionListener::listen(listener, "listener", 1, |_, _| panic!("on purpose")).unwrap();
         for _ in 0..3 {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             assert!(!matches!(stream.read(&mut [0]), Ok(1)));
         }
         let begin = Instant::now();
-        while calls.running() > 0 {
+        while open.running() > 0 {
             assert!(begin.elapsed() < Duration::from_secs(20));
             thread::sleep(POLL);
         }
@@ -121,7 +121,7 @@ mod tests {
     fn so_many_are_attended_to_at_once_and_none_after_the_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let mut calls = Calls::take(listener, "calls", 1, |mut stream, closing| {
+        let mut open = ConnectionListener::listen(listener, "listener", 1, |mut stream, closing| {
             stream.set_nonblocking(false).unwrap();
             stream.write_all(b"yes").unwrap();
             while !closing.load(Ordering::SeqCst) {
@@ -135,11 +135,11 @@ mod tests {
             stream.read_exact(&mut text).is_ok()
         };
         assert!(said(TcpStream::connect(address).unwrap()));
-        assert_eq!(calls.running(), 1);
+        assert_eq!(open.running(), 1);
         assert!(!said(TcpStream::connect(address).unwrap()), "one is attended to");
-        calls.close();
+        open.close();
         let begin = Instant::now();
-        while calls.running() > 0 {
+        while open.running() > 0 {
             assert!(begin.elapsed() < Duration::from_secs(20));
             thread::sleep(POLL);
         }

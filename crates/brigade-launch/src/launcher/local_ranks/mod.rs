@@ -10,5 +10,5 @@ mod supervisor;
 
 pub use self::{
     start::start_ranks,
-    supervisor::{WorkerGroup, WorkerGroupResult},
+    supervisor::{LocalRanks, LocalRanksResult},
 };

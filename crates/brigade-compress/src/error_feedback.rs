@@ -7,14 +7,14 @@ use std::sync::Arc;
 ///
 /// Codes of a step see what those before them left out at once; the step's update [keeps](Self::commit) it or not.
 #[derive(Debug, Clone, Default)]
-pub struct Errors {
+pub struct ErrorFeedback {
     /// As of the last update; none where nothing is left out.
     kept: Option<Arc<Vec<f32>>>,
     /// With the codes since then.
     next: Vec<f32>,
 }
 
-impl Errors {
+impl ErrorFeedback {
     /// Nothing left out, of this many numbers.
     pub fn zeros(count: usize) -> Self {
         Self::from(vec![0.0; count])
@@ -63,7 +63,7 @@ impl Errors {
     }
 }
 
-impl From<Vec<f32>> for Errors {
+impl From<Vec<f32>> for ErrorFeedback {
     fn from(values: Vec<f32>) -> Self {
         Self { next: values.clone(), kept: Some(Arc::new(values)) }
     }

@@ -1,0 +1,54 @@
+//! Whether ranks can merge a model's running state, found before it trains.
+
+use crate::error::Result;
+use crate::model::Float;
+use crate::model::activation::{Activation, flatten};
+use crate::model::block::NamedBlock;
+use crate::model::chain::Model;
+use crate::sharding::layout::FlatLayout;
+use crate::sharding::store::cast;
+use crate::step::forward_backward::tape::{inner, leaves};
+use crate::step::running_state::Probe;
+
+use super::run::{Manner, PLACE, run_block};
+
+impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
+    /// Whether a block has running state.
+    pub fn has_running_state(&self) -> bool {
+        self.chain.blocks.iter().any(|named| named.block.specs().values().any(|spec| spec.running))
+    }
+
+    /// Runs the blocks on an input up to the last one that has running state, on the input's device, and looks how each changes its own, as the first step of
+    /// training does. The model itself stays as it is; one block is in memory at a time, as a copy.
+    ///
+    /// # Errors
+    /// If ranks cannot merge a block's running state, which the error names, or a block refuses its input.
+    pub fn check_running_state(&self, input: I, compute: Float) -> Result<()> {
+        let running = |named: &NamedBlock| {
+            let specs = named.block.specs().into_iter().filter(|(_, spec)| spec.running);
+            FlatLayout::new(specs.map(|(path, spec)| (path, spec.shape)))
+        };
+        let layouts: Vec<FlatLayout> = self.chain.blocks.iter().map(running).collect();
+        let Some(last) = layouts.iter().rposition(|layout| !layout.is_empty()) else { return Ok(()) };
+        let mut parts = flatten(input).map_floats(|flat| cast(flat, compute.dtype()));
+        for (index, (named, layout)) in self.chain.blocks.iter().zip(&layouts).enumerate().take(last + 1) {
+            if !layout.is_empty() {
+                let input = parts.map_floats(|flat| cast(flat, Float::F32.dtype()));
+                let mut run = |block: &NamedBlock| {
+                    let (output, weights) =
+                        block.block.forward_split(leaves(&input), &PLACE.context(&block.name))?;
+                    let values = inner(&output);
+                    drop((output, weights));
+                    block.block.free_dropped_graphs();
+                    Ok(values)
+                };
+                let mut probe = Probe::of(named, vec![layout], false, &mut run);
+                let start = probe.state()?;
+                probe.learn(&start)?;
+            }
+            let manner = Manner { again: false, wait: false, defers: false };
+            parts = run_block(named, index, &parts, compute, manner, None)?.output;
+        }
+        Ok(())
+    }
+}
