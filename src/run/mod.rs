@@ -8,11 +8,13 @@ mod ending;
 mod node;
 mod program;
 mod rank;
+mod ranks;
 mod run_folder;
 mod session;
 
 pub use auto::{CHOICE_FILE, Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
 pub use program::launch::{Launch, launch};
-pub use program::{Program, Ranks, Role};
+pub use program::{Program, Role};
+pub use ranks::Ranks;
 pub(crate) use run_folder::{StartFrom, write_choice};
 pub use session::Session;

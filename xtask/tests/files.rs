@@ -1,4 +1,4 @@
-//! Whether the code can be found and read: folders that one can look through, and no circles among the files of a crate.
+//! Whether the code can be found and read: folders that one can look through, and no circles among the folders or the files of a crate.
 
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
@@ -164,6 +164,65 @@ fn files_do_not_import_each_other_in_circles() {
             assert!(circle.len() <= MOST_IN_A_CIRCLE, "{}: {}", source.display(), names.join(", "));
         }
     }
+}
+
+/// Which folders import something of which others beside them, at each depth.
+fn folder_imports(imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
+    let is_folder =
+        |module: &Module| imports.keys().any(|other| other.len() > module.len() && other.starts_with(module));
+    let folder = |module: &Module| match is_folder(module) {
+        true => module.clone(),
+        false => module[..module.len() - 1].to_vec(),
+    };
+    let is_test = |module: &Module| module.iter().any(|part| part == "tests");
+    let mut found = BTreeMap::<Module, BTreeSet<Module>>::new();
+    for (from, to) in imports.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to))) {
+        let (from, to) = (folder(from), folder(to));
+        if is_test(&from) || is_test(&to) || from.starts_with(&to) || to.starts_with(&from) {
+            continue;
+        }
+        let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        let [from, to] = [from, to].map(|folder| folder[..=common].to_vec());
+        found.entry(to.clone()).or_default();
+        found.entry(from).or_default().insert(to);
+    }
+    found
+}
+
+/// Folders of a crate are in layers: none imports, directly or through others, a folder beside it that imports it.
+#[test]
+fn folders_do_not_import_each_other_in_circles() {
+    for source in sources() {
+        let imports = folder_imports(&imports(&source));
+        for folder in imports.keys() {
+            let circle: Vec<_> = reached(folder, &imports)
+                .into_iter()
+                .filter(|other| reached(other, &imports).contains(folder))
+                .map(|module| module.join("/"))
+                .collect();
+            assert!(circle.is_empty(), "{}: {}", source.display(), circle.join(", "));
+        }
+    }
+}
+
+#[test]
+fn folders_are_compared_where_they_part() {
+    let module = |text: &str| -> Module { text.split("::").map(str::to_owned).collect() };
+    let of = |pairs: &[(&str, &str)]| {
+        let mut imports = BTreeMap::<Module, BTreeSet<Module>>::new();
+        for (from, to) in pairs {
+            imports.entry(module(to)).or_default();
+            imports.entry(module(from)).or_default().insert(module(to));
+        }
+        folder_imports(&imports)
+    };
+    // A folder's own files, and a file beside a folder, are no layers.
+    assert!(of(&[("a::b::c", "a::d"), ("a", "a::b::c")]).is_empty());
+    let found = of(&[("a::b::c", "a::e::f"), ("a::e::f", "a::b"), ("a::b::c", "g::h")]);
+    assert!(
+        found[&module("a::b")].contains(&module("a::e")) && found[&module("a::e")].contains(&module("a::b"))
+    );
+    assert!(found[&module("a")].contains(&module("g")));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use brigade_core::PP;
 use brigade_launch::interrupt;
 use serde::{Deserialize, Serialize};
 
-use super::program::Ranks;
+use super::ranks::Ranks;
 use crate::error::print_stderr;
 use crate::settings::{MicroBatchSize, Settings, StandardFlags};
 

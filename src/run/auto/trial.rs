@@ -11,7 +11,7 @@ use brigade_launch::interrupt;
 use brigade_report::{HumanBytes, HumanCount, METRICS_FILE, StepRecord, memory_capacity};
 use serde::{Deserialize, Serialize};
 
-use super::super::program::Ranks;
+use super::super::ranks::Ranks;
 use super::MARGIN;
 use super::command_line::{has_option, without};
 use crate::settings::Settings;

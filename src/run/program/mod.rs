@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use crate::device;
 use crate::error::UsageError;
 use crate::run::auto::Chosen;
+use crate::run::ranks::Ranks;
 use crate::settings::{RunPlan, SettingError, Settings, StandardFlags};
 
 /// The role of a process in a run.
@@ -44,24 +45,6 @@ pub struct Program<'a> {
     pub costs: Vec<f64>,
     /// What was chosen for the run, where its command line left something open.
     pub chosen: Option<&'a Chosen>,
-}
-
-/// The ranks that a command line makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ranks {
-    /// Nodes.
-    pub nodes: usize,
-    /// Ranks on each.
-    pub per_node: usize,
-    /// Whether this process starts them; otherwise it is one of them.
-    pub is_launcher: bool,
-}
-
-impl Ranks {
-    /// All of them.
-    pub fn world(&self) -> usize {
-        self.nodes.saturating_mul(self.per_node)
-    }
 }
 
 impl Program<'_> {

@@ -16,9 +16,9 @@ use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::StoredUnit;
 use crate::state::saved::{SavedParameters, StateReader, of_worker};
 use crate::step::engine::Engine;
+use crate::step::engine::workers::inner_steps::InnerSteps;
+use crate::step::engine::workers::outer_in_flight::OuterInFlight;
 use crate::step::strategy::ReductionState;
-use crate::step::workers::inner_steps::InnerSteps;
-use crate::step::workers::outer_in_flight::OuterInFlight;
 
 /// What one rank saves of the state at one moment. Taking it copies nothing: it keeps handles to tensors, which training replaces
 /// but does not change. They are copied to the host once, on the thread that reads them.

@@ -14,7 +14,7 @@ use crate::sharding::groups::Grouping;
 use crate::sharding::store::{ParameterStore, compact};
 use crate::sharding::unit::Unit;
 use crate::sharding::zero::Zero;
-use crate::step::engine::settings::EngineSettings;
+use crate::step::settings::EngineSettings;
 use crate::step::strategy::{Strategy, Update};
 
 /// The move of a model's values into the store, block by block.

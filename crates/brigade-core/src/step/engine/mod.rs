@@ -1,11 +1,12 @@
 //! The training step of one rank: the schedule's actions, sums over ranks, the optimizer.
 
 mod given_values;
+mod gradient_hooks;
 mod initialization;
 mod own_schedule;
 mod predict;
-pub(crate) mod report;
-pub(crate) mod settings;
+pub(crate) mod rounds;
+pub(crate) mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,14 +30,14 @@ use crate::step::engine::given_values::check_given_values;
 use crate::step::engine::initialization::{
     Initialization, check_fragments, check_loaded, check_mesh, check_servers,
 };
-use crate::step::engine::report::StepReport;
-use crate::step::engine::settings::{EngineSettings, NonFinite};
+use crate::step::engine::workers::inner_steps::InnerSteps;
+use crate::step::engine::workers::outer_in_flight::OuterInFlight;
 use crate::step::gradients::hook::GradientHook;
+use crate::step::report::StepReport;
 use crate::step::running_state::{RunningState, Terms};
+use crate::step::settings::{EngineSettings, NonFinite};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Update};
 use crate::step::window::Window;
-use crate::step::workers::inner_steps::InnerSteps;
-use crate::step::workers::outer_in_flight::OuterInFlight;
 
 /// The results of forward and backward over the global batch. Everything but the gradients is equal on all
 /// ranks, to the bit.

@@ -7,11 +7,9 @@ use brigade_random::keyed_seed;
 use burn::tensor::{DType, Tensor};
 
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
 use crate::model::random_state::with_seed;
 use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::StoredUnit;
-use crate::step::engine::Engine;
 
 /// The part of a unit's gradient that a rank owns.
 ///
@@ -58,47 +56,6 @@ impl UnitGradient<'_> {
 
 /// See [`Engine::on_gradient`].
 pub(crate) type GradientHook = Arc<dyn Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync>;
-
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
-    /// Calls `hook` once for each unit in each step that makes an update, after the gradients are summed over all ranks and divided by
-    /// the weight of the targets, and before their norm is taken, so that clipping, the norm in reports and the optimizer see what
-    /// it returns: a tensor of as many elements, in fp32. Several hooks run in the order in which they were given.
-    ///
-    /// A rank calls it for the elements that it owns: those of its pipeline stage, and of them with ZeRO a shard. Ranks that have the same
-    /// elements all call it. So for the same bits on every mesh and on all ranks, an element's new value must follow from its old
-    /// value, its name and number ([`UnitGradient::parameters`]) and the step alone: masks, scaling, clamping, or noise drawn from a seed made of
-    /// these. Burn's generator is seeded for each call, so noise drawn from it is the same on all ranks that have the same elements, and in each
-    /// run of one mesh; with ZeRO, other shards draw other noise. What needs a whole parameter, such as its norm, is not possible here. It is also called in a step that is
-    /// then skipped because its loss or norm is not finite, and by [`gradients`](Self::gradients).
-    ///
-    /// ```
-    /// # use brigade_core::{Engine, ParameterPart, UnitGradient};
-    /// # use burn::tensor::Tensor;
-    /// # fn add(engine: &mut Engine<Tensor<2>, Tensor<2>, Tensor<2>>) {
-    /// // The first 64 rows of a table of width 16 keep their values.
-    /// engine.on_gradient(|unit: &UnitGradient<'_>, mut gradient| {
-    ///     let is_kept = |part: &ParameterPart| part.name == "embedding.table" && part.elements.start < 64 * 16;
-    ///     for part in unit.parameters().filter(is_kept) {
-    ///         let kept = part.elements.end.min(64 * 16) - part.elements.start;
-    ///         let zeros = Tensor::zeros([kept], &gradient.device());
-    ///         gradient = gradient.slice_assign(part.place.start..part.place.start + kept, zeros);
-    ///     }
-    ///     gradient
-    /// });
-    /// # }
-    /// ```
-    pub fn on_gradient(
-        &mut self,
-        hook: impl Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync + 'static,
-    ) {
-        self.gradient_hooks.push(Arc::new(hook));
-    }
-}
 
 /// The rank's own elements of a unit's gradient after the hooks. Padding is unchanged.
 pub(crate) fn run(

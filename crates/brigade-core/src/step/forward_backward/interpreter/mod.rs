@@ -21,12 +21,12 @@ use crate::model::cache::Cache;
 use crate::model::chain::{Loss, Metric, restore_output};
 use crate::model::random_state::with_seed;
 use crate::sharding::store::{ParameterStore, cast, compact};
-use crate::step::engine::settings::CheckBlocks;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::forward_backward::tape::{Place, Tape, constants, inner, leaves, predict, predict_cached};
 use crate::step::running_state::{RunningState, Terms};
+use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
 use backward::{Deferred, Halves};
 

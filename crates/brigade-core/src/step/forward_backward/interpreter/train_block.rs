@@ -8,9 +8,9 @@ use crate::model::activation::{Activation, Parts, bytes};
 use crate::model::block::NamedBlock;
 use crate::nn::with_data_group;
 use crate::sharding::store::cast;
-use crate::step::engine::settings::CheckBlocks;
 use crate::step::forward_backward::tape::{Place, Tape, inner, leaves};
 use crate::step::running_state::RunningState;
+use crate::step::settings::CheckBlocks;
 
 impl<I, O, T> Interpreter<'_, I, O, T>
 where

@@ -17,9 +17,9 @@ use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
 use crate::model::batch::Batch;
-use crate::step::engine::report::{RoundReport, StepReport};
+use crate::step::engine::rounds::batch_seed::seed_of_batch;
 use crate::step::engine::{Engine, difference};
-use crate::step::rounds::batch_seed::seed_of_batch;
+use crate::step::report::{RoundReport, StepReport};
 
 pub use links::{WorkerLink, WorkerLinkSender, WorkerLinks};
 use server::Serving;

@@ -15,9 +15,9 @@ use crate::error::{Error, Result};
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
 use crate::model::batch::Batch;
-use crate::step::engine::report::{OuterReport, StepReport};
+use crate::step::engine::workers::inner_steps::InnerSteps;
 use crate::step::engine::{Engine, difference};
-use crate::step::workers::inner_steps::InnerSteps;
+use crate::step::report::{OuterReport, StepReport};
 
 /// Workers that are worlds of their own are further from each other than ranks are.
 const OUTER: Buckets = Buckets { bytes: 25_000_000, within_hosts: true };

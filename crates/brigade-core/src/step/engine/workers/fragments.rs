@@ -11,8 +11,8 @@ use crate::metrics::Clock;
 use crate::model::activation::Activation;
 use crate::sharding::unit::Unit;
 use crate::step::engine::Engine;
+use crate::step::engine::workers::outer_in_flight::OuterInFlight;
 use crate::step::strategy::Due;
-use crate::step::workers::outer_in_flight::OuterInFlight;
 
 impl<I, O, T> Engine<I, O, T>
 where

@@ -15,8 +15,8 @@ use crate::model::activation::Activation;
 use crate::model::random_state::with_seed;
 use crate::sharding::store::cast;
 use crate::step::engine::Engine;
-use crate::step::rounds::message::{Given, Request, answer};
-use crate::step::rounds::shares::{Answer, Shares};
+use crate::step::engine::rounds::message::{Given, Request, answer};
+use crate::step::engine::rounds::shares::{Answer, Shares};
 use crate::step::strategy::Rounds;
 use crate::step::strategy::async_server::{checked, flat};
 

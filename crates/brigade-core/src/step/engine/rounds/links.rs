@@ -10,7 +10,7 @@ use burn::tensor::Device;
 
 use crate::dist::{Collectives, Message, Pending};
 use crate::error::{Error, Result};
-use crate::step::rounds::message::Request;
+use crate::step::engine::rounds::message::Request;
 
 /// The rank of a worker in the group that it has with all servers.
 pub(super) const WORKER: usize = 0;

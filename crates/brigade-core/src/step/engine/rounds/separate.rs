@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use crate::dist::{Message, Pending};
 use crate::error::{BoxError, Error, Result};
 use crate::model::activation::Activation;
-use crate::step::engine::report::StepReport;
+use crate::step::engine::rounds::links::{Event, WORKER, WorkerLinks};
+use crate::step::engine::rounds::message::{
+    Given, Request, answer, read_found, read_round_state, round_state,
+};
+use crate::step::engine::rounds::server::Serving;
+use crate::step::engine::rounds::shares::{Answer, Shares};
 use crate::step::engine::{Engine, difference};
-use crate::step::rounds::links::{Event, WORKER, WorkerLinks};
-use crate::step::rounds::message::{Given, Request, answer, read_found, read_round_state, round_state};
-use crate::step::rounds::server::Serving;
-use crate::step::rounds::shares::{Answer, Shares};
+use crate::step::report::StepReport;
 
 /// Between two looks whether anything else is to be done.
 const LOOK: Duration = Duration::from_millis(200);

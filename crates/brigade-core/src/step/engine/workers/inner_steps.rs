@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::step::engine::report::StepReport;
+use crate::step::report::StepReport;
 
 /// What updates of this worker found since the last outer step.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use crate::dist::{Message, Traffic};
 use crate::error::{Error, Result};
 use crate::metrics::{Clock, Memory};
 use crate::model::activation::Part;
-use crate::step::engine::report::StepReport;
+use crate::step::report::StepReport;
 use crate::step::strategy::async_server::flat;
 
 /// Parts of a number.
