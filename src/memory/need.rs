@@ -1,5 +1,7 @@
 //! What the ranks of one machine need together, and whether it has that.
 
+use std::ops::Add;
+
 use brigade_core::plan::{Alternative, Footprint};
 use brigade_report::HumanBytes;
 
@@ -12,6 +14,15 @@ pub(super) struct Need {
     /// The largest of them.
     largest: u64,
     all: u64,
+}
+
+impl Add for Need {
+    type Output = Self;
+
+    /// Of two models that the same ranks hold.
+    fn add(self, other: Self) -> Self {
+        Self { largest: self.largest + other.largest, all: self.all + other.all }
+    }
 }
 
 impl Need {
@@ -37,12 +48,14 @@ impl Need {
     }
 }
 
-/// Compares a need with what a machine has. `alternatives` are asked for if that is too little.
+/// Compares a need with what a machine has. `alternatives` are asked for if that is too little; what is `beside` them they do not change.
 pub(super) fn assessment(
     machine: &Machine,
-    need: &Need,
+    need: Need,
+    beside: Option<Need>,
     alternatives: impl FnOnce() -> Vec<Alternative>,
 ) -> Assessment {
+    let need = beside.map_or(need, |beside| need + beside);
     let fits = machine.has(need.largest, need.all);
     let (needs, has) = (need.describe(machine), machine.describe());
     let mut text = format!("the run will need {needs}; {has}");
@@ -52,7 +65,8 @@ pub(super) fn assessment(
     }
     let planned = alternatives().into_iter().filter_map(|Alternative { flags, configuration }| {
         let footprint = Footprint::of(&configuration).ok()?;
-        Some((flags, Need::of(&footprint, configuration.dp * configuration.replicas, machine)))
+        let alternative = Need::of(&footprint, configuration.dp * configuration.replicas, machine);
+        Some((flags, beside.map_or(alternative, |beside| alternative + beside)))
     });
     let mut least: Option<(String, Need)> = None;
     for (flags, other) in planned {
@@ -116,7 +130,7 @@ mod tests {
         let configuration = configuration();
         let footprint = Footprint::of(&configuration).unwrap();
         let need = Need::of(&footprint, 2, &machine);
-        assessment(&machine, &need, || configuration.alternatives(4, &[1.0; 4], activations))
+        assessment(&machine, need, None, || configuration.alternatives(4, &[1.0; 4], activations))
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a run will hold and send, rank by rank, and whether the machine has that much memory.
 
+use std::ops::Add;
+
 use anyhow::Context;
 use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
 use brigade_core::{
@@ -99,6 +101,10 @@ impl Session {
         }
         if !assessment.fits && !self.quiet {
             print_stderr(format_args!("warning: {}", assessment.text));
+        } else if !self.measures(model) && !self.quiet {
+            print_stderr(
+                "note: the memory plan leaves out what blocks keep for their backward, which on a GPU is not measured for this model; --dry-run measures it on the CPU",
+            );
         }
     }
 
@@ -127,8 +133,11 @@ impl Session {
         let size = self.settings.train.micro_batch_size;
         let assessment = machine.map(|machine| {
             let alternatives = || configuration.alternatives(size, &chain.costs(), smaller);
-            let need = Need::of(&footprint, configuration.dp * configuration.replicas, machine);
-            let mut assessment = assessment(machine, &need, alternatives);
+            let dp = configuration.dp * configuration.replicas;
+            let counted = self.counted.borrow();
+            let beside = counted.iter().map(|model| Need::of(&model.footprint, dp, machine));
+            let need = Need::of(&footprint, dp, machine);
+            let mut assessment = assessment(machine, need, beside.reduce(Need::add), alternatives);
             if unmeasured.is_some() {
                 assessment.text.push_str("; tensors saved inside blocks come on top of that");
             }

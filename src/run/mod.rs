@@ -17,4 +17,5 @@ pub use program::launch::{Launch, launch};
 pub use program::{Program, Role};
 pub use ranks::Ranks;
 pub(crate) use run_folder::{StartFrom, write_choice};
+pub(crate) use session::CountedModel;
 pub use session::Session;

@@ -86,7 +86,7 @@ impl Program<'_> {
         // From here on a signal may lose work of the body; `train` narrows this down.
         session.mark_started();
         let joined = matches!(role, Role::JoinedRank { .. });
-        let mut exhaustion = joined.then(|| ExhaustionWatch::of_rank(&out));
+        let mut exhaustion = joined.then(|| ExhaustionWatch::of_rank(&out, info.rank));
         // A panic in Burn must not leave the other ranks waiting.
         let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
         if needs_flight_record(&result) {

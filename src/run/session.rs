@@ -1,12 +1,13 @@
 //! A rank in its world.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use brigade_comm::{AuthToken, Group};
+use brigade_core::plan::Footprint;
 use brigade_core::{Collectives, DATA, Groups, Mesh};
 use brigade_launch::HeartbeatSender;
 use brigade_launch::interrupt::{Interrupt, InterruptKind};
@@ -19,6 +20,14 @@ use super::run_folder::StartFrom;
 use crate::device::{MakesHostGroups, RankDevice};
 use crate::error::Interrupted;
 use crate::settings::{RunPlan, Settings};
+
+/// A further model in the plan of a dry run.
+pub(crate) struct CountedModel {
+    pub name: String,
+    pub footprint: Footprint,
+    /// Why what its blocks keep inside is not in it, if it is not.
+    pub unmeasured: Option<String>,
+}
 
 /// A rank in its world, ready to train. [`launch`](crate::launch) and [`Program::run`](crate::Program::run) hand one to each rank.
 pub struct Session {
@@ -46,6 +55,8 @@ pub struct Session {
     /// Texts that must be the same on all ranks and in the run's checkpoints: see
     /// [`check_same`](Self::check_same).
     pub(crate) facts: BTreeMap<String, String>,
+    /// In a dry run, further models that count in its plan.
+    pub(crate) counted: RefCell<Vec<CountedModel>>,
     /// Whether a model was prepared.
     pub(crate) has_run: Cell<bool>,
     /// How long a message takes between the ranks, where they are on several hosts.
@@ -89,6 +100,7 @@ impl Session {
             restart: 0,
             heartbeat: HeartbeatSender::from_env(),
             facts: BTreeMap::new(),
+            counted: RefCell::default(),
             has_run: Cell::new(false),
             network_delay,
             interrupt,

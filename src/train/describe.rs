@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::ops::Range;
 
 use brigade_core::compress::{Compression, Method};
-use brigade_core::plan::ranges;
+use brigade_core::plan::{Footprint, ranges};
 use brigade_core::{Activation, Batch, Chain, DATA, DP, EngineSettings, Model, PP, REPLICATE, WORKERS};
 use brigade_data::Sampler;
 use brigade_report::counted;
@@ -14,7 +14,7 @@ use super::balance::BlockSeconds;
 use super::same_bits::same_bits_note;
 use crate::error::DryRun;
 use crate::memory::{MemoryPlan, Samples};
-use crate::run::Session;
+use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, RunPlan};
 
 impl Session {
@@ -49,13 +49,47 @@ impl Session {
         model.chain().check_groups(&plan.engine.groups)?;
         let memory = self.memory_plan(plan, model, micro_batch);
         let mut text = self.description(plan, &self.config, model.chain(), memory);
-        if is_own_loop {
+        if is_own_loop && self.counted.borrow().is_empty() {
             text.push_str(
-                "# models that the program adds to this one (`Trainer::add_model`) are not counted\n",
+                "# models that the program adds to this one (`Trainer::add_model`) count if it names them before (`Session::count_model`)\n",
             );
         }
         print_stdout(&text);
         Err(DryRun.into())
+    }
+
+    /// Counts a model that the program [adds](crate::Trainer::add_model) later in the plan of a dry run, which ends where the first model is prepared: call it before that. `micro_batch`
+    /// is as in [`stop_if_dry_run`](Self::stop_if_dry_run). In a run that trains it does nothing.
+    ///
+    /// ```no_run
+    /// # use brigade::{Batch, Model, Session, Training};
+    /// # use burn::prelude::*;
+    /// # type Net = Model<Tensor<2>, Tensor<2>, Tensor<2>>;
+    /// # fn run(session: &Session, teacher: Net, student: Net, data: Training<Tensor<2>, Tensor<2>, Tensor<2>>) -> anyhow::Result<()> {
+    /// session.count_model("student", &student, |samples| {
+    ///     let zeros = Tensor::zeros([samples, 8], &session.device());
+    ///     Ok(Batch::new(zeros.clone(), zeros, samples))
+    /// })?;
+    /// let mut trainer = session.prepare(teacher, data)?;
+    /// let mut student = trainer.add_model("student", student, Training::without_data())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the model cannot be trained as the settings say.
+    pub fn count_model<I: Activation, O: Activation, T: Clone>(
+        &self,
+        name: &str,
+        model: &Model<I, O, T>,
+        micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
+    ) -> anyhow::Result<()> {
+        if self.is_dry_run {
+            let MemoryPlan { footprint, unmeasured, .. } =
+                self.memory_plan(&self.plan, model, &micro_batch)?;
+            self.counted.borrow_mut().push(CountedModel { name: name.to_owned(), footprint, unmeasured });
+        }
+        Ok(())
     }
 
     /// Lines on what is about to be trained, and how.
@@ -158,17 +192,17 @@ impl Session {
                 "# the run measures its blocks before the first step, and may split them differently\n",
             );
         }
+        let per = if plan.engine.strategy.period() > 1 { "update" } else { "step" };
+        for CountedModel { name, footprint, unmeasured } in &*self.counted.borrow() {
+            let _ =
+                writeln!(text, "# the model `{name}`, peak bytes of each rank, and what it sends per {per}:");
+            text.push_str(&footprint_lines(footprint, unmeasured.as_deref()));
+        }
         match memory {
-            Ok(MemoryPlan { footprint, unmeasured, assessment }) => {
-                let per = if plan.engine.strategy.period() > 1 { "update" } else { "step" };
+            Ok(memory) => {
                 let _ = writeln!(text, "# peak bytes of each rank, and what it sends per {per}:");
-                for line in footprint.render().lines() {
-                    let _ = writeln!(text, "#   {line}");
-                }
-                if let Some(why) = unmeasured {
-                    let _ = writeln!(text, "# saved activations are unknown: {why}");
-                }
-                match assessment {
+                text.push_str(&footprint_lines(&memory.footprint, memory.unmeasured.as_deref()));
+                match memory.assessment {
                     Some(assessment) => {
                         let warning = if assessment.fits { "" } else { "warning: " };
                         let _ = writeln!(text, "# {warning}{}", assessment.text);
@@ -189,6 +223,17 @@ impl Session {
         let _ = writeln!(text, "# all   {:<16} {:>12} parameters", "", chain.parameters());
         text
     }
+}
+
+fn footprint_lines(footprint: &Footprint, unmeasured: Option<&str>) -> String {
+    let mut text = String::new();
+    for line in footprint.render().lines() {
+        let _ = writeln!(text, "#   {line}");
+    }
+    if let Some(why) = unmeasured {
+        let _ = writeln!(text, "# saved activations are unknown: {why}");
+    }
+    text
 }
 
 /// Which blocks each pipeline stage has, and what ZeRO shards.

@@ -173,8 +173,8 @@ pub(crate) fn check_read_again<I: Activation + Clone, T>(
     }
     anyhow::bail!(
         "the dataset gives another micro-batch when its samples are read again ({shown}): what `Dataset::get` gives must follow from the \
-        sample's index alone, because another mesh reads a sample on another rank, and a resumed run reads it again. To augment samples, draw \
-        from Burn's generator in `Dataset::batch`, or in `get` from a generator seeded by the index"
+        sample's index alone, and what `Dataset::batch` gives from that, because another mesh reads a sample on another rank, and a resumed run reads it again. To \
+        augment samples, draw from Burn's generator on the given device in `batch`, or in `get` from a generator seeded by the index"
     );
 }
 

@@ -220,6 +220,8 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
                 Some("a hook (`Training::on_step` or `Training::on_validation`)")
             }
             Self { files, .. } if !files.is_empty() => Some("a file (`Training::file`)"),
+            Self { weights, .. } if weights.name != WEIGHTS_FILE => Some("`Training::adapters_only`"),
+            Self { flops_per_target: Some(_), .. } => Some("`Training::flops_per_target`"),
             _ => None,
         }
     }

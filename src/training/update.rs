@@ -198,9 +198,12 @@ fn check_strategy(strategy: &dyn Strategy, settings: &Settings) -> Result<(), Se
         let allowed = "the program has a strategy of its own (`Training::strategy`), which reduces gradients itself; it must be none";
         return Err(SettingError::new("comm.compress (--compress)", settings.comm.compress, allowed));
     }
-    if strategy.period() != every {
+    let is_steady = || {
+        (1..=2 * every as u64).all(|step| strategy.synchronizes(step) == step.is_multiple_of(every as u64))
+    };
+    if strategy.period() != every || !is_steady() {
         let allowed = format!(
-            "the program's own strategy makes an update every {}; it must be the same",
+            "the program's own strategy has a period of {}; it must be the same, and an update must end every step that is a multiple of it",
             strategy.period()
         );
         return Err(SettingError::new("train.sync_every (--sync-every)", every, allowed));

@@ -36,12 +36,13 @@ impl<'a> ExhaustionWatch<'a> {
         for note in [MEMORY_PLAN, PLANNED_MEMORY_FILE] {
             drop(fs::remove_file(dir.join(note)));
         }
-        Self::of_rank(dir)
+        Self { dir, kills: oom_kills() }
     }
 
-    /// From now on, for a rank that another launcher has started: that one can say what ended a rank, but not what the run needs.
-    pub(crate) fn of_rank(dir: &'a Path) -> Self {
-        Self { dir, kills: oom_kills() }
+    /// From now on, for a rank that another launcher has started: that one can say what ended a rank, but not what the run needs. The
+    /// folder is that of rank 0, which removes the notes.
+    pub(crate) fn of_rank(dir: &'a Path, rank: usize) -> Self {
+        if rank == 0 { Self::of_node(dir) } else { Self { dir, kills: oom_kills() } }
     }
 
     /// If the root cause of the outcome is that memory was exhausted on this node, prints that, and what the run was expected to

@@ -119,7 +119,7 @@ impl RemoteServers {
             version: VERSION,
             worker: self.worker,
             configuration: self.configuration.clone(),
-            connection: incarnation(),
+            connection: incarnation().map_err(|error| now(&error))?,
             endpoint: endpoint.clone(),
         };
         let ports = ask(&mut first, &request)?;

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use brigade_checkpoint::{Checkpoint, open_storage};
+use brigade_core::Batch;
 use brigade_models::{Stored, WeightsFormat, WeightsMapping};
 
 use super::fixture::*;
+use super::on_ranks;
 use crate::checkpoint::consolidate;
-use crate::error::Preempted;
+use crate::error::{DryRun, Preempted};
 use crate::run::{Session, StartFrom};
 use crate::settings::{OnNonFinite, Settings, TrainSettings};
 use crate::test_model::layers;
@@ -240,6 +242,28 @@ fn an_added_model_has_its_own_learning_rate_and_takes_nothing_that_is_the_runs()
         assert_eq!(before.len(), if session.rank() == 0 { 2 } else { 0 });
         assert_eq!(trainer.weights()?.is_empty(), session.rank() > 0);
         trainer.finish().map(drop)
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_dry_run_counts_models_that_the_program_names() {
+    let out = tempfile::tempdir().unwrap();
+    on_ranks(1, out.path(), &settings(2), StartFrom::Scratch, |mut session, _| {
+        (session.is_dry_run, session.local_ranks) = (true, Some(1));
+        let batch = |count: usize| {
+            let (input, target) = rows(&(0..count).collect::<Vec<_>>(), &session.device());
+            Ok(Batch::new(input, target, count))
+        };
+        let needed =
+            || session.memory_plan(&session.plan, &model(), &batch).unwrap().assessment.unwrap().text;
+        let alone = needed();
+        session.count_model("critic", &layers(WIDTH, &["a", "b"]), batch)?;
+        let both = needed();
+        assert!(alone.starts_with("the run will need about ") && alone != both, "{alone}, {both}");
+        let ended = session.prepare(model(), training()).err().unwrap();
+        assert!(ended.is::<DryRun>());
+        Ok(())
     })
     .unwrap();
 }

@@ -11,7 +11,7 @@ use super::fixture::*;
 use super::sampler;
 use crate::dataset::samples;
 use crate::run::{Session, StartFrom};
-use crate::settings::Settings;
+use crate::settings::{OnNonFinite, Settings};
 use crate::training::Training;
 
 fn trains(session: &Session, _: Interrupt) -> anyhow::Result<f64> {
@@ -70,6 +70,7 @@ fn a_loop_draws_the_same_in_a_resumed_run() {
     let run = |out: &Path, start_from: StartFrom, ends_after: u64| {
         on_mesh(out, &settings(8), MESHES[0], start_from, |session: &Session, _| {
             let (mut drawn, mut trainer) = (BTreeMap::new(), session.prepare(model(), training())?);
+            drawn.insert((trainer.steps_done(), "saved"), draw(session));
             while trainer.steps_done() < ends_after
                 && let Some(batches) = trainer.next_batches()?
             {
@@ -81,6 +82,10 @@ fn a_loop_draws_the_same_in_a_resumed_run() {
                     trainer.evaluate_on(&data())?;
                     drawn.insert((step, "evaluated"), draw(session));
                 }
+                if trainer.save_is_due() {
+                    trainer.save()?;
+                    drawn.insert((step, "saved"), draw(session));
+                }
             }
             trainer.finish()?;
             Ok(drawn)
@@ -89,12 +94,42 @@ fn a_loop_draws_the_same_in_a_resumed_run() {
     };
     let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let uninterrupted = run(whole.path(), StartFrom::Scratch, 8);
-    let mut drawn = run(parts.path(), StartFrom::Scratch, 5);
+    let mut drawn = run(parts.path(), StartFrom::Scratch, 6);
     drawn.extend(run(parts.path(), StartFrom::Checkpoint, 8));
     assert_eq!(drawn, uninterrupted);
+    assert!(drawn.contains_key(&(6, "saved")));
     let different: BTreeSet<Vec<u32>> =
         drawn.values().map(|values| values.iter().map(|value| value.to_bits()).collect()).collect();
-    assert_eq!(different.len(), 8 + 8 + 2, "each call draws other numbers");
+    assert_eq!(different.len(), drawn.len(), "each call draws other numbers");
+}
+
+/// Else a loop that makes its own batches would make the one again that was not finite.
+#[test]
+fn a_loop_draws_other_numbers_after_a_rollback() {
+    let out = tempfile::tempdir().unwrap();
+    let mut settings = settings(4);
+    settings.train.on_nonfinite = OnNonFinite::Rollback;
+    let seeds = on_mesh(out.path(), &settings, MESHES[1], StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), Training::without_data())?;
+        let mut seeds = Vec::new();
+        while !trainer.is_over() {
+            let is_bad = seeds.len() == 2;
+            seeds.push((trainer.steps_done(), trainer.batch_seed(0, 2)));
+            let mut batches = own_batches(session, MESHES[1], trainer.steps_done());
+            if is_bad {
+                batches[0].input = batches[0].input.clone() * f32::NAN;
+            }
+            trainer.step(batches)?;
+            if trainer.save_is_due() {
+                trainer.save()?;
+            }
+        }
+        trainer.finish()?;
+        Ok(seeds)
+    });
+    let seeds = seeds.unwrap();
+    assert_eq!(seeds.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 1, 2, 2, 3]);
+    assert_eq!(seeds.iter().map(|(_, seed)| seed).collect::<BTreeSet<_>>().len(), 5);
 }
 
 /// A value that is logged before its step is in the step's record, and takes no metric's name.

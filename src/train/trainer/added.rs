@@ -100,7 +100,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
     /// file, and its random numbers follow from it: two students of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
     /// learning rate is that of the first model, unless `training` has its own. All ranks call it.
     ///
-    /// The metrics, the mapping of the weights, the optimizer, its learning rate as a function, the groups and gradient hooks of `training` are used; groups in the
+    /// The metrics, the mapping of the weights, the optimizer, its learning rate as a function, the groups, gradient hooks and strategy of `training` are used; groups in the
     /// settings belong to the first model. Data, hooks and files are the first model's: given here, they are an error.
     ///
     /// ```no_run
@@ -163,6 +163,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
         }
         let split = session.plan.split(&model.chain().costs())?;
         let model = training.add_metrics_to(model);
+        checked_names(model.metric_names().iter().chain(training.derived.names()))?;
         let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
         let settings = EngineSettings { split, ..plan.engine };
         session.heartbeat.send("making an additional model");
@@ -199,7 +200,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
             }
         }
         self.added.push(state.clone());
-        self.loop_seed.after_step(self.progress.step);
+        self.loop_seed.after_save(self.progress.step);
         Ok(AddedModel(state))
     }
 }

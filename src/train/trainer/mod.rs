@@ -180,7 +180,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
 
     /// Adds a named value to the record of the last update, like a metric of the model: in `metrics.jsonl`, TensorBoard and the
     /// line of the step. Where that record is written already (after [`next_batches`](Self::next_batches), say), or there is none yet, it goes into the next one. Rank 0's value
-    /// counts; a metric of the model that has this name stays as it is.
+    /// counts; a metric of the model that has this name stays as it is. What is logged for a step that is rolled back, or after the last record, is dropped.
     pub fn log(&mut self, name: impl Into<String>, value: f64) {
         if self.reporter.is_some() {
             self.logged.insert(name.into(), value);
@@ -188,9 +188,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     }
 
     /// The seed of what a loop without data of its own draws for the `k`-th of this rank's `count` micro-batches of the next step, for
-    /// [`with_seed`](crate::with_seed): the same numbers on any mesh, on all stages of a pipeline, and in a resumed run.
+    /// [`with_seed`](crate::with_seed): the same numbers on any mesh, on all stages of a pipeline, and in a resumed run; after a rollback, others.
     pub fn batch_seed(&self, k: usize, count: usize) -> u64 {
-        self.engine.batch_seed(k, count)
+        self.loop_seed.after_rollbacks(self.engine.batch_seed(k, count))
     }
 
     /// The weights of the last step by name, as many as the model has, on rank 0 of any mesh; the other ranks get an empty list. All ranks call it.

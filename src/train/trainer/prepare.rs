@@ -12,7 +12,7 @@ use super::Trainer;
 use super::loop_seed::LoopSeed;
 use super::step::nonfinite::NonFiniteSteps;
 use crate::checkpoint::RunProgress;
-use crate::error::{AgreedError, UsageError};
+use crate::error::UsageError;
 use crate::memory::Samples;
 use crate::run::Session;
 use crate::train::profile::Profile;
@@ -57,6 +57,7 @@ impl Session {
     {
         let mut plan = training.update.plan(&self.plan, &self.settings)?;
         let first_samples = |size| training.first_samples(size, &self.device());
+        self.mark_preparing();
         self.check_running_state(&model, &first_samples)?;
         self.stop_if_dry_run_of(&plan, &model, &first_samples, is_own_loop)?;
         if self.has_run.replace(true) {
@@ -65,7 +66,6 @@ impl Session {
             ))
             .into());
         }
-        self.mark_preparing();
         let (samples, validated) = training.sizes();
         let shares = training.shares();
         let s = if samples == 1 { "" } else { "s" };
@@ -93,9 +93,9 @@ impl Session {
         let model = training.add_metrics_to(model);
         let metrics: Vec<String> =
             model.metric_names().iter().chain(training.derived.names()).cloned().collect();
-        let metrics = checked_names(&metrics)?;
+        checked_names(&metrics)?;
         check_load_best(&self.settings, !training.hooks.is_empty())?;
-        let (early_stopping, best_checkpoint) = watches(&self.settings, metrics, validated > 0)?;
+        let (early_stopping, best_checkpoint) = watches(&self.settings, &metrics, validated > 0)?;
         let mut summary = self.run_summary(
             (&plan, &seconds),
             model.chain(),
@@ -125,7 +125,7 @@ impl Session {
         let profile = Profile::new(profiled, progress.step);
         let nonfinite = NonFiniteSteps::new(self.settings.train.nonfinite_limit, progress.nonfinite);
         let (nonfinite, update_position) = (Rc::new(nonfinite), progress.position);
-        let loop_seed = Rc::new(LoopSeed::new(self));
+        let loop_seed = Rc::new(LoopSeed::new(self, nonfinite.clone()));
         let mut trainer = Trainer {
             session: self,
             engine,
@@ -168,7 +168,7 @@ impl Session {
         };
         trainer.next_learning_rate.set(trainer.learning_rate());
         // What ranks have drawn for their own blocks does not change what the loop draws, or a model that joins.
-        trainer.loop_seed.after_step(trainer.progress.step);
+        trainer.loop_seed.after_save(trainer.progress.step);
         trainer.best_saved = trainer.best();
         if resumes && trainer.is_over() {
             trainer.note_nothing_left();
@@ -195,10 +195,10 @@ impl Session {
         if !model.has_running_state() {
             return Ok(());
         }
+        self.heartbeat.send("looking at running state");
         // A loop that brings its own data learns it in the first step.
         let Ok(batch) = samples(self.settings.train.micro_batch_size) else { return Ok(()) };
-        let checked = model.check_running_state(batch.input, self.plan.engine.precision.compute);
-        Ok(checked.map_err(|error| AgreedError(error.to_string()))?)
+        Ok(model.check_running_state(batch.input, self.plan.engine.precision.compute)?)
     }
 }
 
@@ -218,11 +218,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
     }
 }
 
-/// The names of a model's metrics, each of them once and none of those that are taken.
-fn checked_names(names: &[String]) -> anyhow::Result<&[String]> {
+/// Checks that the names of a model's metrics are each there once, and none is taken.
+pub(super) fn checked_names<'a>(names: impl IntoIterator<Item = &'a String>) -> anyhow::Result<()> {
     let mut seen = BTreeSet::from(["loss", "valid_targets", "target_weight"]);
-    match names.iter().find(|name| !seen.insert(name.as_str())) {
+    match names.into_iter().find(|name| !seen.insert(name.as_str())) {
         Some(name) => bail!("a metric is named `{name}`, but that name is taken; each metric needs its own"),
-        None => Ok(names),
+        None => Ok(()),
     }
 }

@@ -79,6 +79,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
                 saved.stall_seconds = since.elapsed().as_secs_f64();
             }
         }
+        self.loop_seed.after_save(step);
         Ok(())
     }
 
@@ -198,6 +199,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             ))
             .into());
         };
+        self.logged.clear();
         let step = restored.progress.step;
         // The position in the data is not restored: the data up to the bad batch are left behind. Nor is the number of bad batches.
         self.progress = RunProgress { position: self.progress.position, ..restored.progress };

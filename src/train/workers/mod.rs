@@ -77,7 +77,7 @@ impl ElasticWorker {
                 ranks: session.world_size(),
                 host: host_identity(),
                 configuration: crate::world::shared_by_workers(&session.config)? + &facts,
-                incarnation: incarnation(),
+                incarnation: incarnation()?,
             };
             let [wait, silence] =
                 [comm.init_timeout_seconds, comm.host_timeout_seconds].map(Duration::from_secs_f64);
@@ -225,7 +225,9 @@ pub(super) fn all_agree(session: &Session, is_well: bool) -> anyhow::Result<bool
 }
 
 /// A number that no other process with this worker's number has had.
-pub(super) fn incarnation() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) ^ u64::from(std::process::id()).rotate_left(32)
+///
+/// # Errors
+/// If the system gives no random numbers.
+pub(super) fn incarnation() -> anyhow::Result<u64> {
+    getrandom::u64().context("the system gives no random numbers")
 }

@@ -2,10 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
-use brigade::core::{Error, Groups, ParameterGroup, UnitGradient, keyed_seed};
+use brigade::core::{
+    DP, Engine, EngineSettings, Error, Groups, Mesh, ParameterGroup, UnitGradient, WORKERS, keyed_seed,
+};
 use burn::tensor::{Distribution, Tensor, TensorData};
 
-use crate::mesh::{on_threads, same_bits};
+use crate::mesh::{on_mesh, on_threads, same_bits};
+use crate::strategies::local_updates::averaging;
 
 use super::{ALONE, Case, RATE};
 
@@ -45,6 +48,35 @@ fn a_hook_that_draws() {
         gradient.clone() + gradient.random_like(Distribution::Uniform(0.0, 1e-3))
     };
     Case { hook: Some(noise), ..Case::default() }.draws_alike("a hook that draws");
+}
+
+/// The mean over workers would else be as noisy as each of them.
+#[test]
+fn workers_draw_for_themselves_and_their_ranks_alike() {
+    let mesh = Mesh::new(4, [(WORKERS, 2), (DP, 2)]).unwrap();
+    let drawn = on_mesh(&mesh, |groups| {
+        let settings = EngineSettings { strategy: averaging(2), ..EngineSettings::default() };
+        let case = Case::default();
+        let mut engine = Engine::new(case.model(), 3, &case.optimizer, groups.clone(), settings).unwrap();
+        let drawn = Arc::new(Mutex::new(Vec::new()));
+        let seen = drawn.clone();
+        engine.on_gradient(move |_, gradient| {
+            let noise = gradient.random_like(Distribution::Default);
+            seen.lock().unwrap().extend(noise.try_into_vec_as::<f32>().unwrap());
+            gradient
+        });
+        for step in 0..2 {
+            let batches = case.batches(&groups, 0, step);
+            match engine.steps_alone() {
+                true => engine.inner_step(batches, RATE).unwrap(),
+                false => drop(engine.step(batches, RATE).unwrap()),
+            }
+        }
+        drop(engine);
+        Arc::into_inner(drawn).unwrap().into_inner().unwrap()
+    });
+    assert_eq!(drawn[0].len(), 2 * 4 * 420);
+    assert!(drawn[0] == drawn[1] && drawn[2] == drawn[3] && drawn[0] != drawn[2]);
 }
 
 #[test]

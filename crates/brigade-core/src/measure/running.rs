@@ -1,8 +1,10 @@
 //! Whether ranks can merge a model's running state, found before it trains.
 
+use std::collections::BTreeMap;
+
 use crate::error::Result;
 use crate::model::Float;
-use crate::model::activation::{Activation, flatten};
+use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::Model;
 use crate::sharding::layout::FlatLayout;
@@ -10,6 +12,7 @@ use crate::sharding::store::cast;
 use crate::step::forward_backward::tape::{inner, leaves};
 use crate::step::running_state::Probe;
 
+use super::kind;
 use super::run::{Manner, PLACE, run_block};
 
 impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
@@ -19,7 +22,7 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
     }
 
     /// Runs the blocks on an input up to the last one that has running state, on the input's device, and looks how each changes its own, as the first step of
-    /// training does. The model itself stays as it is; one block is in memory at a time, as a copy.
+    /// training does. The model itself stays as it is; one block is in memory at a time, as a copy. Of blocks that are alike, one is run.
     ///
     /// # Errors
     /// If ranks cannot merge a block's running state, which the error names, or a block refuses its input.
@@ -31,24 +34,35 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
         let layouts: Vec<FlatLayout> = self.chain.blocks.iter().map(running).collect();
         let Some(last) = layouts.iter().rposition(|layout| !layout.is_empty()) else { return Ok(()) };
         let mut parts = flatten(input).map_floats(|flat| cast(flat, compute.dtype()));
+        let mut outputs: BTreeMap<String, Parts> = BTreeMap::new();
         for (index, (named, layout)) in self.chain.blocks.iter().zip(&layouts).enumerate().take(last + 1) {
-            if !layout.is_empty() {
-                let input = parts.map_floats(|flat| cast(flat, Float::F32.dtype()));
-                let mut run = |block: &NamedBlock| {
-                    let (output, weights) =
-                        block.block.forward_split(leaves(&input), &PLACE.context(&block.name))?;
-                    let values = inner(&output);
-                    drop((output, weights));
-                    block.block.free_dropped_graphs();
-                    Ok(values)
-                };
-                let mut probe = Probe::of(named, vec![layout], false, &mut run);
-                let start = probe.state()?;
-                probe.learn(&start)?;
+            let kind = kind(named, index, &parts);
+            if let Some(output) = outputs.get(&kind) {
+                parts = output.clone();
+                continue;
             }
-            let manner = Manner { again: false, wait: false, defers: false };
+            if !layout.is_empty() {
+                check(named, layout, &parts)?;
+            }
+            // As one that is recomputed, a forward leaves no graph.
+            let manner = Manner { again: true, wait: false, defers: false };
             parts = run_block(named, index, &parts, compute, manner, None)?.output;
+            outputs.insert(kind, parts.clone());
         }
         Ok(())
     }
+}
+
+fn check(named: &NamedBlock, layout: &FlatLayout, input: &Parts) -> Result<()> {
+    let mut run = |block: &NamedBlock| {
+        let input = input.map_floats(|flat| cast(flat, Float::F32.dtype()));
+        let (output, weights) = block.block.forward_split(leaves(&input), &PLACE.context(&block.name))?;
+        let values = inner(&output);
+        drop((output, weights));
+        block.block.free_dropped_graphs();
+        Ok(values)
+    };
+    let mut probe = Probe::of(named, vec![layout], input.device(), false, &mut run);
+    let start = probe.state()?;
+    probe.learn(&start).map(drop)
 }

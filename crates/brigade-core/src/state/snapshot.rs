@@ -215,18 +215,18 @@ where
         {
             let steps = rounds.steps;
             return Err(Error::State(format!(
-                "cannot resume from step {step}: it must be a multiple of {steps} (strategy.inner_steps)"
+                "cannot resume from step {step}: it must be a multiple of {steps} (strategy.inner_steps (--inner-steps))"
             )));
         }
         if step > 0 && !self.settings.strategy.synchronizes(step) {
             let period = self.settings.strategy.period();
             return Err(Error::State(format!(
-                "cannot resume from step {step}: it must be a multiple of {period} (train.sync_every)"
+                "cannot resume from step {step}: it must be a multiple of {period} (train.sync_every (--sync-every))"
             )));
         }
         if let Some(every) = self.settings.strategy.inner_steps().filter(|_| !self.is_outer(step)) {
             return Err(Error::State(format!(
-                "cannot resume from step {step}: it must be a multiple of {every} (strategy.inner_steps)"
+                "cannot resume from step {step}: it must be a multiple of {every} (strategy.inner_steps (--inner-steps))"
             )));
         }
         Ok(())

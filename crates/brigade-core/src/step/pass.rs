@@ -267,8 +267,12 @@ where
             let Some(found) = gradient.take() else { continue };
             let found = if weight == 1.0 || weight == 0.0 { found } else { found.div_scalar(weight) };
             let block = self.chain.blocks[stored.unit.home].name.as_str();
-            *gradient =
-                Some(hook::run(&self.gradient_hooks, (self.seed, self.step), (stored, block), found)?);
+            *gradient = Some(hook::run(
+                &self.gradient_hooks,
+                (self.worker_seed(), self.step),
+                (stored, block),
+                found,
+            )?);
         }
         clock.optimizer += started.elapsed();
         Ok(())

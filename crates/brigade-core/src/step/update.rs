@@ -7,7 +7,7 @@ use std::time::Instant;
 use brigade_random::keyed_seed;
 use burn::tensor::Tensor;
 
-use crate::dist::{Collectives, Pending, PendingTensor};
+use crate::dist::{Collectives, Pending, PendingTensor, WORKERS};
 use crate::error::Result;
 use crate::metrics::{Activity, Clock};
 use crate::model::activation::Activation;
@@ -63,10 +63,19 @@ where
         Ok(())
     }
 
-    /// The seed of what a unit's optimizer draws: ranks that step the same elements draw the same.
+    /// The seed of what a unit's optimizer draws: ranks of a worker that step the same elements draw the same.
     pub(crate) fn optimizer_seed(&self, unit: usize) -> u64 {
         let StoredUnit { unit: Unit { name, .. }, own, .. } = &self.store.units[unit];
-        keyed_seed(self.seed, &format!("optimizer/{name}/{}/{}", self.step, own.start))
+        keyed_seed(self.worker_seed(), &format!("optimizer/{name}/{}/{}", self.step, own.start))
+    }
+
+    /// The run's seed, or one of this worker's own where there are several.
+    pub(crate) fn worker_seed(&self) -> u64 {
+        let (mesh, rank) = (self.store.groups.mesh(), self.store.groups.world.rank());
+        match self.settings.worker.unwrap_or_else(|| mesh.coordinate(rank, WORKERS)) {
+            0 => self.seed,
+            worker => keyed_seed(self.seed, &format!("worker/{worker}")),
+        }
     }
 
     /// Adds up what each of the `workers` gives for an outer step: by unit, where this rank updates it, or it is running state. It changes

@@ -151,7 +151,7 @@ pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -
         let ranks = if separate.is_server { servers } else { 1 };
         if servers == 0 || mesh.world() != ranks || zero.stage > 0 || strategy.rounds().is_none() {
             return Err(Error::Model(format!(
-                "separately launched servers and workers need a staleness above 0 and no ZeRO; expected {ranks} ranks, the mesh has {}",
+                "separately launched servers and workers need strategy.staleness (--staleness) above 0 and zero.stage (--zero) 0; expected {ranks} ranks, the mesh has {}",
                 mesh.world()
             )));
         }

@@ -93,7 +93,7 @@ impl RunningState {
                 start.extend(to_vec(store.own_values(*unit)?)?);
             }
             let over_ranks = store.groups.data.size() > 1;
-            let learned = Probe::of(block, layouts, over_ranks, &mut run).learn(&start)?;
+            let learned = Probe::of(block, layouts, None, over_ranks, &mut run).learn(&start)?;
             self.updates.extend(learned.into_iter().flat_map(|learned| learned.of_units(units, store)));
         }
         bind(block, store, units, |unit| match self.updates.get(&unit) {

@@ -43,14 +43,15 @@ pub(crate) struct Learned {
 }
 
 impl<'a> Probe<'a> {
-    /// Of a copy of a block. `run` runs it on an input that the block may really get, in fp32 as well.
+    /// Of a copy of a block, on this device or on the block's own. `run` runs it on an input that the block may really get, in fp32 as well.
     pub(crate) fn of(
         block: &NamedBlock,
         layouts: Vec<&'a FlatLayout>,
+        device: Option<Device>,
         over_ranks: bool,
         run: &'a mut dyn FnMut(&NamedBlock) -> Result<Parts>,
     ) -> Self {
-        let copy = block.block.copy_with_values(Float::F32, None);
+        let copy = block.block.copy_with_values(Float::F32, device);
         Self { block: NamedBlock { name: block.name.clone(), block: copy }, layouts, over_ranks, run }
     }
 

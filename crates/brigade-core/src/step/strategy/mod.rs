@@ -212,7 +212,8 @@ pub trait Update: Send {
     fn add(&mut self, layout: &FlatLayout, own: Option<Range<usize>>, device: &Device);
 
     /// Begins to make the own elements' next values; `scale` multiplies the gradient first. None where the unit is not updated
-    /// here. Where it communicates, all ranks of a group come here for the same units in the same order.
+    /// here. Where it communicates, all ranks of a group come here for the same units in the same order. It must not wait for other ranks itself: what it gives
+    /// [may be pending](PendingTensor). Burn's generator is seeded for it, and other threads of the process wait for that meanwhile.
     fn step(
         &mut self,
         unit: usize,

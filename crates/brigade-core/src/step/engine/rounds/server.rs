@@ -29,6 +29,8 @@ pub(super) struct Serving<'a> {
     pub shares: Shares,
     /// The parameters that each worker computes with, by unit, where its gradients are compensated for the delay.
     pulled: Vec<Vec<Option<Tensor<1>>>>,
+    /// How many updates are each worker's, in this round.
+    pushes: Vec<u64>,
     /// Answers on their way.
     sent: Vec<Pending<()>>,
     pub clock: &'a mut Clock,
@@ -36,7 +38,8 @@ pub(super) struct Serving<'a> {
 
 impl<'a> Serving<'a> {
     pub(super) fn new(rounds: Rounds, shares: Shares, workers: usize, clock: &'a mut Clock) -> Self {
-        Self { rounds, shares, pulled: vec![Vec::new(); workers], sent: Vec::new(), clock }
+        let (pulled, pushes) = (vec![Vec::new(); workers], vec![0; workers]);
+        Self { rounds, shares, pulled, pushes, sent: Vec::new(), clock }
     }
 
     /// Waits for the oldest answers: a worker has those before it asks again.
@@ -167,13 +170,14 @@ where
                 }
             };
             let (device, seed) = (values.device(), self.optimizer_seed(unit));
-            let seed = keyed_seed(seed, &worker.to_string());
+            let seed = keyed_seed(seed, &format!("{worker}/{}", serving.pushes[worker]));
             let step = || self.update.step(unit, learning_rate, values, gradient, scale);
             if let Some(pending) = with_seed(&device, seed, step) {
                 let values = clock.waiting("server", || pending.wait())?;
                 self.store.set_served_values(unit, values);
             }
         }
+        serving.pushes[worker] += 1;
         clock.optimizer += began.elapsed();
         Ok(())
     }

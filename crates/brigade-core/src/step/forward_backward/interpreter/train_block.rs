@@ -49,8 +49,8 @@ where
     }
 
     fn prepare_running(&mut self, index: usize, input: &Parts, at: Place) -> Result<()> {
-        let input = &inner(input).map_floats(|flat| cast(flat, FloatDType::F32));
-        let run = |block: &NamedBlock| run_again(block, input, at);
+        let in_f32 = || inner(input).map_floats(|flat| cast(flat, FloatDType::F32));
+        let run = |block: &NamedBlock| run_again(block, &in_f32(), at);
         self.running.prepare(index, &mut self.blocks[index], self.store, run)
     }
 
