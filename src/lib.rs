@@ -138,7 +138,8 @@
 //! # fn main() -> anyhow::Result<()> {
 //! for line in std::fs::read_to_string("runs/a/metrics.jsonl")?.lines() {
 //!     let step: brigade::report::StepRecord = serde_json::from_str(line)?;
-//!     println!("step {}: loss {:.3}, {:.0} tokens/s", step.step, step.loss, step.tokens_per_second);
+//!     let unit = step.unit.as_deref().unwrap_or("tokens");
+//!     println!("step {}: loss {:.3}, {:.0} {unit}/s", step.step, step.loss, step.tokens_per_second);
 //! }
 //! # Ok(())
 //! # }

@@ -21,7 +21,7 @@ use crate::device::{MakesHostGroups, RankDevice};
 use crate::error::Interrupted;
 use crate::settings::{RunPlan, Settings};
 
-/// A further model in the plan of a dry run.
+/// A further model in the plan of memory.
 pub(crate) struct CountedModel {
     pub name: String,
     pub footprint: Footprint,
@@ -55,7 +55,7 @@ pub struct Session {
     /// Texts that must be the same on all ranks and in the run's checkpoints: see
     /// [`check_same`](Self::check_same).
     pub(crate) facts: BTreeMap<String, String>,
-    /// In a dry run, further models that count in its plan.
+    /// On rank 0, further models that count in the plan of memory.
     pub(crate) counted: RefCell<Vec<CountedModel>>,
     /// Whether a model was prepared.
     pub(crate) has_run: Cell<bool>,

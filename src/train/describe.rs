@@ -58,8 +58,8 @@ impl Session {
         Err(DryRun.into())
     }
 
-    /// Counts a model that the program [adds](crate::Trainer::add_model) later in the plan of a dry run, which ends where the first model is prepared: call it before that. `micro_batch`
-    /// is as in [`stop_if_dry_run`](Self::stop_if_dry_run). In a run that trains it does nothing.
+    /// Counts a model that the program [adds](crate::Trainer::add_model) later in the plan of memory: in a dry run, which ends where the first model is prepared, and in what
+    /// a run compares with its machine when it begins. Call it before the first model is prepared. `micro_batch` is as in [`stop_if_dry_run`](Self::stop_if_dry_run).
     ///
     /// ```no_run
     /// # use brigade::{Batch, Model, Session, Training};
@@ -77,17 +77,23 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// If the model cannot be trained as the settings say.
+    /// In a dry run, if the model cannot be trained as the settings say; a run itself finds that when the model is added.
     pub fn count_model<I: Activation, O: Activation, T: Clone>(
         &self,
         name: &str,
         model: &Model<I, O, T>,
         micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
     ) -> anyhow::Result<()> {
-        if self.is_dry_run {
-            let MemoryPlan { footprint, unmeasured, .. } =
-                self.memory_plan(&self.plan, model, &micro_batch)?;
-            self.counted.borrow_mut().push(CountedModel { name: name.to_owned(), footprint, unmeasured });
+        if self.rank() > 0 {
+            return Ok(());
+        }
+        match self.memory_plan(&self.plan, model, &micro_batch) {
+            Ok(MemoryPlan { footprint, unmeasured, .. }) => {
+                let name = name.to_owned();
+                self.counted.borrow_mut().push(CountedModel { name, footprint, unmeasured });
+            }
+            Err(error) if self.is_dry_run => return Err(error),
+            Err(_) => {}
         }
         Ok(())
     }

@@ -210,6 +210,7 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
         learning_rate,
         skipped: report.skipped,
         tokens: report.targets,
+        unit: None,
         tokens_per_second: report.targets as f64 / stats.step_seconds,
         step_seconds: stats.step_seconds,
         forward_seconds: forward,

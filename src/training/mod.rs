@@ -4,7 +4,7 @@ mod control;
 mod data;
 mod update;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -253,5 +253,16 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         let [train, validation] =
             [&self.train, &self.validation].map(|data| data.as_ref().map_or(0, |data| data.samples()));
         (train, validation)
+    }
+}
+
+/// Checks that the names of a model's metrics are each there once, and none is taken.
+pub(crate) fn checked_names<'a>(names: impl IntoIterator<Item = &'a String>) -> anyhow::Result<()> {
+    let mut seen = BTreeSet::from(["loss", "valid_targets", "target_weight"]);
+    match names.into_iter().find(|name| !seen.insert(name.as_str())) {
+        Some(name) => {
+            anyhow::bail!("a metric is named `{name}`, but that name is taken; each metric needs its own")
+        }
+        None => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use super::on_ranks;
 use crate::checkpoint::consolidate;
 use crate::error::{DryRun, Preempted};
 use crate::run::{Session, StartFrom};
-use crate::settings::{OnNonFinite, Settings, TrainSettings};
+use crate::settings::{Backend, OnNonFinite, Settings, TrainSettings};
 use crate::test_model::layers;
 use crate::training::Training;
 
@@ -249,7 +249,9 @@ fn an_added_model_has_its_own_learning_rate_and_takes_nothing_that_is_the_runs()
 #[test]
 fn a_dry_run_counts_models_that_the_program_names() {
     let out = tempfile::tempdir().unwrap();
-    on_ranks(1, out.path(), &settings(2), StartFrom::Scratch, |mut session, _| {
+    let mut settings = settings(2);
+    settings.compute.backend = Backend::Cpu;
+    on_ranks(1, out.path(), &settings, StartFrom::Scratch, |mut session, _| {
         (session.is_dry_run, session.local_ranks) = (true, Some(1));
         let batch = |count: usize| {
             let (input, target) = rows(&(0..count).collect::<Vec<_>>(), &session.device());

@@ -154,6 +154,7 @@ fn what_is_logged_is_in_the_next_record_that_is_written() {
         let step = step as f64;
         assert_eq!((record.metrics["before"], record.metrics["after"]), (step, step + 0.5));
         assert!(record.metrics["largest"] < 1e3);
+        assert_eq!(record.unit.as_deref(), Some("samples"));
     }
 }
 

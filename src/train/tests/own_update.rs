@@ -124,5 +124,8 @@ fn a_strategy_of_the_programs_own_takes_the_place_of_the_synchronous_one() {
     let refused =
         |name: &str, change: &(dyn Fn(&mut Settings) + Sync)| run(name, (1, 1, 0), true, change).unwrap_err();
     let error = refused("every", &|settings| settings.train.sync_every = 2);
-    assert!(error.contains("train.sync_every (--sync-every) = 2") && error.contains("every 1"), "{error}");
+    assert!(
+        error.contains("train.sync_every (--sync-every) = 2") && error.contains("a period of 1"),
+        "{error}"
+    );
 }

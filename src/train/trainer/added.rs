@@ -19,7 +19,7 @@ use crate::error::CheckpointUsageError;
 use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
 use crate::train::start::file_names;
-use crate::training::{DerivedMetrics, OwnUpdate, Training, ValidationReport};
+use crate::training::{DerivedMetrics, OwnUpdate, Training, ValidationReport, checked_names};
 
 /// An additional model of a run, with its own parameters and optimizer: a student that learns from the first model's predictions, say.
 /// [`Trainer::add_model`] makes it. No gradient flows from one model into another.

@@ -1,11 +1,10 @@
 //! From a model to a run that is ready for its first step.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::bail;
 use brigade_core::{Activation, Engine, Model};
 
 use super::Trainer;
@@ -18,7 +17,7 @@ use crate::run::Session;
 use crate::train::profile::Profile;
 use crate::train::start::file_names;
 use crate::train::watch::{Best, check_load_best, watches};
-use crate::training::{Training, WeightsFile};
+use crate::training::{Training, WeightsFile, checked_names};
 use crate::world::check_same;
 
 impl Session {
@@ -215,14 +214,5 @@ impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
             None => format!("all {step} steps are done; --steps N trains on"),
         };
         self.note(&text);
-    }
-}
-
-/// Checks that the names of a model's metrics are each there once, and none is taken.
-pub(super) fn checked_names<'a>(names: impl IntoIterator<Item = &'a String>) -> anyhow::Result<()> {
-    let mut seen = BTreeSet::from(["loss", "valid_targets", "target_weight"]);
-    match names.into_iter().find(|name| !seen.insert(name.as_str())) {
-        Some(name) => bail!("a metric is named `{name}`, but that name is taken; each metric needs its own"),
-        None => Ok(()),
     }
 }

@@ -71,8 +71,9 @@ where
 
     /// The run's seed, or one of this worker's own where there are several.
     pub(crate) fn worker_seed(&self) -> u64 {
-        let (mesh, rank) = (self.store.groups.mesh(), self.store.groups.world.rank());
-        match self.settings.worker.unwrap_or_else(|| mesh.coordinate(rank, WORKERS)) {
+        let all = self.store.groups.all();
+        let coordinate = || all.mesh().coordinate(all.world().rank(), WORKERS);
+        match self.settings.worker.unwrap_or_else(coordinate) {
             0 => self.seed,
             worker => keyed_seed(self.seed, &format!("worker/{worker}")),
         }

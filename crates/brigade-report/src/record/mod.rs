@@ -30,8 +30,11 @@ pub struct StepRecord {
     /// Whether the optimizer step was skipped: something was not finite, or no target was valid.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// Target tokens (or samples) that counted in this step's loss.
+    /// Targets that counted in this step's loss: tokens, unless `unit` says otherwise.
     pub tokens: u64,
+    /// What they are called where they are not tokens (`images`): the [`Reporter`](crate::Reporter) sets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
     /// `tokens / step_seconds`.
     #[serde(deserialize_with = "null_is_nan")]
     pub tokens_per_second: f64,

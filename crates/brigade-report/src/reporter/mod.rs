@@ -23,6 +23,9 @@ use crate::{
 };
 use warnings::Warnings;
 
+/// What targets are called unless the data say otherwise.
+const TOKENS: &str = "tokens";
+
 /// The name of the file with one JSON object a step.
 pub const METRICS_FILE: &str = "metrics.jsonl";
 
@@ -66,7 +69,7 @@ impl Default for ReporterOptions {
     fn default() -> Self {
         Self {
             total_steps: 0,
-            unit: "tokens".into(),
+            unit: TOKENS.into(),
             log_every: 10,
             console: ConsoleMode::Auto,
             compute: Compute::default(),
@@ -91,6 +94,8 @@ pub struct Reporter {
     server: Option<MetricsServer>,
     console: Console,
     compute: Compute,
+    /// What targets are called, where they are not tokens.
+    unit: Option<String>,
     totals: Totals,
     warnings: Warnings,
     files: Vec<PathBuf>,
@@ -186,6 +191,7 @@ impl Reporter {
         let dir = metrics.path().parent().unwrap_or(Path::new("")).to_owned();
         let warnings = Warnings::new(dir, mesh, expected_bubble);
         let console = Console::new(console, done, total_steps, unit.clone(), log_every, output);
+        let named = (unit != TOKENS).then(|| unit.clone());
         let (totals, started) = (Totals::new(resumed_at, restart, devices, unit), Instant::now());
         Ok(Self {
             metrics,
@@ -194,6 +200,7 @@ impl Reporter {
             server,
             console,
             compute,
+            unit: named,
             totals,
             warnings,
             files,
@@ -207,9 +214,13 @@ impl Reporter {
         })
     }
 
+    fn completed(&self, record: &StepRecord) -> StepRecord {
+        StepRecord { unit: self.unit.clone(), ..self.compute.rate(record) }
+    }
+
     /// Writes and shows a step, with its TFLOP/s and MFU where they are known.
     pub fn step(&mut self, record: &StepRecord) -> Result<()> {
-        let record = self.compute.rate(record);
+        let record = self.completed(record);
         let written = self.try_rewind().and_then(|()| self.metrics.write(&record));
         self.tolerate(written)?;
         if self.pending_rewind.is_none() {
@@ -228,7 +239,7 @@ impl Reporter {
 
     /// Reports the last step again, with a validation that was made after it had been reported.
     pub fn validation(&mut self, record: &StepRecord) -> Result<()> {
-        let record = self.compute.rate(record);
+        let record = self.completed(record);
         let written = self.try_rewind().and_then(|()| self.metrics.replace_last(&record));
         self.tolerate(written)?;
         let written = self.events.as_mut().map_or(Ok(()), |events| events.write_validation(&record));

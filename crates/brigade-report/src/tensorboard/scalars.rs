@@ -13,7 +13,6 @@ pub fn step_scalars(step: &StepRecord) -> Vec<(Cow<'_, str>, f64)> {
         ("loss_metrics/global_avg_loss", step.loss),
         ("grad_norm", step.grad_norm),
         ("learning_rate", step.learning_rate),
-        ("throughput(tps)", step.tokens_per_second),
         ("time_metrics/end_to_end(s)", step.step_seconds),
         ("time_metrics/forward(s)", step.forward_seconds),
         ("time_metrics/backward(s)", step.backward_seconds),
@@ -45,7 +44,12 @@ pub fn step_scalars(step: &StepRecord) -> Vec<(Cow<'_, str>, f64)> {
     let named = named.into_iter().flat_map(|(group, metrics)| {
         metrics.iter().map(move |(name, value)| (Cow::Owned(format!("{group}/{name}")), *value))
     });
-    fixed.map(|(tag, value)| (Cow::Borrowed(tag), value)).chain(named).collect()
+    let throughput = match &step.unit {
+        None => Cow::Borrowed("throughput(tps)"),
+        Some(unit) => Cow::Owned(format!("throughput({unit}/s)")),
+    };
+    let fixed = fixed.map(|(tag, value)| (Cow::Borrowed(tag), value));
+    fixed.chain([(throughput, step.tokens_per_second)]).chain(named).collect()
 }
 
 /// Those of a step's validation.
@@ -63,4 +67,21 @@ pub fn checkpoint_scalars(checkpoint: &CheckpointRecord) -> [(Cow<'static, str>,
         ("checkpoint/bytes", checkpoint.bytes as f64),
     ]
     .map(|(tag, value)| (Cow::Borrowed(tag), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_throughput_says_what_it_counts() {
+        let tag = |unit: Option<&str>| {
+            let step =
+                StepRecord { unit: unit.map(str::to_owned), tokens_per_second: 7.0, ..StepRecord::default() };
+            let tag = step_scalars(&step).into_iter().find(|(tag, _)| tag.starts_with("throughput"));
+            tag.map(|(tag, value)| (tag.into_owned(), value))
+        };
+        assert_eq!(tag(None), Some(("throughput(tps)".into(), 7.0)));
+        assert_eq!(tag(Some("images")), Some(("throughput(images/s)".into(), 7.0)));
+    }
 }

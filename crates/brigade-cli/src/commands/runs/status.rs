@@ -207,6 +207,7 @@ fn json(seen: &Seen) -> String {
         "step": last.map(|last| last.step),
         "total_steps": seen.total_steps,
         "loss": last.map(|last| last.loss),
+        "unit": seen.unit,
         "tokens_per_second": last.map(|last| last.tokens_per_second),
         "time": last.and_then(|last| last.time),
         "ranks": seen.ranks,
