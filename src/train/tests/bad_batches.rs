@@ -12,7 +12,7 @@ use burn::tensor::{Device, Distribution, Tensor};
 use crate::dataset::Dataset;
 use crate::error::Preempted;
 use crate::run::StartFrom;
-use crate::settings::{OnNonFinite, Settings, TrainSettings};
+use crate::settings::{Backend, OnNonFinite, Settings, TrainSettings};
 use crate::test_model::{Layers, layers};
 use crate::training::Training;
 
@@ -67,6 +67,8 @@ fn settings(steps: u64) -> Settings {
     settings.train.micro_batch_size = 1;
     settings.train.on_nonfinite = OnNonFinite::Rollback;
     settings.checkpoint.every = 2;
+    // Where another backend is built in as well, too.
+    settings.compute.backend = Backend::Cpu;
     settings
 }
 
