@@ -5,7 +5,6 @@ use std::sync::Arc;
 use brigade_core::compress::Method;
 use brigade_core::{Activation, Engine, OptimizerFactory, Strategy, UnitGradient};
 use burn::tensor::Tensor;
-use clap::ValueEnum;
 
 use super::Training;
 use crate::settings::{OptimizerGroup, RunPlan, SettingError, Settings, StrategyName};
@@ -191,8 +190,7 @@ fn check_strategy(strategy: &dyn Strategy, settings: &Settings) -> Result<(), Se
     let (name, every) = (settings.strategy.name, settings.train.sync_every);
     if name != StrategyName::Sync {
         let allowed = "the program has a strategy of its own (`Training::strategy`), which only takes the place of sync";
-        let given = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        return Err(SettingError::new("strategy.name (--strategy)", given, allowed));
+        return Err(SettingError::new("strategy.name (--strategy)", name, allowed));
     }
     if settings.comm.compression().method != Method::None {
         let allowed = "the program has a strategy of its own (`Training::strategy`), which reduces gradients itself; it must be none";

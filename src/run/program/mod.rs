@@ -5,7 +5,6 @@ pub(crate) mod own_flags;
 pub(crate) mod start;
 
 use brigade_launch::{Detected, NodeInfo, Source, server_nodes};
-use clap::ValueEnum;
 
 use crate::device;
 use crate::error::UsageError;
@@ -57,8 +56,7 @@ impl Program<'_> {
         };
         if servers > 0 && self.settings.strategy.resolved_servers() == 0 {
             let allowed = "TF_CONFIG has ps tasks, which only async-server uses; set --strategy async-server, or leave them out of TF_CONFIG";
-            let given = self.settings.strategy.name.to_possible_value();
-            let given = given.map_or_else(String::new, |value| value.get_name().to_owned());
+            let given = self.settings.strategy.name;
             return Err(SettingError::new("strategy.name (--strategy)", given, allowed).into());
         }
         Ok(detected)

@@ -1,5 +1,6 @@
 //! Settings of how ranks that run other micro-batches train together.
 
+use std::fmt;
 use std::sync::Arc;
 
 use brigade_core::compress::Method;
@@ -10,6 +11,7 @@ use brigade_core::{
 };
 use brigade_kernels::SgdConfig;
 use brigade_report::counted;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{OnNonFinite, SettingError, Settings};
@@ -28,6 +30,13 @@ pub enum StrategyName {
     Diloco,
     /// Workers push gradients to servers, which alone update the parameters; how far workers may drift apart is bounded.
     AsyncServer,
+}
+
+/// As in settings.
+impl fmt::Display for StrategyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+    }
 }
 
 /// `[strategy]`

@@ -15,7 +15,7 @@ use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::batch::Batch;
 use crate::model::block::NamedBlock;
-use crate::model::chain::{Model, SmallerModel};
+use crate::model::objective::{Model, SmallerModel};
 use crate::sharding::store::cast;
 
 use extend::extended;

@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts};
 use crate::model::block::NamedBlock;
-use crate::model::chain::{Model, restore_output};
+use crate::model::objective::Model;
+use crate::model::predict::restore_output;
 use crate::sharding::store::cast;
 use crate::step::forward_backward::tape::{Place, Tape, Upstream, inner, leaves};
 

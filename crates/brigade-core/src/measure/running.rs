@@ -6,10 +6,10 @@ use crate::error::Result;
 use crate::model::Float;
 use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::block::NamedBlock;
-use crate::model::chain::Model;
+use crate::model::objective::Model;
 use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::cast;
-use crate::step::forward_backward::tape::{inner, leaves};
+use crate::step::forward_backward::tape::run_without_graph;
 use crate::step::running_state::Probe;
 
 use super::kind;
@@ -56,11 +56,7 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
 fn check(named: &NamedBlock, layout: &FlatLayout, input: &Parts) -> Result<()> {
     let mut run = |block: &NamedBlock| {
         let input = input.map_floats(|flat| cast(flat, Float::F32.dtype()));
-        let (output, weights) = block.block.forward_split(leaves(&input), &PLACE.context(&block.name))?;
-        let values = inner(&output);
-        drop((output, weights));
-        block.block.free_dropped_graphs();
-        Ok(values)
+        run_without_graph(block, &input, PLACE)
     };
     let mut probe = Probe::of(named, vec![layout], input.device(), false, &mut run);
     let start = probe.state()?;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::model::Float;
 use crate::model::activation::{Activation, flatten};
 use crate::model::batch::Batch;
-use crate::model::chain::Model;
+use crate::model::objective::Model;
 use crate::sharding::store::cast;
 use crate::step::forward_backward::recompute::Recompute;
 

@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::{Activation, Part};
 use crate::model::batch::Batch;
-use crate::model::chain::{Chain, NamedTensor, to_host};
+use crate::model::chain::Chain;
+use crate::model::values::{NamedTensor, to_host};
 use crate::step::engine::Engine;
 
 impl<I, O, T> Engine<I, O, T>

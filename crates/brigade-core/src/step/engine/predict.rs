@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::activation::Activation;
 use crate::model::cache::Cache;
-use crate::model::chain::restore_output;
+use crate::model::predict::restore_output;
 use crate::step::engine::Engine;
 use crate::step::forward_backward::interpreter::{PassMode, TargetWeight, activation};
 use crate::step::forward_backward::micro_batches::InputAlone;

@@ -229,6 +229,15 @@ pub(crate) fn constants(parts: &Parts) -> Parts {
     parts.map(|flat| flat.inner().autodiff(), Tensor::autodiff)
 }
 
+/// A block's output as in training, from a graph that is dropped.
+pub(crate) fn run_without_graph(block: &NamedBlock, input: &Parts, at: Place) -> Result<Parts> {
+    let (output, weights) = block.block.forward_split(leaves(input), &at.context(&block.name))?;
+    let values = inner(&output);
+    drop((output, weights));
+    block.block.free_dropped_graphs();
+    Ok(values)
+}
+
 /// A block's part of a prediction of what follows, without a graph.
 pub(crate) fn predict_cached(block: &NamedBlock, input: Parts, cache: &mut BlockCache) -> Result<Parts> {
     block.block.valid().forward_cached(inner(&input), &block.name, cache)

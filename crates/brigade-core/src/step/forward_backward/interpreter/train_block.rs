@@ -8,7 +8,7 @@ use crate::model::activation::{Activation, Parts, bytes};
 use crate::model::block::NamedBlock;
 use crate::nn::with_data_group;
 use crate::sharding::store::cast;
-use crate::step::forward_backward::tape::{Place, Tape, inner, leaves};
+use crate::step::forward_backward::tape::{Place, Tape, inner, run_without_graph};
 use crate::step::running_state::RunningState;
 use crate::step::settings::CheckBlocks;
 
@@ -50,7 +50,7 @@ where
 
     fn prepare_running(&mut self, index: usize, input: &Parts, at: Place) -> Result<()> {
         let in_f32 = || inner(input).map_floats(|flat| cast(flat, FloatDType::F32));
-        let run = |block: &NamedBlock| run_again(block, &in_f32(), at);
+        let run = |block: &NamedBlock| run_without_graph(block, &in_f32(), at);
         self.running.prepare(index, &mut self.blocks[index], self.store, run)
     }
 
@@ -64,18 +64,9 @@ where
     }
 }
 
-/// A block's output, from a graph that is dropped.
-fn run_again(block: &NamedBlock, input: &Parts, at: Place) -> Result<Parts> {
-    let (output, weights) = block.block.forward_split(leaves(input), &at.context(&block.name))?;
-    let values = inner(&output);
-    drop((output, weights));
-    block.block.free_dropped_graphs();
-    Ok(values)
-}
-
 /// Checks that a block gives the same output again.
 fn check(block: &NamedBlock, input: &Parts, output: &Parts, at: Place) -> Result<()> {
-    let again = run_again(block, input, at)?;
+    let again = run_without_graph(block, input, at)?;
     if (again.describe(), bytes(again.clone())?) == (output.describe(), bytes(output.clone())?) {
         return Ok(());
     }
