@@ -37,7 +37,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// [`valid`](Self::valid).
     ///
     /// # Errors
-    /// If a block gets an input that it does not take, or cannot [continue from a cache](Block::forward_cached).
+    /// If a block gets an input that it does not take, or cannot [continue from a cache](crate::Block::forward_cached).
     pub fn predict_cached(&self, input: I, cache: &mut Cache) -> Result<O> {
         self.check_whole()?;
         let parts = self.blocks.iter().enumerate().try_fold(flatten(input), |parts, (index, named)| {
