@@ -4,6 +4,7 @@ use anyhow::Context;
 use brigade_comm::Group;
 use brigade_launch::{Detected, exit, interrupt};
 
+use super::program::start::Prepare;
 use super::program::{Program, Role, usage};
 use super::run_folder::resume_step;
 use super::session::Session;
@@ -13,12 +14,7 @@ use crate::world::timeouts;
 
 impl Program<'_> {
     /// Runs the body with a session that describes the run and stops.
-    pub(super) fn dry_run<P>(
-        &self,
-        detected: &Detected,
-        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
-        body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
-    ) -> anyhow::Result<u8> {
+    pub(super) fn dry_run(&self, detected: &Detected, prepare: Prepare<'_>) -> anyhow::Result<u8> {
         let (world, local_ranks) = match detected {
             Detected::Rank(info) if info.rank != 0 => return Ok(exit::DONE),
             Detected::Rank(info) => (info.world_size, info.local_world_size),
@@ -28,7 +24,7 @@ impl Program<'_> {
             }
         };
         let plan = self.plan(world).map_err(usage)?;
-        let prepared = prepare(Role::Launcher).map_err(usage)?;
+        let body = prepare(Role::Launcher).map_err(usage)?;
         let group = brigade_comm::threads(1, timeouts(&self.settings.comm)).pop();
         let group: Group = group.context("a group of one rank")?;
         let out = self.settings.output.dir.clone();
@@ -40,7 +36,7 @@ impl Program<'_> {
         if let Some(step) = resume_step(self).map_err(usage)? {
             print_stderr(format_args!("would resume from the checkpoint of step {step}"));
         }
-        match body(&mut session, prepared) {
+        match body(&mut session) {
             Err(error) if error.is::<DryRun>() => Ok(exit::DONE),
             Err(error) => Err(error),
             Ok(()) => Ok(exit::DONE),

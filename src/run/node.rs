@@ -11,6 +11,7 @@ use super::elastic::{ElasticRun, NodeChanges};
 use super::ending::exhaustion::ExhaustionWatch;
 use super::ending::notify::notify;
 use super::ending::{print_event, printed_its_error};
+use super::program::start::Prepare;
 use super::program::{Program, Role, environment, usage};
 use super::run_folder::{RUN_CHOICE, RUN_DIR, RUN_ID, RunFolder};
 use crate::device;
@@ -25,11 +26,7 @@ const STOPPED_GRACE: Duration = Duration::from_secs(3);
 
 impl Program<'_> {
     /// Starts this node's ranks and waits for them.
-    pub(super) fn launch_ranks<P>(
-        &self,
-        node: &NodeInfo,
-        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
-    ) -> anyhow::Result<u8> {
+    pub(super) fn launch_ranks(&self, node: &NodeInfo, prepare: Prepare<'_>) -> anyhow::Result<u8> {
         self.settings.check_backend().map_err(|error| usage(error.into()))?;
         let nproc = self.ranks_per_node(node).map_err(usage)?;
         let is_default =
@@ -50,7 +47,7 @@ impl Program<'_> {
                 None => drop(self.plan(nproc.saturating_mul(node.nnodes))?),
             }
             device::check_node(self.settings, nproc, nproc * node.nnodes)?;
-            prepare(Role::Launcher)?;
+            drop(prepare(Role::Launcher)?);
             let Settings { output, .. } = self.settings;
             // Node 0 has rank 0, which writes the results; the other nodes only have logs.
             let folder = match node.node_rank {

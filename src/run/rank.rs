@@ -12,6 +12,7 @@ use super::ending::exhaustion::ExhaustionWatch;
 use super::ending::{
     PANIC_EXIT_CODE, is_of_another_rank, is_on_all_ranks, needs_flight_record, panic_text, write_flight,
 };
+use super::program::start::Prepare;
 use super::program::{Program, Role, usage};
 use super::run_folder::{RunFolder, launcher_folder, start_from};
 use super::session::Session;
@@ -22,12 +23,11 @@ use crate::world::{HostEngine, all_gather_text, check_same_configuration, join, 
 
 impl Program<'_> {
     /// Joins the world and runs `body` as one of its ranks.
-    pub(super) fn run_rank<P>(
+    pub(super) fn run_rank(
         &self,
         info: &RankInfo,
         detected: &Detected,
-        prepare: impl FnOnce(Role) -> anyhow::Result<P>,
-        body: impl FnOnce(&mut Session, P) -> anyhow::Result<()>,
+        prepare: Prepare<'_>,
     ) -> anyhow::Result<u8> {
         set_log_rank(info.rank);
         device::prepare_process(self.settings.compute.backend);
@@ -37,7 +37,7 @@ impl Program<'_> {
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
         let limit = timeouts(&self.settings.comm).step;
         let plan = self.plan(info.world_size).map_err(usage)?;
-        let prepared = prepare(role).map_err(usage)?;
+        let body = prepare(role).map_err(usage)?;
         let engine = HostEngine::open(&self.settings.comm, info).map_err(usage)?;
         let rendezvous = engine.rendezvous(info, detected).map_err(usage)?;
         let token = rendezvous.token.clone();
@@ -88,7 +88,7 @@ impl Program<'_> {
         let joined = matches!(role, Role::JoinedRank { .. });
         let mut exhaustion = joined.then(|| ExhaustionWatch::of_rank(&out, info.rank));
         // A panic in Burn must not leave the other ranks waiting.
-        let result = catch_unwind(AssertUnwindSafe(|| body(&mut session, prepared)));
+        let result = catch_unwind(AssertUnwindSafe(|| body(&mut session)));
         if needs_flight_record(&result) {
             // The failure itself is reported, not that its record could not be written.
             drop(write_flight(world.group(), &flight));

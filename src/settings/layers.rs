@@ -110,7 +110,7 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
     layers: Vec<Layer>,
     sets: &[String],
 ) -> Result<C, ConfigError> {
-    let mut config = Table::try_from(defaults).map_err(|e| value_error("the defaults", &e))?;
+    let mut config = to_table(defaults, "the defaults")?;
     let known = config.clone();
     for Layer { origin, table } in layers {
         let length = GivenLength::of(&table);
@@ -135,7 +135,7 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
 /// As [`merge_config`].
 pub fn parse_defaults<C: Default + Serialize + DeserializeOwned>(text: &str) -> Result<C, ConfigError> {
     let origin = "the program's own defaults";
-    let mut config = Table::try_from(C::default()).map_err(|e| value_error(origin, &e))?;
+    let mut config = to_table(&C::default(), origin)?;
     let known = config.clone();
     let table = text.parse().map_err(|e: toml::de::Error| value_error(origin, &e))?;
     let length = GivenLength::of(&table);
@@ -156,6 +156,12 @@ pub fn config_to_toml<C: Serialize>(config: &C) -> anyhow::Result<String> {
         text += &format!("# {section}.{key}: auto is {value} on {}\n", backend.unwrap_or_default());
     }
     Ok(text)
+}
+
+/// A configuration as a table. It goes by way of its text, so that a program needs only one of the two ways to write it.
+fn to_table<C: Serialize>(config: &C, origin: &str) -> Result<Table, ConfigError> {
+    let text = toml::to_string(config).map_err(|error| value_error(origin, &error))?;
+    text.parse().map_err(|error: toml::de::Error| value_error(origin, &error))
 }
 
 fn check<C: DeserializeOwned>(config: &Table, origin: &str) -> Result<(), ConfigError> {

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use brigade_launch::interrupt;
 use clap::builder::{Resettable, StyledStr};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use serde::Serialize;
 use toml::Table;
 
 use crate::run::auto::{Choice, Chosen};
@@ -101,9 +100,15 @@ impl<'a> Launch<'a> {
     /// those that are not given from the run that it resumes and says which have changed, and a file for `--config` may have such a
     /// section. `--set flags.name=value` also sets one, for example to turn off a run's switch (`--set flags.verbose=false`).
     pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
+        let body = |session: &mut Session, flags: &ArgMatches| body(session, A::from_arg_matches(flags)?);
+        self.run_with(&OwnFlags::of::<A>(), Box::new(body))
+    }
+
+    /// [`run`](Self::run), with the program's own flags as they were parsed.
+    fn run_with(self, own: &OwnFlags, body: Box<BodyWithFlags<'_>>) -> ExitCode {
         interrupt::block_signals();
         let words = std::env::args_os().collect();
-        let (line, chosen) = match self.decided::<A>(words) {
+        let (line, chosen) = match self.decided(own, words) {
             Ok(read) => read,
             Err(error) => match error.downcast::<clap::Error>() {
                 Ok(error) => error.exit(),
@@ -111,14 +116,13 @@ impl<'a> Launch<'a> {
             },
         };
         crate::log::init(line.flags.quiet, line.flags.log_format);
-        let (line, own) = line.without_own();
         let program = Program { chosen: chosen.as_ref(), ..program(&line, &line.settings) };
-        program.run(|_| Ok(()), |session, ()| body(session, own))
+        program.run(|_| Ok(()), |session, ()| body(session, &line.matches))
     }
 
     /// Reads `words`, and finds what they leave open.
-    fn decided<A: Args>(&self, words: Vec<OsString>) -> anyhow::Result<(CommandLine<A>, Option<Chosen>)> {
-        let line = self.clone().read::<A>(words.clone())?;
+    fn decided(&self, own: &OwnFlags, words: Vec<OsString>) -> anyhow::Result<(CommandLine, Option<Chosen>)> {
+        let line = self.clone().read(own, words.clone())?;
         if line.flags.micro_batch_size != Some(MicroBatchSize::Auto) {
             return Ok((line, None));
         }
@@ -130,18 +134,17 @@ impl<'a> Launch<'a> {
         let open = Chosen { args, record: Choice::default(), elastic_args: None };
         let chosen = line.flags.choose_micro_batch(open, &line.settings, &ranks)?;
         let words = words.into_iter().take(1).chain(chosen.args.iter().cloned()).collect();
-        Ok((self.clone().read::<A>(words)?, Some(chosen)))
+        Ok((self.clone().read(own, words)?, Some(chosen)))
     }
 
     /// Reads `words`, the program's name and its arguments.
     ///
     /// # Errors
     /// [`clap::Error`] for arguments (`--help` is one), others for files.
-    fn read<A: Args>(self, words: Vec<OsString>) -> anyhow::Result<CommandLine<A>> {
+    fn read(self, own: &OwnFlags, words: Vec<OsString>) -> anyhow::Result<CommandLine> {
         let name = self.command.get_name().to_owned();
-        let own = OwnFlags::of::<A>();
         own.check(&StandardFlags::augment_args(Command::new("")))?;
-        let command = StandardFlags::augment_args(A::augment_args(self.command));
+        let command = StandardFlags::augment_args(own.add_to(self.command));
         // Otherwise it would be what the documentation of the flags' types says.
         let command = command.about(self.about).long_about(Resettable::Reset);
         // The files say what flags have that are not given, even those that must have a value.
@@ -164,34 +167,31 @@ impl<'a> Launch<'a> {
         }
         let matches: ArgMatches =
             own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
+        own.check_values(&matches)?;
         let flags = StandardFlags::from_arg_matches(&matches)?;
         let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &sets)?;
         flags.apply(&mut settings);
-        let config = config_to_toml(&Config { flags: own.table(&matches), settings: &settings })?;
-        Ok(CommandLine { name, flags, own: A::from_arg_matches(&matches)?, settings, config })
+        let config = own.section(&matches)? + &config_to_toml(&settings)?;
+        Ok(CommandLine { name, flags, matches, settings, config })
     }
 }
 
+/// What a program does on each rank, given its own flags among the parsed ones.
+type BodyWithFlags<'a> = dyn FnOnce(&mut Session, &ArgMatches) -> anyhow::Result<()> + 'a;
+
 /// What a command line and the files that it names say.
-struct CommandLine<A> {
+struct CommandLine {
     name: String,
     flags: StandardFlags,
-    own: A,
+    /// All flags, the program's own among them.
+    matches: ArgMatches,
     settings: Settings,
     /// The whole configuration, as TOML.
     config: String,
 }
 
-impl<A> CommandLine<A> {
-    /// Takes the program's own flags out.
-    fn without_own(self) -> (CommandLine<()>, A) {
-        let Self { name, flags, own, settings, config } = self;
-        (CommandLine { name, flags, own: (), settings, config }, own)
-    }
-}
-
 /// The program of a command line; `settings` may be others than its own.
-fn program<'a, A>(line: &'a CommandLine<A>, settings: &'a Settings) -> Program<'a> {
+fn program<'a>(line: &'a CommandLine, settings: &'a Settings) -> Program<'a> {
     Program {
         name: &line.name,
         flags: &line.flags,
@@ -201,13 +201,4 @@ fn program<'a, A>(line: &'a CommandLine<A>, settings: &'a Settings) -> Program<'
         costs: Vec::new(),
         chosen: None,
     }
-}
-
-/// The configuration of a run: the settings, and the program's own flags.
-#[derive(Serialize)]
-struct Config<'a> {
-    #[serde(skip_serializing_if = "Table::is_empty")]
-    flags: Table,
-    #[serde(flatten)]
-    settings: &'a Settings,
 }

@@ -10,19 +10,39 @@ use crate::settings::{ConfigError, Layer, Suggestion, is_section, parse_value};
 /// The section of a configuration that has them.
 pub(crate) const SECTION: &str = "flags";
 
-/// The flags that a program adds to the standard ones, and their groups.
-pub(crate) struct OwnFlags(Vec<Arg>, Vec<ArgGroup>);
+/// The flags that a program adds to the standard ones.
+pub(crate) struct OwnFlags {
+    flags: Vec<Arg>,
+    groups: Vec<ArgGroup>,
+    add_to: fn(Command) -> Command,
+    check_values: fn(&ArgMatches) -> Result<(), clap::Error>,
+}
 
 impl OwnFlags {
     /// Those of `A`.
     pub(crate) fn of<A: Args>() -> Self {
         let command = A::augment_args(Command::new(""));
-        Self(command.get_arguments().cloned().collect(), command.get_groups().cloned().collect())
+        Self {
+            flags: command.get_arguments().cloned().collect(),
+            groups: command.get_groups().cloned().collect(),
+            add_to: A::augment_args,
+            check_values: |matches| A::from_arg_matches(matches).map(drop),
+        }
+    }
+
+    /// The command with these flags.
+    pub(crate) fn add_to(&self, command: Command) -> Command {
+        (self.add_to)(command)
+    }
+
+    /// Finds what the program cannot take of what was given.
+    pub(crate) fn check_values(&self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        (self.check_values)(matches)
     }
 
     /// Refuses names that standard flags have.
     pub(crate) fn check(&self, standard: &Command) -> anyhow::Result<()> {
-        for own in &self.0 {
+        for own in &self.flags {
             let same = |other: &&Arg| {
                 own.get_id() == other.get_id()
                     || own.get_long().is_some_and(|long| Some(long) == other.get_long())
@@ -44,7 +64,7 @@ impl OwnFlags {
         let flag = |command: Command, own: &Arg| command.mut_arg(own.get_id(), |flag| flag.required(false));
         let group =
             |command: Command, own: &ArgGroup| command.mut_group(own.get_id(), |group| group.required(false));
-        self.1.iter().fold(self.0.iter().fold(command, flag), group)
+        self.groups.iter().fold(self.flags.iter().fold(command, flag), group)
     }
 
     /// Moves their section from the settings of a file or of a `--set` to `saved`.
@@ -58,8 +78,8 @@ impl OwnFlags {
             Some(_) => return Err(is_section(&layer.origin, SECTION)),
         };
         for (key, value) in section {
-            if !self.0.iter().any(|own| name(own) == key) {
-                let names = self.0.iter().map(|own| name(own).to_owned()).collect();
+            if !self.flags.iter().any(|own| name(own) == key) {
+                let names = self.flags.iter().map(|own| name(own).to_owned()).collect();
                 return Err(ConfigError::Unknown {
                     origin: layer.origin.clone(),
                     key: format!("{SECTION}.{key}"),
@@ -83,14 +103,14 @@ impl OwnFlags {
             let source = given.value_source(own.get_id().as_str());
             source.is_some_and(|source| source != ValueSource::DefaultValue)
         };
-        let given: Vec<&Arg> = self.0.iter().filter(|own| is_given(own)).collect();
+        let given: Vec<&Arg> = self.flags.iter().filter(|own| is_given(own)).collect();
         let is_free = |own: &Arg| !given.iter().any(|other| self.exclude(&command, own, other));
-        let free: Vec<_> = self.0.iter().filter(|own| is_free(own)).collect();
+        let free: Vec<_> = self.flags.iter().filter(|own| is_free(own)).collect();
         for own in free {
             let Some(value) = saved.get(name(own)) else { continue };
             let values = texts(value);
             command = command.mut_arg(own.get_id(), |flag| flag.required(false).default_values(values));
-            for group in self.1.iter().filter(|group| group.get_args().any(|id| id == own.get_id())) {
+            for group in self.groups.iter().filter(|group| group.get_args().any(|id| id == own.get_id())) {
                 command = command.mut_group(group.get_id(), |group| group.required(false));
             }
         }
@@ -109,17 +129,29 @@ impl OwnFlags {
         own.get_id() == given.get_id()
             || conflict(own, given)
             || conflict(given, own)
-            || self.1.iter().any(takes_one)
+            || self.groups.iter().any(takes_one)
+    }
+
+    /// The section of a configuration with their values, as TOML; empty if none has one.
+    ///
+    /// # Errors
+    /// If a value cannot be written as TOML.
+    pub(crate) fn section(&self, matches: &ArgMatches) -> anyhow::Result<String> {
+        let values = self.table(matches);
+        if values.is_empty() {
+            return Ok(String::new());
+        }
+        Ok(toml::to_string(&Table::from_iter([(SECTION.to_owned(), Value::Table(values))]))? + "\n")
     }
 
     /// The value of each flag that has one.
-    pub(crate) fn table(&self, matches: &ArgMatches) -> Table {
+    fn table(&self, matches: &ArgMatches) -> Table {
         let value = |own: &Arg| {
             let raw = matches.try_get_raw(own.get_id().as_str()).ok().flatten()?;
             let mut values: Vec<Value> = raw.map(|raw| plain(&raw.to_string_lossy())).collect();
             Some(if values.len() == 1 { values.remove(0) } else { Value::Array(values) })
         };
-        self.0.iter().filter_map(|own| Some((name(own).to_owned(), value(own)?))).collect()
+        self.flags.iter().filter_map(|own| Some((name(own).to_owned(), value(own)?))).collect()
     }
 }
 

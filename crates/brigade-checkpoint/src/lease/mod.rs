@@ -17,9 +17,9 @@ mod object;
 mod place;
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use chrono::DateTime;
+use humantime::format_rfc3339_seconds;
 use serde::{Deserialize, Serialize};
 
 pub use hold::Lease;
@@ -36,6 +36,9 @@ const LOOKS: u32 = 60;
 
 /// What stores leave out of a time.
 const GRANULARITY: Duration = Duration::from_secs(1);
+
+/// The end of the year 9999: later times cannot be written.
+const LAST_SECOND: u64 = 253_402_300_799;
 
 /// Who holds a place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,13 +60,9 @@ pub struct Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, pid, folder, since, .. } = self;
-        let since =
-            DateTime::from_timestamp(i64::try_from(*since).unwrap_or_default(), 0).unwrap_or_default();
-        write!(
-            f,
-            "process {pid} on host {host} (folder {folder}) since {}",
-            since.format("%Y-%m-%d %H:%M:%S UTC")
-        )
+        let since = UNIX_EPOCH + Duration::from_secs((*since).min(LAST_SECOND));
+        let since = format_rfc3339_seconds(since).to_string().replace('T', " ").replace('Z', " UTC");
+        write!(f, "process {pid} on host {host} (folder {folder}) since {since}")
     }
 }
 

@@ -16,6 +16,7 @@ use snow::{Builder, HandshakeState};
 
 use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::message::{FrameBuffer, Message};
+use crate::link::tcp::primitives::Primitives;
 use crate::link::tcp::session::{LENGTH_BYTES, Session};
 use crate::open_files::{explained, is_out_of_files};
 
@@ -176,7 +177,8 @@ fn unexpected(error: snow::Error) -> HandshakeError {
 
 /// The handshake under a key that follows from the token.
 fn builder(key: &[u8; 32]) -> Result<Builder<'_>, HandshakeError> {
-    let builder = PROTOCOL.parse().map(Builder::new).and_then(|builder| builder.prologue(&MAGIC));
+    let protocol = PROTOCOL.parse().map_err(unexpected)?;
+    let builder = Builder::with_resolver(protocol, Box::new(Primitives)).prologue(&MAGIC);
     builder.and_then(|builder| builder.psk(0, key)).map_err(unexpected)
 }
 

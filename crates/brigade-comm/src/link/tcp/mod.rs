@@ -1,5 +1,6 @@
 //! A link through a TCP connection.
 
+pub(crate) mod primitives;
 pub(crate) mod sealed;
 pub(crate) mod session;
 

@@ -3,14 +3,13 @@
 //! A record is a length of two bytes, big-endian, and a message of the Noise protocol (revision 34, section 12): the plain bytes
 //! under AES-256-GCM, numbered per direction. A record that is not the next one of its connection does not open.
 
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::aead::{Aad, LessSafeKey};
 use snow::HandshakeState;
+
+use crate::link::tcp::primitives::{KEY_BYTES, TAG_BYTES, aes_key, nonce};
 
 /// The longest record that the protocol allows, without its length.
 pub(crate) const MAX_RECORD_BYTES: usize = 65535;
-/// What a record has besides its plain bytes: its authentication.
-const TAG_BYTES: usize = 16;
-const KEY_BYTES: usize = 32;
 /// Bytes of a record's length.
 pub(crate) const LENGTH_BYTES: usize = 2;
 /// Plain bytes of a long record: whole elements and headers.
@@ -69,7 +68,7 @@ impl Session {
 
 impl Direction {
     fn new(key: &[u8]) -> Option<Self> {
-        Some(Self { key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key).ok()?), records: 0 })
+        Some(Self { key: aes_key(key)?, records: 0 })
     }
 
     /// Seals what is in `out` from `start` on, and appends the authentication.
@@ -103,13 +102,6 @@ impl Direction {
             }
         }
     }
-}
-
-/// The number of a record, as AES-GCM has it in this protocol (section 12.4).
-fn nonce(record: u64) -> Nonce {
-    let mut bytes = [0; 12];
-    bytes[4..].copy_from_slice(&record.to_be_bytes());
-    Nonce::assume_unique_for_key(bytes)
 }
 
 /// The bytes of the first record without its length, if they begin with its length.
