@@ -3,5 +3,7 @@
 mod machine;
 mod need;
 mod plan;
+mod sampled;
 
-pub(crate) use plan::{MemoryPlan, Samples};
+pub(crate) use plan::MemoryPlan;
+pub(crate) use sampled::{Measurable, Sampled};

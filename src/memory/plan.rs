@@ -2,16 +2,14 @@
 
 use std::ops::Add;
 
-use anyhow::Context;
 use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
-use brigade_core::{
-    Activation, Batch, Chain, DP, EngineSettings, MeasuredActivations, Model, PP, REPLICATE, Recompute,
-};
+use brigade_core::{Blocks, DP, EngineSettings, MeasuredActivations, PP, REPLICATE, Recompute};
 use brigade_files::write_atomic;
 use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory};
 
 use super::machine::Machine;
 use super::need::{Need, assessment};
+use super::sampled::Measurable;
 use crate::error::print_stderr;
 use crate::folder::MEMORY_PLAN;
 use crate::run::Session;
@@ -33,43 +31,21 @@ pub(crate) struct Assessment {
     pub text: String,
 }
 
-/// Gives a micro-batch of this many samples.
-pub(crate) type Samples<'a, I, T> = &'a dyn Fn(usize) -> anyhow::Result<Batch<I, T>>;
-
 impl Session {
     /// Measures the blocks and computes what each rank will hold and send.
     ///
     /// # Errors
     /// If the model cannot be trained as it is configured.
-    pub(crate) fn memory_plan<I, O, T>(
-        &self,
-        plan: &RunPlan,
-        model: &Model<I, O, T>,
-        samples: Samples<'_, I, T>,
-    ) -> anyhow::Result<MemoryPlan>
-    where
-        I: Activation,
-        O: Activation,
-        T: Clone,
-    {
+    pub(crate) fn memory_plan(&self, plan: &RunPlan, model: &dyn Measurable) -> anyhow::Result<MemoryPlan> {
         let machine = Machine::of(self);
-        let measured = self.measured(model, samples, self.settings.train.micro_batch_size);
-        let smaller = |size| self.measured(model, samples, size).ok();
-        self.plan_with(plan, model.chain(), machine.as_ref(), measured, &smaller)
+        let measured = self.measured(model, self.settings.train.micro_batch_size);
+        let smaller = |size| self.measured(model, size).ok();
+        self.plan_with(plan, model.blocks(), machine.as_ref(), measured, &smaller)
     }
 
     /// On rank 0 of a process of its own, warns before anything large is allocated if the machine has less memory than the run needs, and
-    /// leaves a note of both for its launcher. `samples` are on the CPU's device, whatever the model's is.
-    pub(crate) fn check_memory<I, O, T>(
-        &self,
-        run: &RunPlan,
-        model: &Model<I, O, T>,
-        samples: Samples<'_, I, T>,
-    ) where
-        I: Activation,
-        O: Activation,
-        T: Clone,
-    {
+    /// leaves a note of both for its launcher. The model's samples are on the CPU's device, whatever the model's is.
+    pub(crate) fn check_memory(&self, run: &RunPlan, model: &dyn Measurable) {
         let machine = Machine::of(self).filter(|_| self.rank() == 0);
         let Some(machine) = machine else { return };
         let note = |plan: &MemoryPlan| {
@@ -84,7 +60,7 @@ impl Session {
         };
         // Whatever is wrong with the model, the run itself finds and reports.
         let plan = |measured, smaller: &dyn Fn(usize) -> Option<MeasuredActivations>| {
-            let plan = self.plan_with(run, model.chain(), Some(&machine), measured, smaller).ok()?;
+            let plan = self.plan_with(run, model.blocks(), Some(&machine), measured, smaller).ok()?;
             note(&plan);
             plan.assessment
         };
@@ -95,8 +71,8 @@ impl Session {
         };
         if assessment.fits && self.measures(model) {
             self.heartbeat.send("measuring what the blocks need");
-            let measured = self.measured(model, samples, self.settings.train.micro_batch_size);
-            let smaller = |size| self.measured(model, samples, size).ok();
+            let measured = self.measured(model, self.settings.train.micro_batch_size);
+            let smaller = |size| self.measured(model, size).ok();
             assessment = plan(measured, &smaller).unwrap_or(assessment);
         }
         if !assessment.fits && !self.quiet {
@@ -109,10 +85,10 @@ impl Session {
     }
 
     /// The plan with what was measured. `smaller` measures fewer samples.
-    fn plan_with<I: Activation, O: Activation>(
+    fn plan_with(
         &self,
         plan: &RunPlan,
-        chain: &Chain<I, O>,
+        chain: &Blocks,
         machine: Option<&Machine>,
         measured: anyhow::Result<MeasuredActivations>,
         smaller: &dyn Fn(usize) -> Option<MeasuredActivations>,
@@ -147,26 +123,20 @@ impl Session {
     }
 
     /// Whether a run measures what blocks keep inside, which it does on the CPU: for a GPU only where that takes little time.
-    fn measures<I: Activation, O: Activation, T>(&self, model: &Model<I, O, T>) -> bool {
+    fn measures(&self, model: &dyn Measurable) -> bool {
         self.settings.compute.backend == Backend::Cpu || model.is_soon_measured()
     }
 
     /// What the blocks need for this many samples, which are on the CPU's device.
-    fn measured<I: Activation, O: Activation, T: Clone>(
-        &self,
-        model: &Model<I, O, T>,
-        samples: Samples<'_, I, T>,
-        size: usize,
-    ) -> anyhow::Result<MeasuredActivations> {
+    fn measured(&self, model: &dyn Measurable, size: usize) -> anyhow::Result<MeasuredActivations> {
         anyhow::ensure!(
             self.is_dry_run || self.measures(model),
             "it is only measured on the CPU (by --dry-run)"
         );
-        let batch = samples(size).context("reading samples")?;
         let meter = brigade_cpu::heap_meter();
         let EngineSettings { precision, schedule, chunks, .. } = &self.plan.engine;
         let splits = schedule.splits_backward() && self.plan.mesh.size(PP) * chunks > 1;
-        Ok(model.measure_activations(batch, precision.compute, splits, meter.as_deref())?)
+        model.activations(size, precision.compute, splits, meter.as_deref())
     }
 }
 
@@ -184,9 +154,9 @@ fn planned_memory(footprint: &Footprint) -> PlannedMemory {
     }
 }
 
-fn configuration<I: Activation, O: Activation>(
+fn configuration(
     plan: &RunPlan,
-    chain: &Chain<I, O>,
+    chain: &Blocks,
     measured: MeasuredActivations,
 ) -> anyhow::Result<Configuration> {
     let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Context;
-use brigade_core::{Activation, Model, PP};
+use brigade_core::PP;
 
 use crate::checkpoint::newest;
-use crate::memory::Samples;
+use crate::memory::Measurable;
 use crate::run::{Session, StartFrom};
 use crate::settings::{Balance, RunPlan};
 
@@ -19,17 +18,16 @@ impl Session {
     ///
     /// # Errors
     /// If the blocks cannot be run, or a rank failed.
-    pub(super) fn block_seconds<I: Activation, O: Activation, T: Clone>(
+    pub(super) fn block_seconds(
         &self,
         plan: &RunPlan,
-        model: &Model<I, O, T>,
-        samples: Samples<'_, I, T>,
+        model: &dyn Measurable,
     ) -> anyhow::Result<BlockSeconds> {
         let (group, engine) = (self.group(), &plan.engine);
         if self.settings.pipeline.balance == Balance::Cost || plan.mesh.size(PP) * engine.chunks == 1 {
             return Ok(BlockSeconds::new());
         }
-        let blocks = model.chain().parameters_by_block();
+        let blocks = model.blocks().parameters_by_block();
         let names = blocks.iter().map(|(name, _)| name.clone());
         let mut known = vec![f64::NAN; blocks.len()];
         if let Some(saved) = self.saved_block_seconds() {
@@ -38,10 +36,8 @@ impl Session {
         group.broadcast_in_place(&mut known, 0)?;
         if known.iter().any(|seconds| seconds.is_nan()) {
             self.heartbeat.send("measuring the blocks' times");
-            let batch = samples(self.settings.train.micro_batch_size).context(
-                "pipeline.balance = measured runs each block on a micro-batch before the first step",
-            )?;
-            let own = model.measure_seconds(batch, engine.precision.compute, engine.recompute)?;
+            let size = self.settings.train.micro_batch_size;
+            let own = model.seconds(size, engine.precision.compute, engine.recompute)?;
             let mut all = vec![0.0; own.len() * group.size()];
             all[group.rank() * own.len()..][..own.len()].copy_from_slice(&own);
             group.all_gather_in_place(&mut all)?;

@@ -6,14 +6,14 @@ use std::ops::Range;
 
 use brigade_core::compress::{Compression, Method};
 use brigade_core::plan::{Footprint, ranges};
-use brigade_core::{Activation, Batch, Chain, DATA, DP, EngineSettings, Model, PP, REPLICATE, WORKERS};
+use brigade_core::{Activation, Batch, Blocks, DATA, DP, EngineSettings, Model, PP, REPLICATE, WORKERS};
 use brigade_data::Sampler;
 use brigade_report::counted;
 
 use super::balance::BlockSeconds;
 use super::same_bits::same_bits_note;
 use crate::error::DryRun;
-use crate::memory::{MemoryPlan, Samples};
+use crate::memory::{Measurable, MemoryPlan, Sampled};
 use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, RunPlan};
 
@@ -27,28 +27,27 @@ impl Session {
     ///
     /// # Errors
     /// In a dry run.
-    pub fn stop_if_dry_run<I: Activation, O: Activation, T: Clone>(
+    pub fn stop_if_dry_run<I: Activation, O: Activation, T: Clone + 'static>(
         &self,
         model: &Model<I, O, T>,
         micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
     ) -> anyhow::Result<()> {
-        self.stop_if_dry_run_of(&self.plan, model, &micro_batch, true)
+        self.stop_if_dry_run_of(&self.plan, &Sampled { model, samples: &micro_batch }, true)
     }
 
     /// The same for a plan with what the program brings of its own.
-    pub(super) fn stop_if_dry_run_of<I: Activation, O: Activation, T: Clone>(
+    pub(super) fn stop_if_dry_run_of(
         &self,
         plan: &RunPlan,
-        model: &Model<I, O, T>,
-        micro_batch: Samples<'_, I, T>,
+        model: &dyn Measurable,
         is_own_loop: bool,
     ) -> anyhow::Result<()> {
         if !self.is_dry_run {
             return Ok(());
         }
-        model.chain().check_groups(&plan.engine.groups)?;
-        let memory = self.memory_plan(plan, model, micro_batch);
-        let mut text = self.description(plan, &self.config, model.chain(), memory);
+        model.blocks().check_groups(&plan.engine.groups)?;
+        let memory = self.memory_plan(plan, model);
+        let mut text = self.description(plan, &self.config, model.blocks(), memory);
         if is_own_loop && self.counted.borrow().is_empty() {
             text.push_str(
                 "# models that the program adds to this one (`Trainer::add_model`) count if it names them before (`Session::count_model`)\n",
@@ -78,7 +77,7 @@ impl Session {
     ///
     /// # Errors
     /// In a dry run, if the model cannot be trained as the settings say; a run itself finds that when the model is added.
-    pub fn count_model<I: Activation, O: Activation, T: Clone>(
+    pub fn count_model<I: Activation, O: Activation, T: Clone + 'static>(
         &self,
         name: &str,
         model: &Model<I, O, T>,
@@ -87,7 +86,7 @@ impl Session {
         if self.rank() > 0 {
             return Ok(());
         }
-        match self.memory_plan(&self.plan, model, &micro_batch) {
+        match self.memory_plan(&self.plan, &Sampled { model, samples: &micro_batch }) {
             Ok(MemoryPlan { footprint, unmeasured, .. }) => {
                 let name = name.to_owned();
                 self.counted.borrow_mut().push(CountedModel { name, footprint, unmeasured });
@@ -99,10 +98,10 @@ impl Session {
     }
 
     /// Lines on what is about to be trained, and how.
-    pub(super) fn summary_lines<I: Activation, O: Activation>(
+    pub(super) fn summary_lines(
         &self,
         (plan, seconds): (&RunPlan, &BlockSeconds),
-        chain: &Chain<I, O>,
+        chain: &Blocks,
         total_steps: u64,
         data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
@@ -168,11 +167,11 @@ impl Session {
     }
 
     /// The resolved configuration, the mesh, and the parameters of each block.
-    fn description<I: Activation, O: Activation>(
+    fn description(
         &self,
         plan: &RunPlan,
         config: &str,
-        chain: &Chain<I, O>,
+        chain: &Blocks,
         memory: anyhow::Result<MemoryPlan>,
     ) -> String {
         let mut text = format!("{}\n", config.trim_end());
@@ -243,11 +242,7 @@ fn footprint_lines(footprint: &Footprint, unmeasured: Option<&str>) -> String {
 }
 
 /// Which blocks each pipeline stage has, and what ZeRO shards.
-fn parallelism_lines<I: Activation, O: Activation>(
-    plan: &RunPlan,
-    chain: &Chain<I, O>,
-    seconds: &BlockSeconds,
-) -> Vec<String> {
+fn parallelism_lines(plan: &RunPlan, chain: &Blocks, seconds: &BlockSeconds) -> Vec<String> {
     let mut lines = Vec::new();
     if let (true, Ok(split)) = (plan.mesh.size(PP) * plan.engine.chunks > 1, plan.split(&chain.costs())) {
         let blocks = chain.parameters_by_block();

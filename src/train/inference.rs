@@ -35,7 +35,7 @@ impl Session {
     where
         I: Activation + Clone,
         O: Activation,
-        T: Clone,
+        T: Clone + 'static,
     {
         self.mark_preparing();
         self.heartbeat.send("making the model");

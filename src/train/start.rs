@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use brigade_checkpoint::open_storage;
 use brigade_core::plan::formula;
-use brigade_core::{Activation, Chain, Engine, PP};
+use brigade_core::{Blocks, PP, UntypedEngine};
 use brigade_data::{Sampler, SourceShare};
 use brigade_files::write_atomic;
 use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
@@ -21,7 +21,7 @@ use crate::error::CheckpointUsageError;
 use crate::folder::{self, FLIGHT_FOLDER};
 use crate::run::{Session, StartFrom, write_choice};
 use crate::settings::{CheckpointSettings, OnFailedSave, RunPlan, SettingError, resolve_auto};
-use crate::training::Training;
+use crate::training::Reported;
 
 use super::balance::BlockSeconds;
 use super::devices::Devices;
@@ -34,10 +34,10 @@ impl Session {
 
     /// On rank 0, lines on what is about to be trained and how; `data` is the number of samples and their order, if the run has any, and
     /// `plan` has the split into stages.
-    pub(super) fn run_summary<I: Activation, O: Activation>(
+    pub(super) fn run_summary(
         &self,
         (plan, seconds): (&RunPlan, &BlockSeconds),
-        chain: &Chain<I, O>,
+        chain: &Blocks,
         total_steps: u64,
         data: Option<(usize, &Sampler)>,
     ) -> Vec<String> {
@@ -68,18 +68,13 @@ impl Session {
     }
 
     /// Restores the run's newest checkpoint, if the run resumes. All ranks call it.
-    pub(super) fn restore<I, O, T>(
+    pub(super) fn restore(
         &self,
-        engine: &mut Engine<I, O, T>,
+        engine: &mut UntypedEngine,
         saver: &mut Saver,
         facts: &BTreeMap<String, String>,
         total_steps: u64,
-    ) -> anyhow::Result<Option<Restored>>
-    where
-        I: Activation + Clone,
-        O: Activation,
-        T: Clone,
-    {
+    ) -> anyhow::Result<Option<Restored>> {
         self.heartbeat.send("looking for a checkpoint");
         let mut newest = || {
             let identity = (self.run.as_str(), facts);
@@ -119,10 +114,10 @@ impl Session {
 
     /// Prepares the run's folder on rank 0 and opens its reporter. All ranks call it. Nothing in the folder changes before it is
     /// known that the run may use it; earlier weights and checkpoints are removed last, when new metrics can be written.
-    pub(super) fn begin<I: Activation, O: Activation, T: 'static>(
+    pub(super) fn begin(
         &self,
         saver: &Saver,
-        training: &Training<I, O, T>,
+        data: &Reported<'_>,
         restored: Option<&Restored>,
         total_steps: u64,
         summary: &[String],
@@ -137,10 +132,10 @@ impl Session {
             }
             folder::write_config(&self.out, &self.config)?;
             write_choice(&self.out, restored.is_none())?;
-            let reporter = self.reporter(training, restored, total_steps, summary, devices)?;
+            let reporter = self.reporter(data, restored, total_steps, summary, devices)?;
             // The weights of a resumed run are its own and stay until they are replaced.
             if restored.is_none() && self.replaces() {
-                let own: Vec<_> = training.files.iter().map(|(name, _)| name.as_str()).collect();
+                let own: Vec<_> = data.files.iter().map(|(name, _)| name.as_str()).collect();
                 folder::remove_weights(&self.out, &own)?;
             }
             let of_earlier = [FLIGHT_FOLDER, PROFILE_FOLDER].map(|folder| self.out.join(folder));
@@ -174,9 +169,9 @@ impl Session {
     }
 
     /// Opens the reporter of a new or resumed run.
-    fn reporter<I: Activation, O: Activation, T: 'static>(
+    fn reporter(
         &self,
-        training: &Training<I, O, T>,
+        data: &Reported<'_>,
         restored: Option<&Restored>,
         total_steps: u64,
         summary: &[String],
@@ -185,11 +180,11 @@ impl Session {
         let about_devices = [devices.summary_line(), device::environment_advice(&self.settings)];
         let options = ReporterOptions {
             total_steps,
-            unit: training.unit(),
+            unit: data.unit.clone(),
             log_every: self.settings.output.log_every,
             console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
             compute: Compute {
-                flops_per_token: training.flops_per_target,
+                flops_per_token: data.flops_per_target,
                 ranks: self.world_size() * self.settings.strategy.place_among_launches().1,
                 peak_flops: devices.peak_flops,
             },
@@ -207,7 +202,7 @@ impl Session {
             Some(Restored { progress, .. }) => Reporter::resume(&self.out, options, progress.step)?,
             None => Reporter::create(&self.out, options)?,
         };
-        for (name, content) in &training.files {
+        for (name, content) in data.files {
             let path = self.out.join(name);
             write_atomic(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
             reporter.add_file(path);

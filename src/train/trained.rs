@@ -51,7 +51,7 @@ impl<I, O, T> Trained<I, O, T>
 where
     I: Activation + Clone,
     O: Activation,
-    T: Clone,
+    T: Clone + 'static,
 {
     pub(super) fn new(
         engine: Engine<I, O, T>,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use brigade_core::{Activation, Engine};
+use brigade_core::UntypedEngine;
 use brigade_models::{WeightsError, WeightsFiles, WeightsFormat, WeightsMapping, WeightsWriter};
 
 use crate::run::Session;
@@ -14,19 +14,14 @@ use crate::world::all_gather_text;
 impl Session {
     /// Writes those weights that a file holds, block by block. One file is written by rank 0. Several are written by ranks that hold what is in them,
     /// where these see the folder. All ranks call it. Gives what is to be opened: the file, or the index of several.
-    pub(super) fn write_weights<I, O, T>(
+    pub(super) fn write_weights(
         &self,
-        engine: &Engine<I, O, T>,
+        engine: &UntypedEngine,
         mapping: &WeightsMapping,
         path: &Path,
         holds: fn(&str) -> bool,
         format: WeightsFormat,
-    ) -> anyhow::Result<PathBuf>
-    where
-        I: Activation + Clone,
-        O: Activation,
-        T: Clone,
-    {
+    ) -> anyhow::Result<PathBuf> {
         let held = engine.shapes().into_iter().filter(|(name, _)| holds(name));
         let files = Arc::new(WeightsFiles::new(path, mapping.parameters(held), format)?);
         let writers = self.writers(engine, &files)?;
@@ -63,12 +58,7 @@ impl Session {
     }
 
     /// The rank that writes each file.
-    fn writers<I, O, T>(&self, engine: &Engine<I, O, T>, files: &WeightsFiles) -> anyhow::Result<Vec<usize>>
-    where
-        I: Activation + Clone,
-        O: Activation,
-        T: Clone,
-    {
+    fn writers(&self, engine: &UntypedEngine, files: &WeightsFiles) -> anyhow::Result<Vec<usize>> {
         if files.count() == 1 || self.world_size() == 1 {
             return Ok(vec![0; files.count()]);
         }

@@ -44,6 +44,14 @@ impl DerivedMetrics {
     }
 }
 
+/// What is reported of a run's data.
+pub(crate) struct Reported<'a> {
+    /// What the targets are called.
+    pub unit: String,
+    pub flops_per_target: Option<f64>,
+    pub files: &'a [(String, Vec<u8>)],
+}
+
 /// What [`Session::train`](crate::Session::train) and [`Session::prepare`](crate::Session::prepare) need besides the model: the
 /// data, and what to do during the run. The types are the model's: its input, its output, and the target.
 ///
@@ -227,7 +235,10 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     }
 
     /// The model with the metrics that were given here.
-    pub(crate) fn add_metrics_to(&mut self, model: Model<I, O, T>) -> Model<I, O, T> {
+    pub(crate) fn add_metrics_to(&mut self, model: Model<I, O, T>) -> Model<I, O, T>
+    where
+        T: Clone + 'static,
+    {
         self.metrics.drain(..).fold(model, |model, (name, sum)| model.metric(name, sum))
     }
 
@@ -238,9 +249,10 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         data.read((0..size.min(data.samples())).collect(), device, 0)
     }
 
-    /// What the targets are called.
-    pub(crate) fn unit(&self) -> String {
-        self.train.as_ref().map_or_else(|| "samples".into(), |data| data.unit())
+    /// What a reporter takes of it.
+    pub(crate) fn reported(&self) -> Reported<'_> {
+        let unit = self.train.as_ref().map_or_else(|| "samples".into(), |data| data.unit());
+        Reported { unit, flops_per_target: self.flops_per_target, files: &self.files }
     }
 
     /// The parts that samples to train on are drawn from, with their weights.

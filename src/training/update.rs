@@ -179,7 +179,7 @@ impl OwnUpdate {
     where
         I: Activation + Clone,
         O: Activation,
-        T: Clone,
+        T: Clone + 'static,
     {
         self.gradient_hooks.drain(..).for_each(|hook| engine.on_gradient(hook));
     }

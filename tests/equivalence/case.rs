@@ -40,7 +40,7 @@ where
     B: Fn(usize) -> Batch<I, T> + Sync,
     I: Activation + Clone,
     O: Activation,
-    T: Clone,
+    T: Clone + 'static,
 {
     pub fn engine(&self, groups: Groups, settings: EngineSettings) -> brigade::core::Result<Engine<I, O, T>> {
         Engine::new((self.model)(), SEED, &adamw(), groups, settings)

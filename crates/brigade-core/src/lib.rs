@@ -49,7 +49,7 @@ pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use measure::{HeapMeter, MeasuredActivations};
 pub use metrics::{Activity, Bytes, Clock, Memory, Span, WAITS};
 pub use model::{
-    Activation, Batch, Block, BlockCache, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
+    Activation, Batch, Block, BlockCache, Blocks, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
     ParameterGradients, Part, Parts, Precision, SmallerModel, SplitForward, initialize, with_seed,
 };
 pub use optim::{
@@ -64,5 +64,5 @@ pub use step::{
     AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, Fragments,
     LocalUpdates, NonFinite, OuterDtype, OuterOptimizer, OuterReport, OuterSums, PairwiseSum, ParameterPart,
     Recompute, ReducedUnit, Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy,
-    Synchronous, UnitGradient, Update, WorkerLink, WorkerLinkSender, WorkerLinks,
+    Synchronous, UnitGradient, UntypedEngine, Update, WorkerLink, WorkerLinkSender, WorkerLinks,
 };

@@ -10,6 +10,7 @@ use super::fixture::*;
 use super::on_ranks;
 use crate::checkpoint::consolidate;
 use crate::error::{DryRun, Preempted};
+use crate::memory::Sampled;
 use crate::run::{Session, StartFrom};
 use crate::settings::{Backend, OnNonFinite, Settings, TrainSettings};
 use crate::test_model::layers;
@@ -257,8 +258,11 @@ fn a_dry_run_counts_models_that_the_program_names() {
             let (input, target) = rows(&(0..count).collect::<Vec<_>>(), &session.device());
             Ok(Batch::new(input, target, count))
         };
-        let needed =
-            || session.memory_plan(&session.plan, &model(), &batch).unwrap().assessment.unwrap().text;
+        let needed = || {
+            let (model, samples) = (&model(), &batch);
+            let plan = session.memory_plan(&session.plan, &Sampled { model, samples }).unwrap();
+            plan.assessment.unwrap().text
+        };
         let alone = needed();
         session.count_model("critic", &layers(WIDTH, &["a", "b"]), batch)?;
         let both = needed();

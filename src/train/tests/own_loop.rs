@@ -342,8 +342,11 @@ fn a_finished_run_that_is_resumed_has_its_losses() {
 
 #[test]
 fn targets_are_counted_in_the_unit_of_the_data() {
-    assert_eq!(training().unit(), "samples");
-    assert_eq!(Training::<Rows, Rows, Rows>::on(samples(1, rows).counted_in("images")).unit(), "images");
+    assert_eq!(training().reported().unit, "samples");
+    assert_eq!(
+        Training::<Rows, Rows, Rows>::on(samples(1, rows).counted_in("images")).reported().unit,
+        "images"
+    );
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl<I, O, T> Added for State<'_, I, O, T>
 where
     I: Activation + Clone,
     O: Activation,
-    T: Clone,
+    T: Clone + 'static,
 {
     fn name(&self) -> &str {
         &self.name
@@ -95,7 +95,7 @@ where
     }
 }
 
-impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
+impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I, O, T> {
     /// Adds another model to the run, before the first step. Its name is used in checkpoints and in the name of its weights
     /// file, and its random numbers follow from it: two students of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
     /// learning rate is that of the first model, unless `training` has its own. All ranks call it.
@@ -205,7 +205,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone> Trainer<'a, I, O, T> {
     }
 }
 
-impl<I: Activation + Clone, O: Activation, T: Clone> AddedModel<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> AddedModel<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches, like [`Trainer::step`]. A non-finite step is skipped, unless `train.on_nonfinite` is
     /// `stop`: it is noted, counted in the step's record (`student_skipped_steps` if the model is named `student`), and counts for
     /// `train.nonfinite_limit`, like one of the first model.

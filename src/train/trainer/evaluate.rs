@@ -13,7 +13,7 @@ use crate::run::Session;
 use crate::train::step_stats::add_validation;
 use crate::training::{AgreedAnswers, Data, HookAnswers, ValidationReport};
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Whether to validate now: there is data for it, and `train.validate_every` steps have been made since the last time, or
     /// the run is over.
     pub fn evaluation_is_due(&self) -> bool {
@@ -117,7 +117,7 @@ impl Session {
     where
         I: Activation + Clone,
         O: Activation,
-        T: Clone,
+        T: Clone + 'static,
     {
         let settings = &self.settings.train;
         let samples = match settings.validation_samples {

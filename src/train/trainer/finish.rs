@@ -15,7 +15,7 @@ use crate::train::Trained;
 use crate::train::describe::print_stdout;
 use crate::training::WeightsFile;
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Ends the run: waits for checkpoints that are being written, writes the weights into the run's folder, and prints the
     /// summary. If a loop ends before the run [is over](Self::is_over), a last checkpoint is saved first, if checkpoints are
     /// enabled and [can be saved](Self::save), and the run can be resumed from there.

@@ -8,7 +8,7 @@ use crate::train::watch::Best;
 use crate::training::AgreedAnswers;
 use crate::world::all_gather_text;
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Does what rank 0's hooks answered; all ranks call it with the same answers. `error` is that of a hook, on rank 0.
     pub(super) fn follow(
         &mut self,

@@ -131,7 +131,7 @@ pub struct Trainer<'a, I, O, T> {
     device_peak: u64,
 }
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Steps done since the run began; a rollback undoes some.
     pub fn steps_done(&self) -> u64 {
         self.progress.step

@@ -12,7 +12,7 @@ use super::loop_seed::LoopSeed;
 use super::step::nonfinite::NonFiniteSteps;
 use crate::checkpoint::RunProgress;
 use crate::error::UsageError;
-use crate::memory::Samples;
+use crate::memory::{Measurable, Sampled};
 use crate::run::Session;
 use crate::train::profile::Profile;
 use crate::train::start::file_names;
@@ -57,8 +57,9 @@ impl Session {
         let mut plan = training.update.plan(&self.plan, &self.settings)?;
         let first_samples = |size| training.first_samples(size, &self.device());
         self.mark_preparing();
-        self.check_running_state(&model, &first_samples)?;
-        self.stop_if_dry_run_of(&plan, &model, &first_samples, is_own_loop)?;
+        let sampled = Sampled { model: &model, samples: &first_samples };
+        self.check_running_state(&sampled)?;
+        self.stop_if_dry_run_of(&plan, &sampled, is_own_loop)?;
         if self.has_run.replace(true) {
             return Err(UsageError(anyhow::anyhow!(
                 "this session already has a run; additional models join it with `Trainer::add_model`"
@@ -81,14 +82,14 @@ impl Session {
         let total_steps = self.settings.total_steps(samples)?;
         let profiled = self.settings.profile.range_within(total_steps)?;
         let schedule = self.plan.lr_scheduler(total_steps)?;
-        let seconds = self.block_seconds(&plan, &model, &first_samples)?;
+        let seconds = self.block_seconds(&plan, &sampled)?;
         let costs = match seconds.is_empty() {
             true => model.chain().costs(),
             false => model.chain().parameters_by_block().iter().map(|(name, _)| seconds[name]).collect(),
         };
         plan.engine.split = plan.split(&costs)?;
         let on_cpu = |size| training.first_samples(size, &brigade_cpu::device());
-        self.check_memory(&plan, &model, &on_cpu);
+        self.check_memory(&plan, &Sampled { model: &model, samples: &on_cpu });
         let model = training.add_metrics_to(model);
         let metrics: Vec<String> =
             model.metric_names().iter().chain(training.derived.names()).cloned().collect();
@@ -118,7 +119,7 @@ impl Session {
         let names = file_names(&self.out.join(name), &engine.shapes(), &training.mapping, holds)?;
         let description = self.run_description(names, seconds)?;
         let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
-        let reporter = self.begin(&saver, &training, restored.as_ref(), total_steps, &summary)?;
+        let reporter = self.begin(&saver, &training.reported(), restored.as_ref(), total_steps, &summary)?;
         let resumes = restored.is_some();
         let progress = restored.map_or_else(RunProgress::default, |restored| restored.progress);
         let profile = Profile::new(profiled, progress.step);
@@ -186,22 +187,13 @@ impl Session {
     }
 
     /// Refuses running state that ranks cannot merge before anything of an earlier run is replaced. All ranks look at the same samples.
-    fn check_running_state<I: Activation, O: Activation, T: Clone>(
-        &self,
-        model: &Model<I, O, T>,
-        samples: Samples<'_, I, T>,
-    ) -> anyhow::Result<()> {
-        if !model.has_running_state() {
-            return Ok(());
-        }
+    fn check_running_state(&self, model: &dyn Measurable) -> anyhow::Result<()> {
         self.heartbeat.send("looking at running state");
-        // A loop that brings its own data learns it in the first step.
-        let Ok(batch) = samples(self.settings.train.micro_batch_size) else { return Ok(()) };
-        Ok(model.check_running_state(batch.input, self.plan.engine.precision.compute)?)
+        model.check_running_state(self.settings.train.micro_batch_size, self.plan.engine.precision.compute)
     }
 }
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Says why a run that was resumed does not train on.
     fn note_nothing_left(&mut self) {
         let step = self.progress.step;

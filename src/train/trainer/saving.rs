@@ -15,7 +15,7 @@ use crate::error::AgreedError;
 use crate::run::Session;
 use crate::settings::{OnFailedSave, OnNonFinite};
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Whether a checkpoint is to be saved now: as `checkpoint.every` says, at the end of the run, and where the weights are the
     /// best so far.
     pub fn save_is_due(&self) -> bool {

@@ -66,7 +66,7 @@ where
     B: Fn(usize, &Device) -> Batch<I, T> + Sync,
     I: Activation + Clone,
     O: Activation,
-    T: Clone,
+    T: Clone + 'static,
 {
     pub fn engine(&self, device: &Device, groups: Groups, settings: EngineSettings) -> Engine<I, O, T> {
         // Those that the CPU draws, on any device.

@@ -63,7 +63,7 @@ fn sentences(number: usize, device: &Device) -> Batch<Tensor<2, Int>, Tensor<3>>
 }
 
 /// A run of one seed is the same everywhere, and far from one of another seed, whose initial weights and data are the same.
-fn equals_one_process<I: Activation + Clone, O: Activation, T: Clone>(
+fn equals_one_process<I: Activation + Clone, O: Activation, T: Clone + 'static>(
     model: impl Fn(&Device, f64) -> Model<I, O, T> + Sync,
     batch: impl Fn(usize, &Device) -> Batch<I, T> + Sync,
 ) {

@@ -46,7 +46,7 @@ pub fn rows(number: usize) -> Tokens {
 }
 
 /// Compares all meshes with one process; gives the names of the parameters that training has changed, and of all.
-pub fn changed<O: Activation, T: Clone>(
+pub fn changed<O: Activation, T: Clone + 'static>(
     model: impl Fn() -> Model<Tokens, O, T> + Sync,
     batch: impl Fn(usize) -> Batch<Tokens, T> + Sync,
 ) -> (Vec<String>, Vec<String>) {

@@ -7,6 +7,7 @@ mod running;
 mod seconds;
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use brigade_plan::{BoundaryTensor, SavedActivations};
 
@@ -15,7 +16,8 @@ use crate::model::Float;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::batch::Batch;
 use crate::model::block::NamedBlock;
-use crate::model::objective::{Model, SmallerModel};
+use crate::model::chain::blocks::Blocks;
+use crate::model::objective::{Model, Objective, SmallerModel, Target};
 use crate::sharding::store::cast;
 
 use extend::extended;
@@ -39,7 +41,7 @@ struct Trial {
     output: Parts,
 }
 
-impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
+impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
     /// Runs each block and the loss forward and backward on one micro-batch, and measures what they take of the heap. They run
     /// where the micro-batch is, which is to be a device whose tensors are on the process's heap; the model may be on another one. `splits`: whether backwards
     /// are to come in two halves. Without a meter, only the tensors between blocks are found, by forwards alone.
@@ -78,33 +80,45 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
         splits: bool,
         meter: Option<&dyn HeapMeter>,
     ) -> Result<MeasuredActivations> {
-        self.chain.check_names()?;
-        self.chain.device()?;
-        let mut parts = flatten(batch.input).map_floats(|flat| cast(flat, compute.dtype()));
-        let mut measured = MeasuredActivations::default();
-        let mut trials: BTreeMap<String, Trial> = BTreeMap::new();
-        for (index, named) in self.chain.blocks.iter().enumerate() {
-            measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
-            let is_last = index + 1 == self.chain.blocks.len();
-            let manner = Manner { again: false, wait: splits, defers: splits && !is_last };
-            let kind = format!("{} {manner:?}", kind(named, index, &parts));
-            let trial = match trials.remove(&kind) {
-                Some(trial) => trial,
-                None => run_block(named, index, &parts, compute, manner, meter)?,
-            };
-            measured.saved_activations.push(trial.activations);
-            parts = trial.output.clone();
-            trials.insert(kind, trial);
-        }
-        match meter {
-            Some(meter) => {
-                let loss = run_loss(self, &parts, &batch.target, meter)?;
-                measured.saved_activations.push(loss);
-            }
-            None => measured.saved_activations.clear(),
-        }
-        Ok(measured)
+        let (input, target): (_, Target) = (flatten(batch.input), Rc::new(batch.target));
+        measure(&self.chain, &self.objective, (input, target), compute, splits, meter)
     }
+}
+
+fn measure(
+    chain: &Blocks,
+    objective: &Objective,
+    (input, target): (Parts, Target),
+    compute: Float,
+    splits: bool,
+    meter: Option<&dyn HeapMeter>,
+) -> Result<MeasuredActivations> {
+    chain.check_names()?;
+    chain.device()?;
+    let mut parts = input.map_floats(|flat| cast(flat, compute.dtype()));
+    let mut measured = MeasuredActivations::default();
+    let mut trials: BTreeMap<String, Trial> = BTreeMap::new();
+    for (index, named) in chain.blocks.iter().enumerate() {
+        measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
+        let is_last = index + 1 == chain.blocks.len();
+        let manner = Manner { again: false, wait: splits, defers: splits && !is_last };
+        let kind = format!("{} {manner:?}", kind(named, index, &parts));
+        let trial = match trials.remove(&kind) {
+            Some(trial) => trial,
+            None => run_block(named, index, &parts, compute, manner, meter)?,
+        };
+        measured.saved_activations.push(trial.activations);
+        parts = trial.output.clone();
+        trials.insert(kind, trial);
+    }
+    match meter {
+        Some(meter) => {
+            let loss = run_loss((chain.last_name(), objective), &parts, &target, meter)?;
+            measured.saved_activations.push(loss);
+        }
+        None => measured.saved_activations.clear(),
+    }
+    Ok(measured)
 }
 
 fn boundary_tensor(part: &Part) -> BoundaryTensor {

@@ -8,10 +8,9 @@ use burn::tensor::{DType, FloatDType, Tensor};
 use super::{HeapMeter, Trial};
 use crate::error::Result;
 use crate::model::Float;
-use crate::model::activation::{Activation, Part, Parts};
+use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
-use crate::model::objective::Model;
-use crate::model::predict::restore_output;
+use crate::model::objective::{Objective, Target};
 use crate::sharding::store::cast;
 use crate::step::forward_backward::tape::{Place, Tape, Upstream, inner, leaves};
 
@@ -89,36 +88,31 @@ fn widened(found: &BTreeMap<String, Tensor<1>>) -> Option<Tensor<1>> {
 }
 
 /// Runs the loss and the metrics as a step runs them, in a graph of their own.
-pub(super) fn run_loss<I: Activation, O: Activation, T: Clone>(
-    model: &Model<I, O, T>,
+pub(super) fn run_loss(
+    (last, objective): (&str, &Objective),
     output: &Parts,
-    target: &T,
+    target: &Target,
     meter: &dyn HeapMeter,
 ) -> Result<SavedActivations> {
-    let run = || run_loss_once(model, output, target.clone(), meter);
+    let run = || run_loss_once((last, objective), output, target.clone(), meter);
     let first = run()?;
     if first.saved < SMALL { run() } else { Ok(first) }
 }
 
-pub(super) fn run_loss_once<I: Activation, O: Activation, T: Clone>(
-    model: &Model<I, O, T>,
+pub(super) fn run_loss_once(
+    (last, objective): (&str, &Objective),
     output: &Parts,
-    target: T,
+    target: Target,
     meter: &dyn HeapMeter,
 ) -> Result<SavedActivations> {
-    let blocks = &model.chain.blocks;
     let before = meter.in_use();
     meter.begin();
-    let input = leaves(output);
-    let wide = || input.map_floats(|flat| cast(flat, FloatDType::F32));
-    let input = if O::is_widened_for_loss() { wide() } else { input };
-    let apart = (!model.metrics.is_empty()).then(|| (inner(&input), target.clone()));
-    let (loss, sums) = (model.loss)(restore_output(blocks, input)?, target);
+    let input = objective.input(&leaves(output));
+    let apart = objective.has_metrics_of_their_own().then(|| (inner(&input), target.clone()));
+    let (loss, sums) = objective.loss(last, input, target)?;
     let mut sums: Vec<_> = sums.into_iter().map(Tensor::inner).collect();
     if let Some((output, target)) = apart {
-        for metric in &model.metrics {
-            sums.push(metric(restore_output(blocks, output.clone())?, target.clone()));
-        }
+        sums.extend(objective.metrics(last, &output, &target)?);
     }
     let kept = meter.in_use().saturating_sub(before);
     if loss.is_tracked() {

@@ -6,6 +6,7 @@ use crate::error::Result;
 use crate::model::Float;
 use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::block::NamedBlock;
+use crate::model::chain::blocks::Blocks;
 use crate::model::objective::Model;
 use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::cast;
@@ -15,7 +16,7 @@ use crate::step::running_state::Probe;
 use super::kind;
 use super::run::{Manner, PLACE, run_block};
 
-impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
+impl<I: Activation, O: Activation, T> Model<I, O, T> {
     /// Whether a block has running state.
     pub fn has_running_state(&self) -> bool {
         self.chain.blocks.iter().any(|named| named.block.specs().values().any(|spec| spec.running))
@@ -27,30 +28,34 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
     /// # Errors
     /// If ranks cannot merge a block's running state, which the error names, or a block refuses its input.
     pub fn check_running_state(&self, input: I, compute: Float) -> Result<()> {
-        let running = |named: &NamedBlock| {
-            let specs = named.block.specs().into_iter().filter(|(_, spec)| spec.running);
-            FlatLayout::new(specs.map(|(path, spec)| (path, spec.shape)))
-        };
-        let layouts: Vec<FlatLayout> = self.chain.blocks.iter().map(running).collect();
-        let Some(last) = layouts.iter().rposition(|layout| !layout.is_empty()) else { return Ok(()) };
-        let mut parts = flatten(input).map_floats(|flat| cast(flat, compute.dtype()));
-        let mut outputs: BTreeMap<String, Parts> = BTreeMap::new();
-        for (index, (named, layout)) in self.chain.blocks.iter().zip(&layouts).enumerate().take(last + 1) {
-            let kind = kind(named, index, &parts);
-            if let Some(output) = outputs.get(&kind) {
-                parts = output.clone();
-                continue;
-            }
-            if !layout.is_empty() {
-                check(named, layout, &parts)?;
-            }
-            // As one that is recomputed, a forward leaves no graph.
-            let manner = Manner { again: true, wait: false, defers: false };
-            parts = run_block(named, index, &parts, compute, manner, None)?.output;
-            outputs.insert(kind, parts.clone());
-        }
-        Ok(())
+        check_running_state(&self.chain, flatten(input), compute)
     }
+}
+
+fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<()> {
+    let running = |named: &NamedBlock| {
+        let specs = named.block.specs().into_iter().filter(|(_, spec)| spec.running);
+        FlatLayout::new(specs.map(|(path, spec)| (path, spec.shape)))
+    };
+    let layouts: Vec<FlatLayout> = chain.blocks.iter().map(running).collect();
+    let Some(last) = layouts.iter().rposition(|layout| !layout.is_empty()) else { return Ok(()) };
+    let mut parts = input.map_floats(|flat| cast(flat, compute.dtype()));
+    let mut outputs: BTreeMap<String, Parts> = BTreeMap::new();
+    for (index, (named, layout)) in chain.blocks.iter().zip(&layouts).enumerate().take(last + 1) {
+        let kind = kind(named, index, &parts);
+        if let Some(output) = outputs.get(&kind) {
+            parts = output.clone();
+            continue;
+        }
+        if !layout.is_empty() {
+            check(named, layout, &parts)?;
+        }
+        // As one that is recomputed, a forward leaves no graph.
+        let manner = Manner { again: true, wait: false, defers: false };
+        parts = run_block(named, index, &parts, compute, manner, None)?.output;
+        outputs.insert(kind, parts.clone());
+    }
+    Ok(())
 }
 
 fn check(named: &NamedBlock, layout: &FlatLayout, input: &Parts) -> Result<()> {

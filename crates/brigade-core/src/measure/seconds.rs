@@ -1,6 +1,7 @@
 //! How long a model's blocks take.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::time::Instant;
 
 use burn::tensor::Device;
@@ -9,16 +10,17 @@ use super::run::{Manner, copy, run_copy, run_loss_once};
 use super::{HeapMeter, Trial, kind};
 use crate::error::{Error, Result};
 use crate::model::Float;
-use crate::model::activation::{Activation, flatten};
+use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::batch::Batch;
-use crate::model::objective::Model;
+use crate::model::chain::blocks::Blocks;
+use crate::model::objective::{Model, Objective, Target};
 use crate::sharding::store::cast;
 use crate::step::forward_backward::recompute::Recompute;
 
 /// Runs of a block, after a first one that makes libraries ready, of which the fastest counts.
 const RUNS: usize = 3;
 
-impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
+impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
     /// Runs each block and the loss forward and backward on one micro-batch, a few times, and gives the seconds of each
     /// block's fastest run; those of the loss are the last block's.
     ///
@@ -32,33 +34,43 @@ impl<I: Activation, O: Activation, T: Clone> Model<I, O, T> {
         compute: Float,
         recompute: Recompute,
     ) -> Result<Vec<f64>> {
-        self.chain.check_names()?;
-        let device = self.chain.device()?;
-        let mut parts =
-            flatten(batch.input).map_floats(|flat| cast(flat.to_device(&device), compute.dtype()));
-        let mut all = Vec::new();
-        let mut found: BTreeMap<String, (f64, Trial)> = BTreeMap::new();
-        for (index, named) in self.chain.blocks.iter().enumerate() {
-            let manner = Manner { again: recompute.applies_to(index), ..Manner::default() };
-            let kind = format!("{} {manner:?}", kind(named, index, &parts));
-            let (seconds, trial) = match found.remove(&kind) {
-                Some(found) => found,
-                None => {
-                    let copy = copy(named, compute, &parts);
-                    fastest(&device, || run_copy(&copy, index, &parts, manner, Some(&Unmetered)))?
-                }
-            };
-            all.push(seconds);
-            parts = trial.output.clone();
-            found.insert(kind, (seconds, trial));
-        }
-        let loss = || run_loss_once(self, &parts, batch.target.clone(), &Unmetered);
-        let (seconds, _) = fastest(&device, loss)?;
-        if let Some(last) = all.last_mut() {
-            *last += seconds;
-        }
-        Ok(all)
+        let (input, target): (_, Target) = (flatten(batch.input), Rc::new(batch.target));
+        seconds(&self.chain, &self.objective, (input, target), compute, recompute)
     }
+}
+
+fn seconds(
+    chain: &Blocks,
+    objective: &Objective,
+    (input, target): (Parts, Target),
+    compute: Float,
+    recompute: Recompute,
+) -> Result<Vec<f64>> {
+    chain.check_names()?;
+    let device = chain.device()?;
+    let mut parts = input.map_floats(|flat| cast(flat.to_device(&device), compute.dtype()));
+    let mut all = Vec::new();
+    let mut found: BTreeMap<String, (f64, Trial)> = BTreeMap::new();
+    for (index, named) in chain.blocks.iter().enumerate() {
+        let manner = Manner { again: recompute.applies_to(index), ..Manner::default() };
+        let kind = format!("{} {manner:?}", kind(named, index, &parts));
+        let (seconds, trial) = match found.remove(&kind) {
+            Some(found) => found,
+            None => {
+                let copy = copy(named, compute, &parts);
+                fastest(&device, || run_copy(&copy, index, &parts, manner, Some(&Unmetered)))?
+            }
+        };
+        all.push(seconds);
+        parts = trial.output.clone();
+        found.insert(kind, (seconds, trial));
+    }
+    let loss = || run_loss_once((chain.last_name(), objective), &parts, target.clone(), &Unmetered);
+    let (seconds, _) = fastest(&device, loss)?;
+    if let Some(last) = all.last_mut() {
+        *last += seconds;
+    }
+    Ok(all)
 }
 
 /// The seconds of the fastest of some runs, and what the last of them gives.

@@ -1,19 +1,85 @@
 //! What a model is trained for: a chain with its loss and metrics.
 
+use std::any::Any;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
 
-use crate::model::activation::Activation;
+use crate::error::{Error, Result};
+use crate::model::activation::{Activation, Parts};
 use crate::model::batch::Batch;
 use crate::model::chain::Chain;
+use crate::model::chain::predict::restore_output;
+use crate::sharding::store::cast;
 
-/// The loss of a model: from output and target to the sum over valid targets, shape `[1]`, and to the sums of the metrics that
-/// it computes, each of shape `[1]`.
-pub(crate) type Loss<O, T> = Arc<dyn Fn(O, T) -> (Tensor<1>, Vec<Tensor<1>>) + Send + Sync>;
+/// What the loss takes beside the output, of any type.
+pub(crate) type Target = Rc<dyn Any>;
 
-/// A metric of its own: from output and target to a sum over valid targets, shape `[1]`.
-pub(crate) type Metric<O, T> = Arc<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
+/// What is computed from the output of the last block, which has this name, and a target.
+type OfOutput<R> = Arc<dyn Fn(&str, Parts, Target) -> Result<R> + Send + Sync>;
+
+/// The loss and the metrics of a model, whatever its output and its targets are.
+pub(crate) struct Objective {
+    /// The sum over valid targets, shape `[1]`, and the sums of the metrics that come with it, each of shape `[1]`.
+    loss: OfOutput<(Tensor<1>, Vec<Tensor<1>>)>,
+    /// Metrics of their own: sums over valid targets, shape `[1]`.
+    metrics: Vec<OfOutput<Tensor<1>>>,
+    /// The names of all metrics: those of the loss, then the others.
+    pub names: Vec<String>,
+    is_widened: bool,
+}
+
+impl Objective {
+    /// An output as the loss takes it: in fp32, unless the loss widens it itself.
+    pub(crate) fn input(&self, output: &Parts) -> Parts {
+        if self.is_widened { widened(output) } else { output.clone() }
+    }
+
+    /// The loss, and the sums of the metrics that come with it.
+    ///
+    /// # Errors
+    /// If the output is not of the loss's type.
+    pub(crate) fn loss(
+        &self,
+        last: &str,
+        output: Parts,
+        target: Target,
+    ) -> Result<(Tensor<1>, Vec<Tensor<1>>)> {
+        (self.loss)(last, output, target)
+    }
+
+    /// Whether it has metrics that pass over the output by themselves.
+    pub(crate) fn has_metrics_of_their_own(&self) -> bool {
+        !self.metrics.is_empty()
+    }
+
+    /// The sums of those.
+    ///
+    /// # Errors
+    /// If the output is not of their type.
+    pub(crate) fn metrics(&self, last: &str, output: &Parts, target: &Target) -> Result<Vec<Tensor<1>>> {
+        let sum = |metric: &OfOutput<Tensor<1>>| metric(last, output.clone(), target.clone());
+        self.metrics.iter().map(sum).collect()
+    }
+}
+
+/// An output with its floats in fp32.
+pub(crate) fn widened(output: &Parts) -> Parts {
+    output.map_floats(|flat| cast(flat, FloatDType::F32))
+}
+
+fn of_output<O: Activation, T: Clone + 'static, R>(
+    function: impl Fn(O, T) -> R + Send + Sync + 'static,
+) -> OfOutput<R> {
+    Arc::new(move |last, output, target| {
+        let output = restore_output(last, output)?;
+        let target = target.downcast::<T>();
+        let target =
+            target.map_err(|_| Error::Model("a target has another type than the loss takes".into()))?;
+        Ok(function(output, Rc::unwrap_or_clone(target)))
+    })
+}
 
 /// The models that stand in for one in measurements with one of its micro-batches.
 pub(crate) type Smaller<I, O, T> =
@@ -22,10 +88,7 @@ pub(crate) type Smaller<I, O, T> =
 /// A chain of blocks with its loss: what Brigade trains.
 pub struct Model<I, O, T> {
     pub(crate) chain: Chain<I, O>,
-    pub(crate) loss: Loss<O, T>,
-    /// The names of all metrics: those of the loss, then the others.
-    pub(crate) names: Vec<String>,
-    pub(crate) metrics: Vec<Metric<O, T>>,
+    pub(crate) objective: Objective,
     /// What is measured in its place.
     pub(crate) smaller: Option<Smaller<I, O, T>>,
 }
@@ -67,9 +130,12 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
         mut self,
         name: impl Into<String>,
         sum: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
-    ) -> Self {
-        self.names.push(name.into());
-        self.metrics.push(Arc::new(sum));
+    ) -> Self
+    where
+        T: Clone + 'static,
+    {
+        self.objective.names.push(name.into());
+        self.objective.metrics.push(of_output(sum));
         self
     }
 
@@ -80,7 +146,7 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
 
     /// The names of all metrics.
     pub fn metric_names(&self) -> &[String] {
-        &self.names
+        &self.objective.names
     }
 
     /// The blocks, to initialise or load them.
@@ -98,26 +164,37 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// Completes the model with its loss: from the last block's output and a batch's target to the
     /// **sum** (shape `[1]`) of the losses over the valid targets, not their mean. Brigade divides
     /// by the number of valid targets of the whole global batch, or by their [weights](crate::Batch::weighted).
-    pub fn loss<T>(self, loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static) -> Model<I, O, T> {
-        let loss = move |output, target| (loss(output, target), Vec::new());
-        Model { chain: self, loss: Arc::new(loss), names: Vec::new(), metrics: Vec::new(), smaller: None }
+    pub fn loss<T: Clone + 'static>(
+        self,
+        loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,
+    ) -> Model<I, O, T> {
+        self.with_objective(Vec::new(), move |output, target| (loss(output, target), Vec::new()))
     }
 
     /// Like [`loss`](Self::loss), with a function that also returns the sums of metrics: those that cost little along with the loss, but
     /// a separate pass over the output otherwise. They are as in [`Model::metric`]. `loss` returns one per name.
-    pub fn loss_with_metrics<T, S: Into<Vec<Tensor<1>>>>(
+    pub fn loss_with_metrics<T: Clone + 'static, S: Into<Vec<Tensor<1>>>>(
         self,
         names: impl IntoIterator<Item: Into<String>>,
         loss: impl Fn(O, T) -> (Tensor<1>, S) + Send + Sync + 'static,
     ) -> Model<I, O, T> {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         let count = names.len();
-        let loss = move |output, target| {
+        self.with_objective(names, move |output, target| {
             let (loss, sums) = loss(output, target);
             let sums = sums.into();
             assert_eq!(sums.len(), count, "a loss gives as many sums as its metrics have names");
             (loss, sums)
-        };
-        Model { chain: self, loss: Arc::new(loss), names, metrics: Vec::new(), smaller: None }
+        })
+    }
+
+    fn with_objective<T: Clone + 'static>(
+        self,
+        names: Vec<String>,
+        loss: impl Fn(O, T) -> (Tensor<1>, Vec<Tensor<1>>) + Send + Sync + 'static,
+    ) -> Model<I, O, T> {
+        let (loss, is_widened) = (of_output(loss), O::is_widened_for_loss());
+        let objective = Objective { loss, metrics: Vec::new(), names, is_widened };
+        Model { chain: self, objective, smaller: None }
     }
 }

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use glob::Pattern;
 
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
 use crate::model::block::NamedBlock;
-use crate::model::chain::Chain;
+use crate::model::chain::blocks::Blocks;
 
 /// The most names that ranges of numbers in a pattern make.
 const MOST_NUMBERS: usize = 10_000;
@@ -48,7 +47,7 @@ impl ParameterGroup {
     }
 }
 
-impl<I: Activation, O: Activation> Chain<I, O> {
+impl Blocks {
     /// Checks that groups fit the parameters, as [`Engine::new`](crate::Engine::new) does.
     ///
     /// # Errors

@@ -7,9 +7,8 @@ use brigade_plan::UnitSize;
 use burn::tensor::{Device, Tensor};
 
 use crate::error::Result;
-use crate::model::activation::Activation;
 use crate::model::block::NamedBlock;
-use crate::model::chain::Chain;
+use crate::model::chain::blocks::Blocks;
 use crate::model::parameters::ParameterSpec;
 use crate::model::parameters::ties::Tie;
 use crate::sharding::groups::ParameterGroup;
@@ -121,7 +120,7 @@ impl Unit {
     }
 }
 
-impl<I: Activation, O: Activation> Chain<I, O> {
+impl Blocks {
     /// The flat buffers that the parameters make, block by block, as [`brigade_plan::Footprint`] takes them, where they are
     /// trained in these groups. Nothing gets a value.
     ///

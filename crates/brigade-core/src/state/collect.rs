@@ -7,18 +7,13 @@ use burn::tensor::{FloatDType, Tensor, TensorData};
 use crate::dist::{DATA, Message, PP};
 use crate::error::Result;
 use crate::metrics::Clock;
-use crate::model::activation::{Activation, Part};
-use crate::model::batch::Batch;
-use crate::model::chain::Chain;
-use crate::model::values::{NamedTensor, to_host};
-use crate::step::engine::Engine;
+use crate::model::activation::Part;
+use crate::model::chain::blocks::Blocks;
+use crate::model::chain::values::{NamedTensor, to_host};
+use crate::step::engine::UntypedEngine;
+use crate::step::forward_backward::micro_batches::MicroBatches;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Calls `sink` on rank `root` of the world with all parameters except followers of ties, in fp32, block by block. All ranks call
     /// this together; on the others, `sink` is not called. No rank holds more than one block at a time for it.
     ///
@@ -83,12 +78,7 @@ where
         Ok(tensors)
     }
 
-    /// The whole model for inference on rank `root`, with values in fp32 and without autodiff; none on the others. All ranks call
-    /// this together. Rank `root` then holds the whole model beside its own part.
-    ///
-    /// # Errors
-    /// As [`collect`](Self::collect).
-    pub fn whole_chain(&self, root: usize) -> Result<Option<Chain<I, O>>> {
+    pub(crate) fn whole_blocks(&self, root: usize) -> Result<Option<Blocks>> {
         let mut values: BTreeMap<String, TensorData> = BTreeMap::new();
         self.collect(root, |NamedTensor { name, data }| {
             values.insert(name, data);
@@ -98,12 +88,11 @@ where
         Ok(is_root.then(|| self.chain.with_values(values, &self.ties, &self.store.device)))
     }
 
-    /// The loss of a step on these micro-batches and, on rank `root`, the gradients that the step would use, by parameter name: summed
-    /// over all ranks, before clipping. It updates nothing, and drops what was [accumulated](Engine::accumulate). All ranks call it together.
-    ///
-    /// # Errors
-    /// As [`Engine::step`], except for values that are not finite.
-    pub fn gradients(&mut self, batches: &[Batch<I, T>], root: usize) -> Result<(f64, Vec<NamedTensor>)> {
+    pub(crate) fn gradients(
+        &mut self,
+        batches: &mut dyn MicroBatches,
+        root: usize,
+    ) -> Result<(f64, Vec<NamedTensor>)> {
         self.forget_accumulated();
         self.reduction.begin(self.step + 1);
         let sums = self.sums(batches, 0.0, &mut Clock::default())?;

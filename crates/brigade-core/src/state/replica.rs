@@ -3,18 +3,12 @@
 use brigade_checkpoint::{PARAMETERS, UnitMetadata, WriteItem};
 
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
 use crate::optim::SavedState;
 use crate::state::saved::{SavedParameters, StateReader};
 use crate::state::snapshot::{OUTER, saved_unit};
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// What this rank keeps of each unit that changes in training, copied to the host: the units, and ranges of their arrays. A rank at the same
     /// position of a mesh like this one [continues](Self::restore_replica) from it. All ranks of this mesh call it together.
     ///

@@ -10,12 +10,11 @@ use brigade_checkpoint::{PARAMETERS, ParameterMetadata, UnitMetadata as SavedUni
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
 use crate::optim::{FlatState, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::StoredUnit;
 use crate::state::saved::{SavedParameters, StateReader, of_worker};
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 use crate::step::engine::workers::inner_steps::InnerSteps;
 use crate::step::engine::workers::outer_in_flight::OuterInFlight;
 use crate::step::strategy::ReductionState;
@@ -119,12 +118,7 @@ impl Snapshot {
     }
 }
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// What this rank is to save: of each unit that its stage owns, an equal share of the elements for each data-parallel
     /// rank, whoever keeps them. Of units that are not trained, only values are saved. Where workers make updates of their own, the first
     /// one saves what all have in common, and the others what they alone have.

@@ -11,9 +11,9 @@ pub(crate) mod strategy;
 mod update;
 mod window;
 
-pub use engine::Engine;
 pub use engine::rounds::{Share, WorkerLink, WorkerLinkSender, WorkerLinks};
 pub use engine::workers::OuterSums;
+pub use engine::{Engine, UntypedEngine};
 pub use forward_backward::recompute::Recompute;
 pub use gradients::accumulation::PairwiseSum;
 pub use gradients::hook::{ParameterPart, UnitGradient};

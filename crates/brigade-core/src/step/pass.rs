@@ -8,15 +8,14 @@ use brigade_plan::Pipeline;
 use burn::tensor::Tensor;
 
 use crate::dist::{Mesh, PP};
-use crate::error::{BoxError, Error, Result};
+use crate::error::{Error, Result};
 use crate::exact_sum::{ExactSum, WORDS};
 use crate::metrics::{Activity, Clock};
-use crate::model::activation::Activation;
-use crate::model::batch::{Batch, TargetSum};
+use crate::model::batch::TargetSum;
 use crate::optim::{sum_of_squares, tile};
-use crate::step::engine::{Engine, Sums};
+use crate::step::engine::{Sums, UntypedEngine};
 use crate::step::forward_backward::interpreter::{Interpreter, PassMode, State, TargetWeight};
-use crate::step::forward_backward::micro_batches::{Given, Loaded, MicroBatches};
+use crate::step::forward_backward::micro_batches::{Load, Loaded, MicroBatches};
 use crate::step::forward_backward::non_finite::{NonFiniteCheck, first};
 use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::gradients::hook;
@@ -28,12 +27,7 @@ use crate::step::strategy::Reduction;
 use crate::step::window::Window;
 use brigade_plan::StageSchedule;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// What this rank does with `count` micro-batches.
     pub(crate) fn schedule(&mut self, count: usize, trains: bool) -> Result<Arc<StageSchedule>> {
         if let Some(schedule) = self.schedules.get(&(count, trains)) {
@@ -71,7 +65,7 @@ where
     /// Runs a schedule; this rank had `before` micro-batches since the last update.
     pub(crate) fn run<'s>(
         &'s mut self,
-        batches: &'s mut (dyn MicroBatches<I, T> + 's),
+        batches: &'s mut (dyn MicroBatches + 's),
         schedule: &StageSchedule,
         mode: impl FnOnce(&'s mut dyn Reduction) -> PassMode<'s>,
         total: TargetWeight,
@@ -86,8 +80,7 @@ where
             blocks: &mut self.chain.blocks,
             store: &mut self.store,
             stage: &self.stage,
-            loss: &self.loss,
-            metrics: &self.metrics,
+            objective: &self.objective,
             recompute: self.settings.recompute,
             checks: match self.settings.check_blocks {
                 CheckBlocks::First if of_update > period as u64 => CheckBlocks::Never,
@@ -111,11 +104,17 @@ where
 
     /// Forward and backward over this rank's micro-batches: the first part of the current step. `completes`: whether an update
     /// follows.
-    pub(crate) fn pass(&mut self, batches: &[Batch<I, T>], completes: bool, clock: &mut Clock) -> Result<()> {
+    pub(crate) fn pass(
+        &mut self,
+        batches: &mut dyn MicroBatches,
+        completes: bool,
+        clock: &mut Clock,
+    ) -> Result<()> {
         if self.is_server() {
-            return self.pass_of_server(batches.len(), clock);
+            return self.pass_of_server(batches.count(), clock);
         }
-        let result = self.window.check(batches.len()).and_then(|()| self.try_pass(batches, completes, clock));
+        let result =
+            self.window.check(batches.count()).and_then(|()| self.try_pass(batches, completes, clock));
         if result.is_err() {
             self.forget_accumulated();
             // The next step is the first after an update, as nothing is left of those since.
@@ -149,22 +148,22 @@ where
         Ok(all.iter().map(|count| count[0] as usize).max().unwrap_or(own))
     }
 
-    fn try_pass(&mut self, batches: &[Batch<I, T>], completes: bool, clock: &mut Clock) -> Result<()> {
-        let schedule = self.schedule(batches.len(), true)?;
-        let targets = TargetSum::of(batches);
+    fn try_pass(&mut self, batches: &mut dyn MicroBatches, completes: bool, clock: &mut Clock) -> Result<()> {
+        let (count, targets) = (batches.count(), batches.targets());
+        let schedule = self.schedule(count, true)?;
         // Over several steps, nobody knows the targets before the last backward.
         let total = match self.stage.is_last() && self.settings.strategy.period() == 1 {
             true => TargetWeight::Pending(self.store.groups.data.all_gather_scalars(targets.to_words())),
             false => TargetWeight::Unasked,
         };
         let (mode, before) = (|reduction| PassMode::Train { reduction, completes }, self.window.count);
-        let state = self.run(&mut Given(batches), &schedule, mode, total, before, clock);
+        let state = self.run(batches, &schedule, mode, total, before, clock);
         self.bind_running()?;
         let state = state?;
         let peak = self.memory.activations.peak.max(state.activations.peak);
         self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
         self.memory.gradients = self.reduction.bytes();
-        self.window.add(batches.len(), &targets, state);
+        self.window.add(count, &targets, state);
         Ok(())
     }
 
@@ -186,7 +185,7 @@ where
     /// The learning rate is only compared with the others'.
     pub(crate) fn sums(
         &mut self,
-        batches: &[Batch<I, T>],
+        batches: &mut dyn MicroBatches,
         learning_rate: f64,
         clock: &mut Clock,
     ) -> Result<Sums> {
@@ -216,7 +215,7 @@ where
         let (losses, of_metrics) = window.found(&read);
         words.extend(losses);
         words.resize(TargetSum::WORDS + 1 + count, 0.0);
-        let mut metrics = MetricSums::new(self.metric_names.len());
+        let mut metrics = MetricSums::new(self.objective.names.len());
         metrics.add(of_metrics);
         words.extend(metrics.words());
         words.extend(norm.to_words());
@@ -320,11 +319,11 @@ where
         count: usize,
         target_weight: f64,
     ) -> BTreeMap<String, f64> {
-        let mut sums = MetricSums::new(self.metric_names.len());
+        let mut sums = MetricSums::new(self.objective.names.len());
         let start = TargetSum::WORDS + count;
-        let range = start..start + MetricSums::words_of(self.metric_names.len());
+        let range = start..start + MetricSums::words_of(self.objective.names.len());
         last.iter().for_each(|(_, words)| sums.merge(&words[range.clone()]));
-        sums.means(self.metric_names.iter().map(String::as_str), target_weight)
+        sums.means(self.objective.names.iter().map(String::as_str), target_weight)
     }
 
     /// The ranks of a mesh that hold the model's last block, with their words, in the order of their place along the data axes.
@@ -333,40 +332,27 @@ where
         all.iter().enumerate().filter(|(rank, _)| mesh.coordinate(*rank, PP) == stage).collect()
     }
 
-    /// Loss and metrics over all ranks' batches, without training. All ranks call it together, those of the same pipeline
-    /// with the same batches. This rank has `count` of them, or none; `load` makes one of them, shortly before it is used,
-    /// and not on stages that need neither inputs nor targets.
-    ///
-    /// # Errors
-    /// As [`Engine::step`], and those of `load`.
-    pub fn evaluate(
-        &mut self,
-        count: usize,
-        load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
-    ) -> Result<Evaluation> {
+    /// [`Engine::evaluate`](super::Engine::evaluate) of micro-batches of any type.
+    pub(crate) fn evaluate(&mut self, count: usize, load: &mut Load<'_>) -> Result<Evaluation> {
         self.check_synced()?;
         self.with_model_values(|engine| engine.evaluate_as_it_is(count, load))
     }
 
-    fn evaluate_as_it_is(
-        &mut self,
-        count: usize,
-        mut load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
-    ) -> Result<Evaluation> {
+    fn evaluate_as_it_is(&mut self, count: usize, load: &mut Load<'_>) -> Result<Evaluation> {
         let everyone = self.store.groups.all().clone();
         let counts = everyone.world().all_gather_scalars(vec![count as f64]).wait()?;
         let most = counts.iter().map(|count| count[0] as usize).max().unwrap_or(0);
         let schedule = self.schedule(most, false)?;
         let mut clock = Clock::default();
-        let mut batches = Loaded::new(count, self.stage.is_last(), &mut load);
+        let mut batches = Loaded::new(count, self.stage.is_last(), load);
         let state =
             self.run(&mut batches, &schedule, |_| PassMode::Evaluate, TargetWeight::Unasked, 0, &mut clock)?;
-        let mut words = batches.valid.to_words();
+        let mut words = batches.targets().to_words();
         let found = Window::of(most, state.losses, state.metrics);
         let (_, read) = sum_of_squares(&[], 1, found.numbers())?;
         let (losses, of_metrics) = found.found(&read);
         words.extend(losses);
-        let mut metrics = MetricSums::new(self.metric_names.len());
+        let mut metrics = MetricSums::new(self.objective.names.len());
         metrics.add(of_metrics);
         words.extend(metrics.words());
         let all = everyone.world().all_gather_scalars(words).wait()?;
@@ -385,7 +371,7 @@ where
     /// Runs the step's micro-batches again, without reducing anything, and agrees with the others on the
     /// first place that is not finite. The weights are still those of the failed step, so the search
     /// sees what the step saw.
-    pub(crate) fn not_finite(&mut self, batches: &[Batch<I, T>], sums: &Sums) -> Error {
+    pub(crate) fn not_finite(&mut self, batches: &mut dyn MicroBatches, sums: &Sums) -> Error {
         let (what, value) = match sums.loss.is_finite() {
             true => ("the gradient norm", sums.grad_norm),
             false => ("the loss", sums.loss),
@@ -397,15 +383,14 @@ where
                 Err(error) => error,
             };
         }
-        let found = self.schedule(batches.len(), true).and_then(|schedule| {
+        let found = self.schedule(batches.count(), true).and_then(|schedule| {
             let total = match sums.divisor {
                 None => TargetWeight::Known(sums.target_weight),
                 Some(_) => TargetWeight::Unasked,
             };
-            let before = (self.settings.strategy.period() - 1) * batches.len();
+            let before = (self.settings.strategy.period() - 1) * batches.count();
             let (found, clock) = (&mut check, &mut Clock::default());
-            let mut batches = Given(batches);
-            self.run(&mut batches, &schedule, move |_| PassMode::CheckFinite(found), total, before, clock)?;
+            self.run(batches, &schedule, move |_| PassMode::CheckFinite(found), total, before, clock)?;
             self.bind_running()?;
             self.store.groups.world.all_gather_scalars(check.to_words()).wait()
         });

@@ -10,18 +10,12 @@ use burn::tensor::Tensor;
 use crate::dist::{Collectives, Pending, PendingTensor, WORKERS};
 use crate::error::Result;
 use crate::metrics::{Activity, Clock};
-use crate::model::activation::Activation;
 use crate::model::random_state::with_seed;
 use crate::sharding::store::StoredUnit;
 use crate::sharding::unit::Unit;
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Steps what this rank owns, and gives the others what they need of it.
     pub(crate) fn update(
         &mut self,

@@ -15,7 +15,7 @@ use crate::train::step_stats::{StepStats, StepStatus, StepTimes, gather, record}
 use crate::train::trainer::Trainer;
 use crate::training::HookAnswers;
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches: those of [`next_batches`](Self::next_batches), or others. Ranks of one
     /// pipeline give the same ones, and every rank gives as many. With `train.sync_every = K`, every K-th step makes an update
     /// and gives a report; the others only add up gradients. Where workers make updates of their own (`strategy.name`), every step with

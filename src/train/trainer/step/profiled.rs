@@ -5,7 +5,7 @@ use brigade_report::timeline::{TimelineInfo, Track};
 
 use crate::train::trainer::Trainer;
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Before anything is done for the next step.
     pub(crate) fn begin_profiled_step(&mut self) -> anyhow::Result<()> {
         let Some(profile) = &mut self.profile else { return Ok(()) };

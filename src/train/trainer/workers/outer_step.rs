@@ -8,7 +8,7 @@ use crate::checkpoint::RunProgress;
 use crate::train::trainer::Trainer;
 use crate::train::workers::{Decision, ElasticWorker, Replica, all_agree, transfer_state};
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Joins the other workers before the first step, and takes over what those that are ahead have.
     pub(crate) fn join_workers(&mut self) -> anyhow::Result<()> {
         let base = Base { step: self.progress.step, quorum: self.progress.quorum };

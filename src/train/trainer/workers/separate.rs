@@ -11,7 +11,7 @@ use crate::train::servers::{RemoteServers, ServedWorkers};
 use crate::train::trainer::Trainer;
 use crate::train::trainer::workers::shares::{Failure, ShareReader};
 
-impl<I: Activation + Clone, O: Activation, T: Clone> Trainer<'_, I, O, T> {
+impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// With separately launched servers and workers: begins to listen for workers, or finds out where the servers are.
     pub(crate) fn set_up_servers(&mut self) -> anyhow::Result<()> {
         self.served = ServedWorkers::start(self.session, &self.facts)?;

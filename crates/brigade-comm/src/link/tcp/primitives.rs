@@ -179,8 +179,11 @@ mod tests {
 
     const PROTOCOL: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 
+    /// The keys of both directions.
+    type Keys = ([u8; 32], [u8; 32]);
+
     /// A handshake with our primitives on one side, or on both.
-    fn meets(initiator: bool, responder: bool, keys: [u8; 2]) -> Result<[([u8; 32], [u8; 32]); 2], Error> {
+    fn meets(initiator: bool, responder: bool, keys: [u8; 2]) -> Result<[Keys; 2], Error> {
         let builder = |is_ours: bool| match is_ours {
             true => Builder::with_resolver(PROTOCOL.parse().unwrap(), Box::new(Primitives)),
             false => Builder::new(PROTOCOL.parse().unwrap()),

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
-use crate::model::chain::Chain;
+use crate::model::chain::blocks::Blocks;
 
 /// A parameter that shares the values of another one.
 #[derive(Debug, Clone)]
@@ -26,7 +25,7 @@ pub(crate) struct Shared {
     pub last_reader: usize,
 }
 
-impl<I: Activation, O: Activation> Chain<I, O> {
+impl Blocks {
     /// The shared parameters, by owner.
     pub(crate) fn shared(&self, ties: &[Tie]) -> Vec<Shared> {
         let owners: BTreeSet<&(usize, String)> = ties.iter().map(|tie| &tie.owner).collect();

@@ -6,8 +6,7 @@ use brigade_random::{keyed, keyed_bytes};
 
 use crate::dist::Collectives;
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
-use crate::model::chain::Chain;
+use crate::model::chain::blocks::Blocks;
 use crate::model::parameters::ties::Tie;
 
 /// Checks that parameters which already have values have the same ones on all ranks, as these train together from there on. A parameter
@@ -16,11 +15,7 @@ use crate::model::parameters::ties::Tie;
 ///
 /// # Errors
 /// If values differ; if the model has parameters that are no floats, which would be neither compared nor saved.
-pub(crate) fn check_given_values<I: Activation, O: Activation>(
-    chain: &Chain<I, O>,
-    ties: &[Tie],
-    world: &dyn Collectives,
-) -> Result<()> {
+pub(crate) fn check_given_values(chain: &Blocks, ties: &[Tie], world: &dyn Collectives) -> Result<()> {
     let is_compared = world.size() > 1;
     let mut own = Vec::new();
     for (block, named) in chain.blocks.iter().enumerate() {

@@ -4,16 +4,10 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-use crate::model::activation::Activation;
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 use crate::step::gradients::hook::UnitGradient;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Calls `hook` once for each unit in each step that makes an update, after the gradients are summed over all ranks and divided by
     /// the weight of the targets, and before their norm is taken, so that clipping, the norm in reports and the optimizer see what
     /// it returns: a tensor of as many elements, in fp32. Several hooks run in the order in which they were given.

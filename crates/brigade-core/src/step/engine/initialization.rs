@@ -7,8 +7,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::dist::{Collectives, DP, Mesh, PP, REPLICATE, WORKERS};
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
-use crate::model::chain::Chain;
+use crate::model::chain::blocks::Blocks;
 use crate::model::parameters::ties::Tie;
 use crate::sharding::groups::Grouping;
 use crate::sharding::store::{ParameterStore, compact};
@@ -18,8 +17,8 @@ use crate::step::settings::EngineSettings;
 use crate::step::strategy::{Strategy, Update};
 
 /// The move of a model's values into the store, block by block.
-pub(crate) struct Initialization<'a, I, O> {
-    pub chain: &'a mut Chain<I, O>,
+pub(crate) struct Initialization<'a> {
+    pub chain: &'a mut Blocks,
     pub store: &'a mut ParameterStore,
     pub update: &'a mut dyn Update,
     pub ties: &'a [Tie],
@@ -27,7 +26,7 @@ pub(crate) struct Initialization<'a, I, O> {
     pub layer_decay: f64,
 }
 
-impl<I: Activation, O: Activation> Initialization<'_, I, O> {
+impl Initialization<'_> {
     /// Gives one block its values and takes into the store what this rank is to hold of them: its own units, if this
     /// rank holds the block, and those that other blocks of this rank share. No other values are read or drawn.
     pub(crate) fn block(&mut self, index: usize, seed: u64) -> Result<()> {

@@ -6,6 +6,7 @@ mod initialization;
 mod own_schedule;
 mod predict;
 pub(crate) mod rounds;
+mod typed;
 pub(crate) mod workers;
 
 use std::collections::BTreeMap;
@@ -18,10 +19,8 @@ use burn::tensor::Tensor;
 use crate::dist::{Groups, PP, Traffic};
 use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock, Memory};
-use crate::model::activation::Activation;
-use crate::model::batch::Batch;
-use crate::model::chain::Chain;
-use crate::model::objective::{Loss, Metric, Model};
+use crate::model::chain::blocks::Blocks;
+use crate::model::objective::Objective;
 use crate::model::parameters::ties::Tie;
 use crate::optim::OptimizerFactory;
 use crate::optim::clip_factor;
@@ -33,12 +32,15 @@ use crate::step::engine::initialization::{
 };
 use crate::step::engine::workers::inner_steps::InnerSteps;
 use crate::step::engine::workers::outer_in_flight::OuterInFlight;
+use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::gradients::hook::GradientHook;
 use crate::step::report::StepReport;
 use crate::step::running_state::{RunningState, Terms};
 use crate::step::settings::{EngineSettings, NonFinite};
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Update};
 use crate::step::window::Window;
+
+pub use typed::Engine;
 
 /// The results of forward and backward over the global batch. Everything but the gradients is equal on all
 /// ranks, to the bit.
@@ -59,16 +61,10 @@ pub(crate) struct Sums {
     pub in_flight: usize,
 }
 
-/// Trains one rank's part of a model, together with the other ranks of a mesh.
-///
-/// A rank runs its stage's blocks on its micro-batches in the order of a schedule, reduces gradients together with the ranks that run other
-/// micro-batches, updates its part of the parameters, and sends the others what they need of them. A [`Strategy`](crate::Strategy) provides
-/// the second and third part.
-pub struct Engine<I, O, T> {
-    pub(crate) chain: Chain<I, O>,
-    pub(crate) loss: Loss<O, T>,
-    pub(crate) metric_names: Vec<String>,
-    pub(crate) metrics: Vec<Metric<O, T>>,
+/// An [`Engine`], apart from the types of its model's input, output and targets.
+pub struct UntypedEngine {
+    pub(crate) chain: Blocks,
+    pub(crate) objective: Objective,
     pub(crate) store: ParameterStore,
     pub(crate) reduction: Box<dyn Reduction>,
     pub(crate) update: Box<dyn Update>,
@@ -90,26 +86,15 @@ pub struct Engine<I, O, T> {
     records_spans: bool,
 }
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
-    /// Takes a model: gives the parameters of this rank's blocks their initial values from (`seed`, path)
-    /// where they have none, one block after the other, and keeps of each what this rank is to hold.
-    ///
-    /// # Errors
-    /// If the model has no blocks, two of one name, a wrong tie, nothing to train, or cannot be split so. If ranks load
-    /// [other values](Chain::compare_loaded), or parameters have other values on them already. If a parameter is not of floats.
-    pub fn new(
-        model: Model<I, O, T>,
+impl UntypedEngine {
+    fn new(
+        mut chain: Blocks,
+        objective: Objective,
         seed: u64,
         optimizer: &OptimizerFactory,
         groups: Groups,
         settings: EngineSettings,
     ) -> Result<Self> {
-        let Model { mut chain, loss, names: metric_names, metrics, .. } = model;
         chain.check_names()?;
         let optimizer = optimizer.with_groups(&settings.groups)?;
         let grouping = chain.grouping(&settings.groups)?;
@@ -202,9 +187,7 @@ where
             in_flight: OuterInFlight::default(),
             running: RunningState::default(),
             chain,
-            loss,
-            metric_names,
-            metrics,
+            objective,
             store,
             update,
             stage,
@@ -235,18 +218,6 @@ where
         Ok(engine)
     }
 
-    /// The model with the values of the last step. Where pipeline stages or ZeRO-3 leave this rank with a part of it,
-    /// it gives no values: see [`collect`](Self::collect). Where workers meet with one [fragment](crate::Fragments) after the other, the values are
-    /// this one's own until [`keep_model_values`](Self::keep_model_values).
-    pub fn chain(&self) -> &Chain<I, O> {
-        &self.chain
-    }
-
-    /// As [`chain`](Self::chain).
-    pub fn into_chain(self) -> Chain<I, O> {
-        self.chain
-    }
-
     /// Number of blocks in each part of the pipeline.
     pub fn split(&self) -> &[usize] {
         &self.settings.split
@@ -274,14 +245,7 @@ where
         !self.is_outer(self.step + 1) || self.settings.worker.is_some()
     }
 
-    /// Runs one step without an update: adds this rank's gradients up, as PyTorch's `no_sync` does, and learns nothing from other
-    /// replicas. Its loss is part of the next [`step`](Self::step)'s report. A rank is given as many micro-batches in each step up to
-    /// that one.
-    ///
-    /// # Errors
-    /// If the step [synchronizes](Self::synchronizes), a block refuses its input, a collective fails (those of the pipeline, and of
-    /// ZeRO-2 and 3), or the number of micro-batches is another one. The gradients since the last update are then dropped.
-    pub fn accumulate(&mut self, batches: Vec<Batch<I, T>>) -> Result<()> {
+    fn accumulate(&mut self, batches: &mut dyn MicroBatches) -> Result<()> {
         self.check_kind(false)?;
         if self.steps_alone() {
             return Err(Error::Model(format!(
@@ -290,19 +254,12 @@ where
             )));
         }
         let (mut clock, traffic) = self.begin_step();
-        self.pass(&batches, false, &mut clock)?;
+        self.pass(batches, false, &mut clock)?;
         (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
         Ok(())
     }
 
-    /// Runs one step on this rank's micro-batches. Ranks of the same pipeline are given the same ones; of them
-    /// the first stage uses the inputs, the last one the targets.
-    ///
-    /// # Errors
-    /// If a collective fails, a block refuses its input, no target is valid, ranks were given different learning rates, or (unless
-    /// it is to be skipped) something is not finite; the weights are then those of the step before. If the step does not
-    /// [synchronize](Self::synchronizes).
-    pub fn step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
+    fn step(&mut self, batches: &mut dyn MicroBatches, learning_rate: f64) -> Result<StepReport> {
         self.check_kind(true)?;
         if self.settings.worker.is_some() {
             return Err(Error::Model(
@@ -313,7 +270,7 @@ where
             return Err(Error::Model("this strategy trains in rounds; call `Engine::round`".into()));
         }
         let (mut clock, before) = self.begin_step();
-        let mut found = self.update_by(&batches, learning_rate, &mut clock)?;
+        let mut found = self.update_by(batches, learning_rate, &mut clock)?;
         if self.settings.strategy.inner_steps().is_some() {
             self.inner_steps.add(found);
             self.step_fragments(&mut clock)?;
@@ -328,7 +285,7 @@ where
     /// One update from this rank's micro-batches, of its worker alone. The report has neither memory nor times nor traffic.
     pub(crate) fn update_by(
         &mut self,
-        batches: &[Batch<I, T>],
+        batches: &mut dyn MicroBatches,
         learning_rate: f64,
         clock: &mut Clock,
     ) -> Result<StepReport> {

@@ -5,15 +5,9 @@ use std::sync::Arc;
 use brigade_plan::Pipeline;
 
 use crate::error::{Error, Result};
-use crate::model::activation::Activation;
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Trains by a schedule of one's own from now on, in steps of as many micro-batches a rank as it has; steps of another number
     /// go by [`EngineSettings::schedule`](crate::EngineSettings::schedule). All ranks are given the same one. Weights, losses and
     /// norms have the same bits under any schedule.

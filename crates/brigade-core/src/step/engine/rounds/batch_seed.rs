@@ -1,19 +1,13 @@
 //! Random numbers of the data.
 
 use crate::dist::DATA;
-use crate::model::activation::Activation;
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 use crate::step::forward_backward::tape::Place;
 
 /// What stands for the name of a block where a micro-batch is made.
 const BATCH: &str = "(batch)";
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// The seed of what the `k`-th of this rank's `count` micro-batches of the next step draws while it is made, for
     /// [`with_seed`](crate::with_seed): a function of the seed of the run, the step and the micro-batch's number in the global batch, so
     /// augmented data are the same on any mesh, and on all stages of a pipeline.

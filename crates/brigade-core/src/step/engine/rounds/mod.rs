@@ -15,16 +15,14 @@ use std::time::{Duration, Instant};
 
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Activity, Clock};
-use crate::model::activation::Activation;
-use crate::model::batch::Batch;
 use crate::step::engine::rounds::batch_seed::seed_of_batch;
-use crate::step::engine::{Engine, difference};
+use crate::step::engine::{UntypedEngine, difference};
 use crate::step::report::{RoundReport, StepReport};
 
 pub use links::{WorkerLink, WorkerLinkSender, WorkerLinks};
 use server::Serving;
 use shares::{Shares, Staleness};
-use worker::Servers;
+use worker::{ReadShare, Servers};
 
 /// A share of a step's global batch, which a worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +46,7 @@ impl Share {
 /// Numbers about staleness among those that ranks tell each other after a round.
 const STALENESS: usize = 4;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Whether this rank is a server, which runs no micro-batches in training.
     pub fn is_server(&self) -> bool {
         self.store.server().is_some()
@@ -69,17 +62,10 @@ where
         self.settings.strategy.rounds().map(|rounds| rounds.steps)
     }
 
-    /// Runs a round: all its steps, whose shares workers take as they come to them. Then all ranks have the same parameters again. The
-    /// report is of all of it. `learning_rate` gives that of a step, `read` the micro-batches of a share, on workers; `watch` is told
-    /// on servers how many updates they have made in the round.
-    ///
-    /// # Errors
-    /// If the strategy has no rounds, a collective fails, a block refuses its input, or (unless it is to be skipped) something is not finite, and those of
-    /// `read` and `watch`. What servers have is then somewhere within the round, and training continues from a checkpoint alone.
-    pub fn round(
+    pub(super) fn round(
         &mut self,
         learning_rate: &dyn Fn(u64) -> f64,
-        read: &mut dyn FnMut(Share) -> Result<Vec<Batch<I, T>>, BoxError>,
+        read: &mut ReadShare<'_>,
         watch: &mut dyn FnMut(u64) -> Result<(), BoxError>,
     ) -> Result<StepReport> {
         let Some(rounds) = self.settings.strategy.rounds() else {
@@ -133,7 +119,7 @@ where
         self.give_new_values(Vec::new(), &|_| true, clock)?;
         self.memory.optimizer.set(self.update.state_bytes());
         let own = std::mem::take(&mut self.inner_steps);
-        let mut words = own.to_words(self.metric_names.len());
+        let mut words = own.to_words(self.objective.names.len());
         let Staleness { mean, most, waits, waited } = staleness;
         // The first server knows; the others count nothing.
         let own_words: [f64; STALENESS] = [mean, most, waits as f64, waited.as_secs_f64()];
@@ -143,7 +129,7 @@ where
         clock.record(Activity::Phase("end of the round"), Some(began));
         let sum = |word: usize| all.iter().map(|words| words[word]).sum::<f64>();
         let (made, skipped, targets, weight) = (sum(0), sum(1), sum(2), sum(3));
-        let mut names = self.metric_names.clone();
+        let mut names = self.objective.names.clone();
         names.sort();
         let last = 6 + names.len();
         let round = RoundReport {

@@ -4,14 +4,13 @@ use std::time::{Duration, Instant};
 
 use crate::dist::{Message, Pending};
 use crate::error::{BoxError, Error, Result};
-use crate::model::activation::Activation;
 use crate::step::engine::rounds::links::{Event, WORKER, WorkerLinks};
 use crate::step::engine::rounds::message::{
     Given, Request, answer, read_found, read_round_state, round_state,
 };
 use crate::step::engine::rounds::server::Serving;
 use crate::step::engine::rounds::shares::{Answer, Shares};
-use crate::step::engine::{Engine, difference};
+use crate::step::engine::{UntypedEngine, difference};
 use crate::step::report::StepReport;
 
 /// Between two looks whether anything else is to be done.
@@ -35,12 +34,7 @@ struct Served<'a, 'c> {
     ends_after: Option<Vec<(u64, u64)>>,
 }
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Runs a [round](Self::round) with workers that are worlds of their own: those that are there. A worker that is lost leaves its share to
     /// another, and one that comes is given the newest parameters with its first share. All servers call it together. `ahead`: by how much the
     /// position in the data is ahead of the step. `watch` is told again and again how many updates there were, and who came and went.
@@ -197,7 +191,7 @@ where
                         return self.lose_worker(worker, "protocol error: unexpected push", served);
                     }
                     let step = 1 + (served.before + share.unwrap_or(0)) / self.store.workers() as u64;
-                    let names = self.metric_names.clone();
+                    let names = self.objective.names.clone();
                     let found = read_found(parts.remove(0), (step, is_skipped), &names, WORKER)?;
                     self.inner_steps.add(found);
                 }

@@ -11,10 +11,9 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use crate::dist::{Collectives, Message, Pending};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::Clock;
-use crate::model::activation::Activation;
 use crate::model::random_state::with_seed;
 use crate::sharding::store::cast;
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 use crate::step::engine::rounds::message::{Given, Request, answer};
 use crate::step::engine::rounds::shares::{Answer, Shares};
 use crate::step::strategy::Rounds;
@@ -50,12 +49,7 @@ impl<'a> Serving<'a> {
     }
 }
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Serves the workers until all have left. `watch` is called with the number of updates so far.
     pub(super) fn serve(
         &mut self,

@@ -6,15 +6,14 @@ use std::time::Instant;
 use crate::dist::{Collectives, Message, Pending, Traffic};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Clock, Memory};
-use crate::model::activation::{Activation, Part};
-use crate::model::batch::{Batch, TargetSum};
+use crate::model::activation::Part;
 use crate::optim::{clip_factor, sum_of_squares, tile};
 use crate::sharding::store::{ParameterStore, cast};
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 use crate::step::engine::rounds::Share;
 use crate::step::engine::rounds::message::{Given as GivenShare, Request, found as found_part, read_answer};
 use crate::step::forward_backward::interpreter::{PassMode, TargetWeight};
-use crate::step::forward_backward::micro_batches::Given;
+use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::gradients::metric_sums::MetricSums;
 use crate::step::report::StepReport;
@@ -42,22 +41,16 @@ impl Servers {
     }
 }
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
-    /// Works for servers that are a world of their own, until they have no share left. The group has this worker first, and then the
-    /// servers. If it fails because a server was lost, nothing of this worker's is lost: it can be called again with another group.
-    ///
-    /// # Errors
-    /// As [`round`](Self::round).
-    pub fn work_for(
+/// Reads the micro-batches of a share.
+pub(in crate::step::engine) type ReadShare<'a> =
+    dyn FnMut(Share) -> Result<Box<dyn MicroBatches>, BoxError> + 'a;
+
+impl UntypedEngine {
+    pub(in crate::step::engine) fn work_for(
         &mut self,
         group: &Arc<dyn Collectives>,
         learning_rate: &dyn Fn(u64) -> f64,
-        read: &mut dyn FnMut(Share) -> Result<Vec<Batch<I, T>>, BoxError>,
+        read: &mut ReadShare<'_>,
     ) -> Result<()> {
         let (mut clock, servers) = (Clock::default(), Servers::of_their_own(group));
         let step = self.step;
@@ -72,7 +65,7 @@ where
         to: &Servers,
         before: u64,
         learning_rate: &dyn Fn(u64) -> f64,
-        read: &mut dyn FnMut(Share) -> Result<Vec<Batch<I, T>>, BoxError>,
+        read: &mut ReadShare<'_>,
         clock: &mut Clock,
     ) -> Result<()> {
         let (group, device) = (to.group.clone(), self.store.device.clone());
@@ -84,9 +77,9 @@ where
             sent.drain(..).try_for_each(|sent| clock.waiting("server", || sent.wait()))?;
             let (step, number) = (before + 1 + share.number / workers, (share.number % workers) as usize);
             let share = Share { step, number, ahead: share.ahead, seed: self.seed };
-            let batches = read(share).map_err(Error::Load)?;
+            let mut batches = read(share).map_err(Error::Load)?;
             self.step = step;
-            let (found, gradients) = self.gradients_of(&batches, number, clock)?;
+            let (found, gradients) = self.gradients_of(&mut *batches, number, clock)?;
             let clip = clip_factor(found.grad_norm, self.settings.gradient_clipping);
             let request = Request::Update {
                 learning_rate: learning_rate(step),
@@ -171,18 +164,18 @@ where
     /// Forward and backward over the micro-batches of a share: what it found, and the whole gradients, divided by the weight of its targets.
     fn gradients_of(
         &mut self,
-        batches: &[Batch<I, T>],
+        batches: &mut dyn MicroBatches,
         number: usize,
         clock: &mut Clock,
     ) -> Result<(StepReport, Vec<Option<Tensor<1>>>)> {
-        let count = batches.len();
-        let (schedule, targets) = (self.schedule(count, true)?, TargetSum::of(batches));
+        let count = batches.count();
+        let (schedule, targets) = (self.schedule(count, true)?, batches.targets());
         let weight = targets.weight();
         self.reduction.reset();
         self.reduction.begin(self.step);
         self.first_micro_batch = Some(number * count);
         let mode = |reduction| PassMode::Train { reduction, completes: true };
-        let state = self.run(&mut Given(batches), &schedule, mode, TargetWeight::Known(weight), 0, clock)?;
+        let state = self.run(batches, &schedule, mode, TargetWeight::Known(weight), 0, clock)?;
         let peak = self.memory.activations.peak.max(state.activations.peak);
         self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
         self.memory.gradients = self.reduction.bytes();
@@ -197,7 +190,7 @@ where
         let mut loss = PairwiseSum::new();
         losses.into_iter().for_each(|share| loss.push(share as f32, |a, b| a + b));
         let loss = f64::from(loss.finish(|a, b| a + b).unwrap_or(0.0));
-        let mut metrics = MetricSums::new(self.metric_names.len());
+        let mut metrics = MetricSums::new(self.objective.names.len());
         metrics.add(of_metrics);
         clock.optimizer += started.elapsed();
         let skipped = weight == 0.0 || !(loss.is_finite() && grad_norm.is_finite());
@@ -207,7 +200,7 @@ where
         let report = StepReport {
             step: self.step,
             loss,
-            metrics: metrics.means(self.metric_names.iter().map(String::as_str), weight),
+            metrics: metrics.means(self.objective.names.iter().map(String::as_str), weight),
             grad_norm,
             targets: targets.count,
             target_weight: weight,

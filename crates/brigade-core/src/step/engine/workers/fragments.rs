@@ -8,18 +8,12 @@ use burn::tensor::Tensor;
 use crate::dist::PendingTensor;
 use crate::error::Result;
 use crate::metrics::Clock;
-use crate::model::activation::Activation;
 use crate::sharding::unit::Unit;
-use crate::step::engine::Engine;
+use crate::step::engine::UntypedEngine;
 use crate::step::engine::workers::outer_in_flight::OuterInFlight;
 use crate::step::strategy::Due;
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl UntypedEngine {
     /// Does what is due of the outer steps of fragments after an update of this worker alone.
     pub(crate) fn step_fragments(&mut self, clock: &mut Clock) -> Result<()> {
         let strategy = self.settings.strategy.clone();

@@ -13,27 +13,16 @@ use burn::tensor::Tensor;
 use crate::dist::{BucketedCollectives, Buckets, Collectives};
 use crate::error::{Error, Result};
 use crate::metrics::{Activity, Clock};
-use crate::model::activation::Activation;
-use crate::model::batch::Batch;
 use crate::step::engine::workers::inner_steps::InnerSteps;
-use crate::step::engine::{Engine, difference};
+use crate::step::engine::{UntypedEngine, difference};
+use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::report::{OuterReport, StepReport};
 
 /// Workers that are worlds of their own are further from each other than ranks are.
 const OUTER: Buckets = Buckets { bytes: 25_000_000, within_hosts: true };
 
-impl<I, O, T> Engine<I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
-    /// Runs one step that makes an update of this worker alone, without communicating with other workers. Its loss is part of
-    /// the next [`step`](Self::step)'s report, which is of all workers.
-    ///
-    /// # Errors
-    /// As those of [`step`](Self::step), and if the next step is [no such one](Self::steps_alone).
-    pub fn inner_step(&mut self, batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<()> {
+impl UntypedEngine {
+    pub(super) fn inner_step(&mut self, batches: &mut dyn MicroBatches, learning_rate: f64) -> Result<()> {
         if !self.steps_alone() {
             return Err(Error::Model(format!(
                 "step {} is not a step of one worker alone; call `Engine::step` for it",
@@ -41,7 +30,7 @@ where
             )));
         }
         let (mut clock, traffic) = self.begin_step();
-        let found = self.update_by(&batches, learning_rate, &mut clock)?;
+        let found = self.update_by(batches, learning_rate, &mut clock)?;
         self.inner_steps.add(found);
         self.step_fragments(&mut clock)?;
         (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));

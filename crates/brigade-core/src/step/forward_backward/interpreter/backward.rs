@@ -10,7 +10,7 @@ use super::{Interpreter, PassMode};
 use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::metrics::Activity;
-use crate::model::activation::{Activation, Part, Parts};
+use crate::model::activation::{Part, Parts};
 use crate::nn::with_data_group;
 use crate::sharding::store::cast;
 use crate::step::forward_backward::second_half::BlockGradients;
@@ -30,12 +30,7 @@ pub(super) struct Deferred {
     pub found: BlockGradients,
 }
 
-impl<I, O, T> Interpreter<'_, I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl Interpreter<'_> {
     /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the second halves of
     /// blocks that have them wait for [`backward_weights`](Self::backward_weights). The last block's graph may continue into the loss, so
     /// only what that block offers waits.

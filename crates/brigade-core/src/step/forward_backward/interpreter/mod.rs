@@ -7,19 +7,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use brigade_plan::{Action, Pass, Stage, StageSchedule, StageTask, UnshardStep};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
 use crate::dist::{DATA, Message, Pending, PendingValues};
 use crate::error::{Error, Result};
 use crate::metrics::Bytes;
 use crate::metrics::{Activity, Clock};
 use crate::model::Float;
-use crate::model::activation::{Activation, Part, Parts, flatten};
+use crate::model::activation::{Part, Parts};
 use crate::model::batch::TargetSum;
 use crate::model::block::NamedBlock;
 use crate::model::cache::Cache;
-use crate::model::objective::{Loss, Metric};
-use crate::model::predict::restore_output;
+use crate::model::objective::{Objective, widened};
 use crate::model::random_state::with_seed;
 use crate::sharding::store::{ParameterStore, cast, compact};
 use crate::step::forward_backward::micro_batches::MicroBatches;
@@ -69,12 +68,11 @@ impl PassMode<'_> {
 type Key = (Pass, usize, usize);
 
 /// One pass of a rank over its micro-batches.
-pub(crate) struct Interpreter<'a, I, O, T> {
+pub(crate) struct Interpreter<'a> {
     pub blocks: &'a mut [NamedBlock],
     pub store: &'a mut ParameterStore,
     pub stage: &'a Stage,
-    pub loss: &'a Loss<O, T>,
-    pub metrics: &'a [Metric<O, T>],
+    pub objective: &'a Objective,
     pub recompute: Recompute,
     /// Of which micro-batches blocks are run twice; the first is that after which nothing was updated yet.
     pub checks: CheckBlocks,
@@ -90,7 +88,7 @@ pub(crate) struct Interpreter<'a, I, O, T> {
     /// The number in the global batch of the first of them, where the mesh does not say.
     pub first: Option<usize>,
     /// The micro-batches; in an evaluation fewer than the schedule has, where other ranks have more.
-    pub batches: &'a mut dyn MicroBatches<I, T>,
+    pub batches: &'a mut dyn MicroBatches,
     pub mode: PassMode<'a>,
     pub clock: &'a mut Clock,
     pub state: State,
@@ -161,12 +159,7 @@ impl State {
     }
 }
 
-impl<I, O, T> Interpreter<'_, I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl Interpreter<'_> {
     /// Runs the schedule to its end.
     pub(crate) fn run(&mut self, schedule: &StageSchedule) -> Result<()> {
         for action in &schedule.actions {
@@ -283,27 +276,25 @@ where
             true => tape.loss_input(output),
             false => (output.clone(), None),
         };
-        let wide = |input: &Parts| input.map_floats(|flat| cast(flat, FloatDType::F32));
         if let PassMode::Predict(found) = &mut self.mode {
-            **found = Some(wide(&input));
+            **found = Some(widened(&input));
             return Ok(());
         }
-        let input = if O::is_widened_for_loss() { wide(&input) } else { input };
+        let input = self.objective.input(&input);
         if let PassMode::PredictCached(found, _) = &mut self.mode {
             **found = Some(input);
             return Ok(());
         }
         let target = self.batches.target(task.micro_batch)?;
         // A metric's own pass over the output has no graph.
-        let apart = (!self.metrics.is_empty()).then(|| (inner(&input), target.clone()));
+        let apart = self.objective.has_metrics_of_their_own().then(|| (inner(&input), target.clone()));
         let seed = self.place_of(task.micro_batch).context(LOSS).random_seed();
-        let output = restore_output(self.blocks, input)?;
-        let (loss, mut sums) = with_seed(&self.store.device, seed, || (self.loss)(output, target));
+        let last = self.blocks.last().map_or("", |named| &named.name);
+        let compute = || self.objective.loss(last, input, target);
+        let (loss, mut sums) = with_seed(&self.store.device, seed, compute)?;
         if !matches!(self.mode, PassMode::CheckFinite(_)) {
             if let Some((output, target)) = apart {
-                for metric in self.metrics {
-                    sums.push(metric(restore_output(self.blocks, output.clone())?, target.clone()));
-                }
+                sums.extend(self.objective.metrics(last, &output, &target)?);
             }
             self.state.metrics.insert(task.micro_batch, sums.into_iter().map(Tensor::inner).collect());
         }
@@ -352,7 +343,7 @@ where
     }
 
     fn model_input(&mut self, micro_batch: usize) -> Result<Parts> {
-        let parts = flatten(self.batches.input(micro_batch)?);
+        let parts = self.batches.input(micro_batch)?;
         Ok(match self.store.precision.compute {
             Float::F32 => parts,
             compute => parts.map_floats(|flat| cast(flat, compute.dtype())),

@@ -4,7 +4,7 @@ use burn::tensor::FloatDType;
 
 use super::{Interpreter, PassMode};
 use crate::error::{Error, Result};
-use crate::model::activation::{Activation, Parts, bytes};
+use crate::model::activation::{Parts, bytes};
 use crate::model::block::NamedBlock;
 use crate::nn::with_data_group;
 use crate::sharding::store::cast;
@@ -12,12 +12,7 @@ use crate::step::forward_backward::tape::{Place, Tape, inner, run_without_graph}
 use crate::step::running_state::RunningState;
 use crate::step::settings::CheckBlocks;
 
-impl<I, O, T> Interpreter<'_, I, O, T>
-where
-    I: Activation + Clone,
-    O: Activation,
-    T: Clone,
-{
+impl Interpreter<'_> {
     /// Runs a block on a micro-batch, and records it on the tape. `input` is leaves of the block's graph.
     pub(super) fn train_block(
         &mut self,

@@ -1,26 +1,17 @@
 //! A chain's output without training.
 
-use std::marker::PhantomData;
-
 use crate::error::{Error, Result};
 use crate::model::activation::{Activation, Parts, flatten, restore};
 use crate::model::block::NamedBlock;
 use crate::model::cache::Cache;
 use crate::model::chain::Chain;
+use crate::model::chain::blocks::Blocks;
 use crate::model::context::ForwardContext;
 
 impl<I: Activation, O: Activation> Chain<I, O> {
     /// A copy of the chain without autodiff, for inference: [`Chain::predict`] on it records no graph.
     pub fn valid(&self) -> Self {
-        let blocks = self.blocks.iter().map(|b| NamedBlock { name: b.name.clone(), block: b.block.valid() });
-        Self {
-            blocks: blocks.collect(),
-            ties: self.ties.clone(),
-            source: self.source.clone(),
-            loaded: self.loaded.clone(),
-            is_part: self.is_part,
-            types: PhantomData,
-        }
+        Self::of(self.without_autodiff())
     }
 
     /// Runs all blocks.
@@ -28,9 +19,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// # Errors
     /// If a block was given what it does not take.
     pub fn predict(&self, input: I) -> Result<O> {
-        self.check_whole()?;
-        let parts = forward_all(&self.blocks, flatten(input))?;
-        restore_output(&self.blocks, parts)
+        restore_output(self.last_name(), self.forward(flatten(input))?)
     }
 
     /// Runs all blocks on the next positions of the sequences given before with this cache. On a chain with autodiff the cache keeps graphs; call it on
@@ -39,11 +28,33 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     /// # Errors
     /// If a block gets an input that it does not take, or cannot [continue from a cache](crate::Block::forward_cached).
     pub fn predict_cached(&self, input: I, cache: &mut Cache) -> Result<O> {
+        restore_output(self.last_name(), self.forward_cached(flatten(input), cache)?)
+    }
+}
+
+impl Blocks {
+    /// A copy without autodiff.
+    pub(crate) fn without_autodiff(&self) -> Self {
+        let blocks = self.blocks.iter().map(|b| NamedBlock { name: b.name.clone(), block: b.block.valid() });
+        Self {
+            blocks: blocks.collect(),
+            ties: self.ties.clone(),
+            source: self.source.clone(),
+            loaded: self.loaded.clone(),
+            is_part: self.is_part,
+        }
+    }
+
+    fn forward(&self, input: Parts) -> Result<Parts> {
         self.check_whole()?;
-        let parts = self.blocks.iter().enumerate().try_fold(flatten(input), |parts, (index, named)| {
+        forward_all(&self.blocks, input)
+    }
+
+    fn forward_cached(&self, input: Parts, cache: &mut Cache) -> Result<Parts> {
+        self.check_whole()?;
+        self.blocks.iter().enumerate().try_fold(input, |parts, (index, named)| {
             named.block.forward_cached(parts, &named.name, cache.of(index))
-        })?;
-        restore_output(&self.blocks, parts)
+        })
     }
 }
 
@@ -53,11 +64,11 @@ pub(crate) fn forward_all(blocks: &[NamedBlock], input: Parts) -> Result<Parts> 
     })
 }
 
-/// The last block's output with its type.
-pub(crate) fn restore_output<O: Activation>(blocks: &[NamedBlock], parts: Parts) -> Result<O> {
+/// The output of the last block, which has this name, with its type.
+pub(crate) fn restore_output<O: Activation>(last: &str, parts: Parts) -> Result<O> {
     let given = parts.describe();
     restore(parts).ok_or_else(|| Error::Activation {
-        block: format!("the loss, after `{}`", blocks.last().map_or("", |b| &b.name)),
+        block: format!("the loss, after `{last}`"),
         expected: O::describe(),
         given,
     })

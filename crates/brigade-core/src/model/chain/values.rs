@@ -7,9 +7,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::error::{BoxError, Error, Result};
-use crate::model::activation::Activation;
 use crate::model::block::NamedBlock;
-use crate::model::chain::{Chain, Source};
+use crate::model::chain::blocks::{Blocks, Source};
 use crate::model::parameters::ties::Tie;
 
 /// A whole parameter with its name, on the host.
@@ -21,7 +20,7 @@ pub struct NamedTensor {
     pub data: TensorData,
 }
 
-impl<I: Activation, O: Activation> Chain<I, O> {
+impl Blocks {
     /// Gives every parameter without a value one: from the source of [`load`](Self::load), or else its
     /// initial value, see [`crate::initialize`].
     ///
@@ -162,7 +161,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         ties: &[Tie],
         device: &Device,
     ) -> Self {
-        let mut chain = self.valid();
+        let mut chain = self.without_autodiff();
         for NamedBlock { name, block } in &mut chain.blocks {
             block.replace(&mut |path| {
                 let data = values.remove(&format!("{name}.{path}"))?;

@@ -1,16 +1,18 @@
 //! An ordered list of blocks, with ties between parameters.
 
-use std::collections::{BTreeMap, BTreeSet};
+pub(crate) mod blocks;
+pub(crate) mod predict;
+pub(crate) mod values;
+
 use std::marker::PhantomData;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::tensor::Device;
 
-use crate::error::{BoxError, Error, Result};
 use crate::model::activation::Activation;
 use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
+use crate::model::chain::blocks::Blocks;
 use crate::model::context::ForwardContext;
 
 /// Blocks in a row, from input `I` to output `O`; the compiler checks that neighbours fit.
@@ -33,22 +35,43 @@ use crate::model::context::ForwardContext;
 ///     .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum());
 /// assert_eq!(model.chain().parameters(), 4 * 8 + 8 + 8 * 2 + 2);
 /// ```
+#[repr(transparent)]
 pub struct Chain<I, O> {
-    pub(crate) blocks: Vec<NamedBlock>,
-    pub(crate) ties: Vec<(String, String)>,
-    /// The source of values that are not initial ones.
-    pub(super) source: Option<Arc<Source>>,
-    /// What that is called, and its digest, where ranks are to compare it.
-    pub(crate) loaded: Option<(String, u64)>,
-    /// Whether some values are on other ranks.
-    pub(super) is_part: bool,
-    pub(super) types: PhantomData<fn(I) -> O>,
+    untyped: Blocks,
+    types: PhantomData<fn(I) -> O>,
 }
 
-/// Returns a range of a parameter's values, flattened in row-major order, by full name and shape; none to leave it
-/// unchanged.
-pub(super) type Source =
-    dyn Fn(&str, &[usize], Range<usize>) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync;
+impl<I, O> Deref for Chain<I, O> {
+    type Target = Blocks;
+
+    fn deref(&self) -> &Blocks {
+        &self.untyped
+    }
+}
+
+impl<I, O> DerefMut for Chain<I, O> {
+    fn deref_mut(&mut self) -> &mut Blocks {
+        &mut self.untyped
+    }
+}
+
+impl<I, O> Chain<I, O> {
+    /// Blocks whose ends have these types.
+    pub(crate) fn of(blocks: Blocks) -> Self {
+        Self { untyped: blocks, types: PhantomData }
+    }
+
+    /// As [`of`](Self::of), of blocks that are somewhere.
+    pub(crate) fn of_ref(blocks: &Blocks) -> &Self {
+        // SAFETY: a chain is its blocks and nothing else (`repr(transparent)`).
+        unsafe { &*std::ptr::from_ref(blocks).cast() }
+    }
+
+    /// The blocks alone.
+    pub(crate) fn into_blocks(self) -> Blocks {
+        self.untyped
+    }
+}
 
 impl<I: Activation> Default for Chain<I, I> {
     fn default() -> Self {
@@ -59,14 +82,7 @@ impl<I: Activation> Default for Chain<I, I> {
 impl<I: Activation> Chain<I, I> {
     /// An empty chain; its first block decides the model's input.
     pub fn new() -> Self {
-        Self {
-            blocks: Vec::new(),
-            ties: Vec::new(),
-            source: None,
-            loaded: None,
-            is_part: false,
-            types: PhantomData,
-        }
+        Self::of(Blocks::new())
     }
 }
 
@@ -160,102 +176,14 @@ impl<I: Activation, O: Activation> Chain<I, O> {
     }
 
     fn push<P>(mut self, name: String, block: Box<dyn AnyBlock>) -> Chain<I, P> {
-        self.blocks.push(NamedBlock { name, block });
-        Chain {
-            blocks: self.blocks,
-            ties: self.ties,
-            source: self.source,
-            loaded: self.loaded,
-            is_part: self.is_part,
-            types: PhantomData,
-        }
+        self.untyped.blocks.push(NamedBlock { name, block });
+        Chain::of(self.untyped)
     }
 
     /// Shares one parameter between two blocks: `follower` (`block.path`) reads the values of
     /// `owner`, and its gradient is added to the owner's, micro-batch by micro-batch.
     pub fn tie(mut self, follower: impl Into<String>, owner: impl Into<String>) -> Self {
-        self.ties.push((follower.into(), owner.into()));
+        self.untyped.ties.push((follower.into(), owner.into()));
         self
-    }
-
-    /// Number of values in all parameters; a shared one counts once.
-    pub fn parameters(&self) -> usize {
-        self.parameters_by_block().iter().map(|(_, count)| count).sum()
-    }
-
-    /// Name and number of parameter values of each block, in order; a shared parameter counts
-    /// with its owner.
-    pub fn parameters_by_block(&self) -> Vec<(String, usize)> {
-        let followers: BTreeSet<&str> = self.ties.iter().map(|(follower, _)| follower.as_str()).collect();
-        self.blocks
-            .iter()
-            .map(|NamedBlock { name, block }| {
-                let own = block
-                    .shapes()
-                    .into_iter()
-                    .filter(|(path, _)| !followers.contains(format!("{name}.{path}").as_str()));
-                (name.clone(), own.map(|(_, shape)| shape.iter().product::<usize>()).sum())
-            })
-            .collect()
-    }
-
-    /// Full names of the parameters that share the values of another one.
-    pub fn followers(&self) -> BTreeSet<String> {
-        self.ties.iter().map(|(follower, _)| follower.clone()).collect()
-    }
-
-    /// Names and shapes of all parameters, block by block, in the order of paths, without giving values to
-    /// any.
-    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
-        let blocks = self.blocks.iter();
-        let shapes = blocks.flat_map(|NamedBlock { name, block }| {
-            block.shapes().into_iter().map(move |(path, shape)| (format!("{name}.{path}"), shape))
-        });
-        shapes.collect()
-    }
-
-    /// Relative costs of the blocks, in order: see [`Block::cost`].
-    pub fn costs(&self) -> Vec<f64> {
-        self.blocks.iter().map(|named| named.block.cost()).collect()
-    }
-
-    /// The device of the parameters, without autodiff.
-    pub(crate) fn device(&self) -> Result<Device> {
-        let device = self.blocks.iter().find_map(|named| named.block.device());
-        let none = || Error::Model("the model has no parameters, so its device is unknown".into());
-        Ok(device.ok_or_else(none)?.inner())
-    }
-
-    pub(crate) fn check_names(&self) -> Result<()> {
-        if self.blocks.is_empty() {
-            return Err(Error::Blocks("the model has no blocks".into()));
-        }
-        if self.blocks.iter().any(|block| block.name.is_empty()) {
-            return Err(Error::Blocks("a block has an empty name; each needs a name of its own".into()));
-        }
-        let mut seen = BTreeSet::new();
-        match self.blocks.iter().find(|block| !seen.insert(&block.name)) {
-            Some(block) => {
-                Err(Error::Blocks(format!("two blocks are named `{}`; each needs its own name", block.name)))
-            }
-            None => self.check_clones(),
-        }
-    }
-
-    /// Clones of a parameter without a value share whatever value it gets first, and whether it is trained: which that is would depend on the blocks of the rank.
-    fn check_clones(&self) -> Result<()> {
-        let mut seen = BTreeMap::new();
-        for block in &self.blocks {
-            for (path, id) in block.block.lazy() {
-                let name = format!("{}.{path}", block.name);
-                if let Some(first) = seen.insert(id, name.clone()) {
-                    return Err(Error::Blocks(format!(
-                        "`{name}` is a clone of `{first}`, which has no value yet, so that both would share the value that one of them \
-                        gets first; initialize a module of its own from its config, or share a parameter by `Chain::tie`"
-                    )));
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,119 @@
+//! Blocks in a row, whatever they take.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Device;
+
+use crate::error::{BoxError, Error, Result};
+use crate::model::block::NamedBlock;
+
+/// The blocks of a [`Chain`](crate::Chain), apart from the types of its input and output: their parameters, with the ties between these.
+pub struct Blocks {
+    pub(crate) blocks: Vec<NamedBlock>,
+    pub(crate) ties: Vec<(String, String)>,
+    /// The source of values that are not initial ones.
+    pub(super) source: Option<Arc<Source>>,
+    /// What that is called, and its digest, where ranks are to compare it.
+    pub(crate) loaded: Option<(String, u64)>,
+    /// Whether some values are on other ranks.
+    pub(super) is_part: bool,
+}
+
+/// Returns a range of a parameter's values, flattened in row-major order, by full name and shape; none to leave it
+/// unchanged.
+pub(super) type Source =
+    dyn Fn(&str, &[usize], Range<usize>) -> Result<Option<Vec<f32>>, BoxError> + Send + Sync;
+
+impl Blocks {
+    pub(super) fn new() -> Self {
+        Self { blocks: Vec::new(), ties: Vec::new(), source: None, loaded: None, is_part: false }
+    }
+
+    /// The name of the last block.
+    pub(crate) fn last_name(&self) -> &str {
+        self.blocks.last().map_or("", |named| &named.name)
+    }
+
+    /// Number of values in all parameters; a shared one counts once.
+    pub fn parameters(&self) -> usize {
+        self.parameters_by_block().iter().map(|(_, count)| count).sum()
+    }
+
+    /// Name and number of parameter values of each block, in order; a shared parameter counts
+    /// with its owner.
+    pub fn parameters_by_block(&self) -> Vec<(String, usize)> {
+        let followers: BTreeSet<&str> = self.ties.iter().map(|(follower, _)| follower.as_str()).collect();
+        self.blocks
+            .iter()
+            .map(|NamedBlock { name, block }| {
+                let own = block
+                    .shapes()
+                    .into_iter()
+                    .filter(|(path, _)| !followers.contains(format!("{name}.{path}").as_str()));
+                (name.clone(), own.map(|(_, shape)| shape.iter().product::<usize>()).sum())
+            })
+            .collect()
+    }
+
+    /// Full names of the parameters that share the values of another one.
+    pub fn followers(&self) -> BTreeSet<String> {
+        self.ties.iter().map(|(follower, _)| follower.clone()).collect()
+    }
+
+    /// Names and shapes of all parameters, block by block, in the order of paths, without giving values to
+    /// any.
+    pub fn shapes(&self) -> Vec<(String, Vec<usize>)> {
+        let blocks = self.blocks.iter();
+        let shapes = blocks.flat_map(|NamedBlock { name, block }| {
+            block.shapes().into_iter().map(move |(path, shape)| (format!("{name}.{path}"), shape))
+        });
+        shapes.collect()
+    }
+
+    /// Relative costs of the blocks, in order: see [`Block::cost`].
+    pub fn costs(&self) -> Vec<f64> {
+        self.blocks.iter().map(|named| named.block.cost()).collect()
+    }
+
+    /// The device of the parameters, without autodiff.
+    pub(crate) fn device(&self) -> Result<Device> {
+        let device = self.blocks.iter().find_map(|named| named.block.device());
+        let none = || Error::Model("the model has no parameters, so its device is unknown".into());
+        Ok(device.ok_or_else(none)?.inner())
+    }
+
+    pub(crate) fn check_names(&self) -> Result<()> {
+        if self.blocks.is_empty() {
+            return Err(Error::Blocks("the model has no blocks".into()));
+        }
+        if self.blocks.iter().any(|block| block.name.is_empty()) {
+            return Err(Error::Blocks("a block has an empty name; each needs a name of its own".into()));
+        }
+        let mut seen = BTreeSet::new();
+        match self.blocks.iter().find(|block| !seen.insert(&block.name)) {
+            Some(block) => {
+                Err(Error::Blocks(format!("two blocks are named `{}`; each needs its own name", block.name)))
+            }
+            None => self.check_clones(),
+        }
+    }
+
+    /// Clones of a parameter without a value share whatever value it gets first, and whether it is trained: which that is would depend on the blocks of the rank.
+    fn check_clones(&self) -> Result<()> {
+        let mut seen = BTreeMap::new();
+        for block in &self.blocks {
+            for (path, id) in block.block.lazy() {
+                let name = format!("{}.{path}", block.name);
+                if let Some(first) = seen.insert(id, name.clone()) {
+                    return Err(Error::Blocks(format!(
+                        "`{name}` is a clone of `{first}`, which has no value yet, so that both would share the value that one of them \
+                        gets first; initialize a module of its own from its config, or share a parameter by `Chain::tie`"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
