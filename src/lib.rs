@@ -195,7 +195,7 @@ pub use brigade_checkpoint as checkpoints;
 pub use brigade_comm as comm;
 pub use brigade_core as core;
 pub use brigade_core::{
-    Activation, Batch, Block, Chain, ForwardContext, Model, ParameterGradients, Part, SplitForward,
+    Activation, Batch, Block, Blocks, Chain, ForwardContext, Model, ParameterGradients, Part, SplitForward,
     StepReport, initialize, with_seed,
 };
 pub use brigade_core::{nn, plan};

@@ -76,7 +76,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     }
 
     /// Calls `hook` for the gradient of each unit before each update, after sums over ranks and before norm and clipping; it returns the
-    /// gradient for the optimizer. Every rank calls it, for the elements that it owns: [`Engine::on_gradient`] says what it may do.
+    /// gradient for the optimizer. Every rank calls it, for the elements that it owns: [`UntypedEngine::on_gradient`](brigade_core::UntypedEngine::on_gradient) says what it may do.
     ///
     /// ```
     /// # use brigade::{Activation, Training};

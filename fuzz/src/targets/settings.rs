@@ -23,7 +23,7 @@ pub const SETTINGS: Target = Target {
     parsed: |input| with_settings(input, |_| ()).is_some(),
     bound: Bound {
         peak: Limit { fixed: 80 << 10, per_byte: 256 },
-        total: Limit { fixed: 256 << 10, per_byte: 4096 },
+        total: Limit { fixed: 512 << 10, per_byte: 4096 },
     },
     payloads,
     envelope: lines,

@@ -18,7 +18,7 @@ use crate::model::batch::Batch;
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::{Model, Objective, SmallerModel, Target};
-use crate::sharding::store::cast;
+use crate::model::parameters::precision::cast;
 
 use extend::extended;
 pub use heap::HeapMeter;

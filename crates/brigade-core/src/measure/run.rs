@@ -11,7 +11,7 @@ use crate::model::Float;
 use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
 use crate::model::objective::{Objective, Target};
-use crate::sharding::store::cast;
+use crate::model::parameters::precision::cast;
 use crate::step::forward_backward::tape::{Place, Tape, Upstream, inner, leaves};
 
 /// Any place in training.

@@ -8,8 +8,8 @@ use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::Model;
+use crate::model::parameters::precision::cast;
 use crate::sharding::layout::FlatLayout;
-use crate::sharding::store::cast;
 use crate::step::forward_backward::tape::run_without_graph;
 use crate::step::running_state::Probe;
 

@@ -14,7 +14,7 @@ use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::batch::Batch;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::{Model, Objective, Target};
-use crate::sharding::store::cast;
+use crate::model::parameters::precision::cast;
 use crate::step::forward_backward::recompute::Recompute;
 
 /// Runs of a block, after a first one that makes libraries ready, of which the fastest counts.

@@ -21,7 +21,7 @@ pub struct Clock {
     pub optimizer: Duration,
     /// Waiting, by what for: one of [`WAITS`].
     pub waits: BTreeMap<&'static str, Duration>,
-    /// What happened when, where the engine [records](crate::Engine::record_spans) it.
+    /// What happened when, where the engine [records](crate::UntypedEngine::record_spans) it.
     pub spans: Option<Vec<Span>>,
 }
 

@@ -8,7 +8,8 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
 use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::{Error, Result};
-use crate::sharding::store::{ParameterStore, cast};
+use crate::model::parameters::precision::cast;
+use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
 
 /// Shards begin with a chunk, so blocks are the same whatever the number of ranks.

@@ -13,6 +13,7 @@ use crate::metrics::Clock;
 use crate::model::activation::Part;
 use crate::model::block::NamedBlock;
 use crate::model::parameters::NewValue;
+use crate::model::parameters::precision::cast;
 use crate::model::parameters::ties::Shared;
 use crate::model::{Float, Precision};
 use crate::sharding::ParallelGroups;
@@ -406,10 +407,6 @@ fn part(range: &Range<usize>, index: usize, parts: usize) -> Range<usize> {
     let each = range.len().next_multiple_of(CHUNK * parts) / parts;
     let at = |index: usize| (range.start + index * each).min(range.end);
     at(index)..at(index + 1)
-}
-
-pub(crate) fn cast(tensor: Tensor<1>, dtype: FloatDType) -> Tensor<1> {
-    if tensor.dtype() == dtype.into() { tensor } else { tensor.cast(dtype) }
 }
 
 /// The same values in memory of their own, of their size.

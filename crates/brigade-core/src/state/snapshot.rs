@@ -124,7 +124,7 @@ impl UntypedEngine {
     /// one saves what all have in common, and the others what they alone have.
     ///
     /// # Errors
-    /// If this rank has no values of a unit, gradients have been [accumulated](Engine::accumulate) since the last update, or the
+    /// If this rank has no values of a unit, gradients have been [accumulated](crate::Engine::accumulate) since the last update, or the
     /// workers have not met since.
     pub fn snapshot(&self) -> Result<Snapshot> {
         if self.window.count > 0 {
@@ -137,7 +137,7 @@ impl UntypedEngine {
         self.snapshot_of_update()
     }
 
-    /// The same of the state after the last update, without the gradients that have been [accumulated](Engine::accumulate) since: it is
+    /// The same of the state after the last update, without the gradients that have been [accumulated](crate::Engine::accumulate) since: it is
     /// restored as that of the step that made the update, and the steps since are to be made again.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ impl Blocks {
         shapes.collect()
     }
 
-    /// Relative costs of the blocks, in order: see [`Block::cost`].
+    /// Relative costs of the blocks, in order: see [`Block::cost`](crate::Block::cost).
     pub fn costs(&self) -> Vec<f64> {
         self.blocks.iter().map(|named| named.block.cost()).collect()
     }

@@ -153,7 +153,7 @@ impl Blocks {
         Ok(tensors)
     }
 
-    /// A copy for inference, as of [`valid`](Self::valid), whose parameters have these values; followers of `ties` have their
+    /// A copy for inference, as of [`valid`](crate::Chain::valid), whose parameters have these values; followers of `ties` have their
     /// owners'.
     pub(crate) fn with_values(
         &self,

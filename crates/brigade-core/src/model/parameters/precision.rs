@@ -1,5 +1,6 @@
 //! Number types.
 
+use burn::tensor::{FloatDType, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// Number types. Master weights, the optimizer and sums of gradients over micro-batches are always fp32.
@@ -14,10 +15,10 @@ pub enum Float {
 }
 
 impl Float {
-    pub(crate) fn dtype(self) -> burn::tensor::FloatDType {
+    pub(crate) fn dtype(self) -> FloatDType {
         match self {
-            Self::F32 => burn::tensor::FloatDType::F32,
-            Self::Bf16 => burn::tensor::FloatDType::BF16,
+            Self::F32 => FloatDType::F32,
+            Self::Bf16 => FloatDType::BF16,
         }
     }
 
@@ -28,6 +29,11 @@ impl Float {
             Self::Bf16 => 2,
         }
     }
+}
+
+/// The same numbers in this type.
+pub(crate) fn cast(tensor: Tensor<1>, dtype: FloatDType) -> Tensor<1> {
+    if tensor.dtype() == dtype.into() { tensor } else { tensor.cast(dtype) }
 }
 
 /// Mixed precision.

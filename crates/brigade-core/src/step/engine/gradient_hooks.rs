@@ -17,7 +17,7 @@ impl UntypedEngine {
     /// value, its name and number ([`UnitGradient::parameters`]) and the step alone: masks, scaling, clamping, or noise drawn from a seed made of
     /// these. Burn's generator is seeded for each call, so noise drawn from it is the same on all ranks that have the same elements, and in each
     /// run of one mesh; with ZeRO, other shards draw other noise, and so do other workers. A hook must not wait for other ranks. What needs a whole parameter, such as its norm, is not possible here. It is also called in a step that is
-    /// then skipped because its loss or norm is not finite, and by [`gradients`](Self::gradients).
+    /// then skipped because its loss or norm is not finite, and by [`gradients`](crate::Engine::gradients).
     ///
     /// ```
     /// # use brigade_core::{Engine, ParameterPart, UnitGradient};

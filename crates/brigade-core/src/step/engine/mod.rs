@@ -233,14 +233,14 @@ impl UntypedEngine {
         self.records_spans = records;
     }
 
-    /// Whether the next step synchronizes: whether it is one of [`step`](Self::step), or else of
-    /// [`accumulate`](Self::accumulate) or [`inner_step`](Self::inner_step).
+    /// Whether the next step synchronizes: whether it is one of [`step`](crate::Engine::step), or else of
+    /// [`accumulate`](crate::Engine::accumulate) or [`inner_step`](crate::Engine::inner_step).
     pub fn synchronizes(&self) -> bool {
         let next = self.step + 1;
         self.settings.strategy.synchronizes(next) && self.is_outer(next)
     }
 
-    /// Whether the next step makes an update of this worker alone: whether it is one of [`inner_step`](Self::inner_step).
+    /// Whether the next step makes an update of this worker alone: whether it is one of [`inner_step`](crate::Engine::inner_step).
     pub fn steps_alone(&self) -> bool {
         !self.is_outer(self.step + 1) || self.settings.worker.is_some()
     }

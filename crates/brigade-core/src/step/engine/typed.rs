@@ -46,8 +46,8 @@ impl<I, O, T> DerefMut for Engine<I, O, T> {
 
 impl<I, O, T> Engine<I, O, T> {
     /// The model with the values of the last step. Where pipeline stages or ZeRO-3 leave this rank with a part of it,
-    /// it gives no values: see [`collect`](Self::collect). Where workers meet with one [fragment](crate::Fragments) after the other, the values are
-    /// this one's own until [`keep_model_values`](Self::keep_model_values).
+    /// it gives no values: see [`collect`](UntypedEngine::collect). Where workers meet with one [fragment](crate::Fragments) after the other, the values are
+    /// this one's own until [`keep_model_values`](UntypedEngine::keep_model_values).
     pub fn chain(&self) -> &Chain<I, O> {
         Chain::of_ref(&self.untyped.chain)
     }
@@ -69,7 +69,7 @@ where
     ///
     /// # Errors
     /// If the model has no blocks, two of one name, a wrong tie, nothing to train, or cannot be split so. If ranks load
-    /// [other values](Chain::compare_loaded), or parameters have other values on them already. If a parameter is not of floats.
+    /// [other values](crate::Blocks::compare_loaded), or parameters have other values on them already. If a parameter is not of floats.
     pub fn new(
         model: Model<I, O, T>,
         seed: u64,
@@ -87,7 +87,7 @@ where
     /// that one.
     ///
     /// # Errors
-    /// If the step [synchronizes](Self::synchronizes), a block refuses its input, a collective fails (those of the pipeline, and of
+    /// If the step [synchronizes](UntypedEngine::synchronizes), a block refuses its input, a collective fails (those of the pipeline, and of
     /// ZeRO-2 and 3), or the number of micro-batches is another one. The gradients since the last update are then dropped.
     pub fn accumulate(&mut self, mut batches: Vec<Batch<I, T>>) -> Result<()> {
         self.untyped.accumulate(&mut batches)
@@ -99,7 +99,7 @@ where
     /// # Errors
     /// If a collective fails, a block refuses its input, no target is valid, ranks were given different learning rates, or (unless
     /// it is to be skipped) something is not finite; the weights are then those of the step before. If the step does not
-    /// [synchronize](Self::synchronizes).
+    /// [synchronize](UntypedEngine::synchronizes).
     pub fn step(&mut self, mut batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<StepReport> {
         self.untyped.step(&mut batches, learning_rate)
     }
@@ -108,7 +108,7 @@ where
     /// the next [`step`](Self::step)'s report, which is of all workers.
     ///
     /// # Errors
-    /// As those of [`step`](Self::step), and if the next step is [no such one](Self::steps_alone).
+    /// As those of [`step`](Self::step), and if the next step is [no such one](UntypedEngine::steps_alone).
     pub fn inner_step(&mut self, mut batches: Vec<Batch<I, T>>, learning_rate: f64) -> Result<()> {
         self.untyped.inner_step(&mut batches, learning_rate)
     }
@@ -189,7 +189,7 @@ where
     /// this together. Rank `root` then holds the whole model beside its own part.
     ///
     /// # Errors
-    /// As [`collect`](Self::collect).
+    /// As [`collect`](UntypedEngine::collect).
     pub fn whole_chain(&self, root: usize) -> Result<Option<Chain<I, O>>> {
         Ok(self.untyped.whole_blocks(root)?.map(Chain::of))
     }

@@ -54,7 +54,7 @@ impl UnitGradient<'_> {
     }
 }
 
-/// See [`Engine::on_gradient`].
+/// See [`UntypedEngine::on_gradient`].
 pub(crate) type GradientHook = Arc<dyn Fn(&UnitGradient<'_>, Tensor<1>) -> Tensor<1> + Send + Sync>;
 
 /// The rank's own elements of a unit's gradient after the hooks. Padding is unchanged.

@@ -8,8 +8,8 @@ use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock};
 use crate::model::activation::Part;
+use crate::model::parameters::precision::cast;
 use crate::sharding::SeparateWorlds;
-use crate::sharding::store::cast;
 use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::held;
 use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Rounds, Strategy};
@@ -26,7 +26,7 @@ pub struct AsyncServer {
     pub servers: usize,
     /// What is pushed, and when, if not all shares of a step together.
     pub rounds: Option<Rounds>,
-    /// Whether workers are worlds of their own, which asks for rounds: see [`Engine::serve_round`](crate::Engine::serve_round).
+    /// Whether workers are worlds of their own, which asks for rounds: see [`UntypedEngine::serve_round`](crate::UntypedEngine::serve_round).
     pub separate: Option<SeparateWorlds>,
 }
 

@@ -7,8 +7,8 @@ use burn::tensor::{FloatDType, Tensor};
 use crate::dist::PendingTensor;
 use crate::error::{Error, Result};
 use crate::metrics::Clock;
+use crate::model::parameters::precision::cast;
 use crate::optim::SavedState;
-use crate::sharding::store::cast;
 use crate::step::strategy::{DataParallel, ReductionState};
 
 /// Sums over the ranks, of units by number.

@@ -37,7 +37,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// As [`Engine::batch_seed`], of the `k`-th of its `count` micro-batches.
+    /// As [`UntypedEngine::batch_seed`], of the `k`-th of its `count` micro-batches.
     pub fn batch_seed(&self, k: usize, count: usize) -> u64 {
         seed_of_batch(self.seed, self.step, self.number * count + k)
     }
@@ -57,7 +57,7 @@ impl UntypedEngine {
         self.store.workers()
     }
 
-    /// Steps of the next [`round`](Self::round), if the strategy trains in [rounds](crate::Strategy::rounds).
+    /// Steps of the next [`round`](crate::Engine::round), if the strategy trains in [rounds](crate::Strategy::rounds).
     pub fn steps_of_round(&self) -> Option<u64> {
         self.settings.strategy.rounds().map(|rounds| rounds.steps)
     }

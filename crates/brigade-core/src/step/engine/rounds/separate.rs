@@ -35,7 +35,7 @@ struct Served<'a, 'c> {
 }
 
 impl UntypedEngine {
-    /// Runs a [round](Self::round) with workers that are worlds of their own: those that are there. A worker that is lost leaves its share to
+    /// Runs a [round](crate::Engine::round) with workers that are worlds of their own: those that are there. A worker that is lost leaves its share to
     /// another, and one that comes is given the newest parameters with its first share. All servers call it together. `ahead`: by how much the
     /// position in the data is ahead of the step. `watch` is told again and again how many updates there were, and who came and went.
     ///

@@ -53,7 +53,7 @@ impl UntypedEngine {
         }
     }
 
-    /// Adds up what the workers give for an outer step, after the last of their [inner steps](Self::inner_step). `workers` are the ranks at
+    /// Adds up what the workers give for an outer step, after the last of their [inner steps](crate::Engine::inner_step). `workers` are the ranks at
     /// the same position in each worker's world. If it fails because a worker was lost, nothing has changed: it can be called again with the others.
     ///
     /// # Errors

@@ -5,9 +5,9 @@ use std::ops::Range;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::error::Result;
+use crate::model::parameters::precision::cast;
 use crate::optim::{FlatOptimizer, FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::FlatLayout;
-use crate::sharding::store::cast;
 use crate::step::strategy::outer::outer_sum::OuterDtype;
 
 /// The optimizer of outer steps: in DiLoCo SGD with Nesterov's momentum. Every worker makes the same step.

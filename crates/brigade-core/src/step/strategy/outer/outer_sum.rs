@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::{Error, Result};
-use crate::sharding::store::cast;
+use crate::model::parameters::precision::cast;
 use crate::step::gradients::accumulation::PairwiseSum;
 
 /// The number type in which outer gradients travel between workers.
