@@ -32,6 +32,9 @@ pub(crate) trait Measurable {
     /// As [`Model::measure_seconds`], for a micro-batch of this size.
     fn seconds(&self, size: usize, compute: Float, recompute: Recompute) -> anyhow::Result<Vec<f64>>;
 
+    /// As [`Model::has_running_state`].
+    fn has_running_state(&self) -> bool;
+
     /// As [`Model::check_running_state`], for a micro-batch of this size if there is one.
     fn check_running_state(&self, size: usize, compute: Float) -> anyhow::Result<()>;
 }
@@ -62,10 +65,11 @@ impl<I: Activation, O: Activation, T: 'static> Measurable for Sampled<'_, I, O, 
         Ok(self.model.measure_seconds(batch, compute, recompute)?)
     }
 
+    fn has_running_state(&self) -> bool {
+        self.model.has_running_state()
+    }
+
     fn check_running_state(&self, size: usize, compute: Float) -> anyhow::Result<()> {
-        if !self.model.has_running_state() {
-            return Ok(());
-        }
         // A loop that brings its own data learns it in the first step.
         let Ok(batch) = (self.samples)(size) else { return Ok(()) };
         Ok(self.model.check_running_state(batch.input, compute)?)

@@ -47,7 +47,8 @@ impl Program<'_> {
                 None => drop(self.plan(nproc.saturating_mul(node.nnodes))?),
             }
             device::check_node(self.settings, nproc, nproc * node.nnodes)?;
-            drop(prepare(Role::Launcher)?);
+            // What it captured, a temporary folder for example, lives as long as the ranks.
+            let body = prepare(Role::Launcher)?;
             let Settings { output, .. } = self.settings;
             // Node 0 has rank 0, which writes the results; the other nodes only have logs.
             let folder = match node.node_rank {
@@ -55,9 +56,9 @@ impl Program<'_> {
                 _ => RunFolder::for_logs(create_folder(&output.dir, self.name)?),
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
-            Ok((token, folder, program))
+            Ok((token, folder, program, body))
         };
-        let (token, folder, program) = prepared().map_err(usage)?;
+        let (token, folder, program, _body) = prepared().map_err(usage)?;
         let dir = folder.dir.clone();
         let mut launch = LaunchConfig::local(program, nproc, token, dir.join("logs"))
             .on_node(node)

@@ -237,7 +237,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     /// The model with the metrics that were given here.
     pub(crate) fn add_metrics_to(&mut self, model: Model<I, O, T>) -> Model<I, O, T>
     where
-        T: Clone + 'static,
+        T: Clone,
     {
         self.metrics.drain(..).fold(model, |model, (name, sum)| model.metric(name, sum))
     }

@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::OnceLock;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
@@ -76,7 +76,7 @@ pub fn json_line(rank: Option<usize>, text: &str) -> String {
         return text.to_owned();
     }
     let (level, message) = if object.is_some() { ("info", "step") } else { level(text) };
-    let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+    let time = humantime::format_rfc3339_millis(SystemTime::now().max(UNIX_EPOCH)).to_string();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut line = json!({ "time": time, "level": level, "rank": rank, "host": host, "message": message });
     if let Some(fields) = object {

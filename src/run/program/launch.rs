@@ -100,13 +100,13 @@ impl<'a> Launch<'a> {
     /// those that are not given from the run that it resumes and says which have changed, and a file for `--config` may have such a
     /// section. `--set flags.name=value` also sets one, for example to turn off a run's switch (`--set flags.verbose=false`).
     pub fn run<A: Args>(self, body: impl FnOnce(&mut Session, A) -> anyhow::Result<()>) -> ExitCode {
+        interrupt::block_signals();
         let body = |session: &mut Session, flags: &ArgMatches| body(session, A::from_arg_matches(flags)?);
         self.run_with(&OwnFlags::of::<A>(), Box::new(body))
     }
 
     /// [`run`](Self::run), with the program's own flags as they were parsed.
     fn run_with(self, own: &OwnFlags, body: Box<BodyWithFlags<'_>>) -> ExitCode {
-        interrupt::block_signals();
         let words = std::env::args_os().collect();
         let (line, chosen) = match self.decided(own, words) {
             Ok(read) => read,
@@ -167,11 +167,11 @@ impl<'a> Launch<'a> {
         }
         let matches: ArgMatches =
             own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
-        own.check_values(&matches)?;
         let flags = StandardFlags::from_arg_matches(&matches)?;
         let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &sets)?;
         flags.apply(&mut settings);
         let config = own.section(&matches)? + &config_to_toml(&settings)?;
+        own.check_values(&matches)?;
         Ok(CommandLine { name, flags, matches, settings, config })
     }
 }

@@ -14,7 +14,9 @@ pub(crate) const SECTION: &str = "flags";
 pub(crate) struct OwnFlags {
     flags: Vec<Arg>,
     groups: Vec<ArgGroup>,
+    /// Adds them to a command.
     add_to: fn(Command) -> Command,
+    /// Makes the program's own type of them.
     check_values: fn(&ArgMatches) -> Result<(), clap::Error>,
 }
 
@@ -284,6 +286,20 @@ mod tests {
         take(Layer::of_set("flags.odd=false").unwrap(), &mut saved);
         take(Layer::of_set("flags.word=[]").unwrap(), &mut saved);
         assert_eq!(shown(&saved), "count = 3\nodd = false\n");
+    }
+
+    #[test]
+    fn a_configuration_has_their_section_before_the_settings() {
+        let own = OwnFlags::of::<Flags>();
+        let command = own.add_to(Command::new("a"));
+        let matches = command.try_get_matches_from(["a", "--count", "3"]).unwrap();
+        let settings = crate::settings::config_to_toml(&crate::settings::Settings::default()).unwrap();
+        let mut table: Table = (own.section(&matches).unwrap() + &settings).parse().unwrap();
+        let flags = table.remove(SECTION).unwrap();
+        assert_eq!(toml::to_string(&flags).unwrap(), "count = 3\nodd = false\n");
+        assert_eq!(table, settings.parse().unwrap());
+        let none = OwnFlags::of::<()>();
+        assert_eq!(none.section(&Command::new("a").get_matches_from(["a"])).unwrap(), "");
     }
 
     #[test]

@@ -188,6 +188,9 @@ impl Session {
 
     /// Refuses running state that ranks cannot merge before anything of an earlier run is replaced. All ranks look at the same samples.
     fn check_running_state(&self, model: &dyn Measurable) -> anyhow::Result<()> {
+        if !model.has_running_state() {
+            return Ok(());
+        }
         self.heartbeat.send("looking at running state");
         model.check_running_state(self.settings.train.micro_batch_size, self.plan.engine.precision.compute)
     }

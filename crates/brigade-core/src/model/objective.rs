@@ -163,7 +163,7 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
 impl<I: Activation, O: Activation> Chain<I, O> {
     /// Completes the model with its loss: from the last block's output and a batch's target to the
     /// **sum** (shape `[1]`) of the losses over the valid targets, not their mean. Brigade divides
-    /// by the number of valid targets of the whole global batch, or by their [weights](crate::Batch::weighted).
+    /// by the number of valid targets of the whole global batch, or by their [weights](crate::Batch::weighted). Targets are of any type that owns what it has and can be cloned.
     pub fn loss<T: Clone + 'static>(
         self,
         loss: impl Fn(O, T) -> Tensor<1> + Send + Sync + 'static,

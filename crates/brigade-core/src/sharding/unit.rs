@@ -9,8 +9,8 @@ use burn::tensor::{Device, Tensor};
 use crate::error::Result;
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
+use crate::model::chain::ties::Tie;
 use crate::model::parameters::ParameterSpec;
-use crate::model::parameters::ties::Tie;
 use crate::sharding::groups::ParameterGroup;
 use crate::sharding::layout::FlatLayout;
 

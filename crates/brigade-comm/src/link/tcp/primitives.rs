@@ -72,6 +72,7 @@ impl Dh for Ephemeral {
         self.private = Mutex::default();
     }
 
+    /// `ring` takes randomness from its own generator alone.
     fn generate(&mut self, _: &mut dyn Random) -> Result<(), Error> {
         let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).map_err(|_| Error::Rng)?;
         let public = private.compute_public_key().map_err(|_| Error::Rng)?;
@@ -84,7 +85,7 @@ impl Dh for Ephemeral {
         &self.public
     }
 
-    /// `ring` does not give it away.
+    /// `ring` does not give it away, so keys cannot be generated to be kept.
     fn privkey(&self) -> &[u8] {
         &[]
     }
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_curve_is_that_of_rfc_7748() {
+    fn a_pair_of_keys_agrees_once_and_with_no_point_of_small_order() {
         let (mut one, mut other) = (ephemeral(), ephemeral());
         let mut random = Randomness(SystemRandom::new());
         one.generate(&mut random).unwrap();

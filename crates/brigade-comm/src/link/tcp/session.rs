@@ -119,9 +119,11 @@ pub(crate) fn pair() -> (Session, Session) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::tcp::primitives::Primitives;
 
     pub(super) fn handshakes() -> (HandshakeState, HandshakeState) {
-        let builder = || snow::Builder::new("Noise_NN_25519_AESGCM_SHA256".parse().unwrap());
+        let protocol = || "Noise_NN_25519_AESGCM_SHA256".parse().unwrap();
+        let builder = || snow::Builder::with_resolver(protocol(), Box::new(Primitives));
         let (mut near, mut far) =
             (builder().build_initiator().unwrap(), builder().build_responder().unwrap());
         let (mut message, mut payload) = ([0; 64], [0; 64]);

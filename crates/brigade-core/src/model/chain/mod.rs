@@ -2,6 +2,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod predict;
+pub(crate) mod ties;
 pub(crate) mod values;
 
 use std::marker::PhantomData;
@@ -15,7 +16,8 @@ use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
 use crate::model::chain::blocks::Blocks;
 use crate::model::context::ForwardContext;
 
-/// Blocks in a row, from input `I` to output `O`; the compiler checks that neighbours fit.
+/// Blocks in a row, from input `I` to output `O`; the compiler checks that neighbours fit. What does not depend on these types, such as parameters and
+/// where their values come from, is in [`Blocks`].
 ///
 /// ```
 /// # use brigade_core::{Block, Chain};
@@ -61,7 +63,7 @@ impl<I, O> Chain<I, O> {
         Self { untyped: blocks, types: PhantomData }
     }
 
-    /// As [`of`](Self::of), of blocks that are somewhere.
+    /// As [`of`](Self::of), of borrowed blocks.
     pub(crate) fn of_ref(blocks: &Blocks) -> &Self {
         // SAFETY: a chain is its blocks and nothing else (`repr(transparent)`).
         unsafe { &*std::ptr::from_ref(blocks).cast() }

@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use crate::error::{BoxError, Error, Result};
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::{Blocks, Source};
-use crate::model::parameters::ties::Tie;
+use crate::model::chain::ties::Tie;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]

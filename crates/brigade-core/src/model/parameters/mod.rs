@@ -2,7 +2,6 @@
 
 pub(crate) mod initialization;
 pub(crate) mod precision;
-pub(crate) mod ties;
 
 use std::collections::BTreeMap;
 

@@ -7,7 +7,7 @@ use brigade_random::{keyed, keyed_bytes};
 use crate::dist::Collectives;
 use crate::error::{Error, Result};
 use crate::model::chain::blocks::Blocks;
-use crate::model::parameters::ties::Tie;
+use crate::model::chain::ties::Tie;
 
 /// Checks that parameters which already have values have the same ones on all ranks, as these train together from there on. A parameter
 /// without a value gets one that follows from its path, and the follower of a tie that of its owner; where values are loaded, these count.

@@ -8,7 +8,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use crate::dist::{Collectives, DP, Mesh, PP, REPLICATE, WORKERS};
 use crate::error::{Error, Result};
 use crate::model::chain::blocks::Blocks;
-use crate::model::parameters::ties::Tie;
+use crate::model::chain::ties::Tie;
 use crate::sharding::groups::Grouping;
 use crate::sharding::store::{ParameterStore, compact};
 use crate::sharding::unit::Unit;

@@ -24,7 +24,7 @@ use crate::step::settings::EngineSettings;
 ///
 /// A rank runs its stage's blocks on its micro-batches in the order of a schedule, reduces gradients together with the ranks that run other
 /// micro-batches, updates its part of the parameters, and sends the others what they need of them. A [`Strategy`](crate::Strategy) provides
-/// the second and third part.
+/// the second and third part. What does not depend on the model's types is in [`UntypedEngine`].
 pub struct Engine<I, O, T> {
     untyped: UntypedEngine,
     types: PhantomData<fn(I, T) -> O>,
@@ -152,9 +152,8 @@ where
     pub fn evaluate(
         &mut self,
         count: usize,
-        load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
+        mut load: impl FnMut(usize) -> Result<Batch<I, T>, BoxError>,
     ) -> Result<Evaluation> {
-        let mut load = load;
         let mut load = |number: usize| Ok(UntypedBatch::of(load(number)?));
         self.untyped.evaluate(count, &mut load)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::{Device, Tensor};
 
 use crate::model::activation::Part;
-use crate::model::parameters::ties::Shared;
+use crate::model::chain::ties::Shared;
 use crate::sharding::store::StoredUnit;
 use crate::step::forward_backward::tape::Upstream;
 
