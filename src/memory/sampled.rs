@@ -32,9 +32,6 @@ pub(crate) trait Measurable {
     /// As [`Model::measure_seconds`], for a micro-batch of this size.
     fn seconds(&self, size: usize, compute: Float, recompute: Recompute) -> anyhow::Result<Vec<f64>>;
 
-    /// As [`Model::has_running_state`].
-    fn has_running_state(&self) -> bool;
-
     /// As [`Model::check_running_state`], for a micro-batch of this size if there is one.
     fn check_running_state(&self, size: usize, compute: Float) -> anyhow::Result<()>;
 }
@@ -63,10 +60,6 @@ impl<I: Activation, O: Activation, T: 'static> Measurable for Sampled<'_, I, O, 
         let batch = (self.samples)(size)
             .context("pipeline.balance = measured runs each block on a micro-batch before the first step")?;
         Ok(self.model.measure_seconds(batch, compute, recompute)?)
-    }
-
-    fn has_running_state(&self) -> bool {
-        self.model.has_running_state()
     }
 
     fn check_running_state(&self, size: usize, compute: Float) -> anyhow::Result<()> {

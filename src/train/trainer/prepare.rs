@@ -188,7 +188,7 @@ impl Session {
 
     /// Refuses running state that ranks cannot merge before anything of an earlier run is replaced. All ranks look at the same samples.
     fn check_running_state(&self, model: &dyn Measurable) -> anyhow::Result<()> {
-        if !model.has_running_state() {
+        if !model.blocks().has_running_state() {
             return Ok(());
         }
         self.heartbeat.send("looking at running state");

@@ -17,11 +17,6 @@ use super::kind;
 use super::run::{Manner, PLACE, run_block};
 
 impl<I: Activation, O: Activation, T> Model<I, O, T> {
-    /// Whether a block has running state.
-    pub fn has_running_state(&self) -> bool {
-        self.chain.blocks.iter().any(|named| named.block.specs().values().any(|spec| spec.running))
-    }
-
     /// Runs the blocks on an input up to the last one that has running state, on the input's device, and looks how each changes its own, as the first step of
     /// training does. The model itself stays as it is; one block is in memory at a time, as a copy. Of blocks that are alike, one is run.
     ///

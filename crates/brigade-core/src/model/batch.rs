@@ -76,7 +76,7 @@ impl TargetSum {
         sum
     }
 
-    pub(crate) fn add<I, T>(&mut self, batch: &Batch<I, T>) {
+    fn add<I, T>(&mut self, batch: &Batch<I, T>) {
         self.count += batch.valid_targets as u64;
         match &batch.weight {
             Some(weight) => self.weight.merge(weight),

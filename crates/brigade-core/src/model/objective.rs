@@ -17,7 +17,7 @@ use crate::model::parameters::precision::cast;
 pub(crate) type Target = Rc<dyn Any>;
 
 /// What is computed from the output of the last block, which has this name, and a target.
-type OfOutput<R> = Arc<dyn Fn(&str, Parts, Target) -> Result<R> + Send + Sync>;
+type OfOutput<R> = Box<dyn Fn(&str, Parts, Target) -> Result<R> + Send + Sync>;
 
 /// The loss and the metrics of a model, whatever its output and its targets are.
 pub(crate) struct Objective {
@@ -72,7 +72,7 @@ pub(crate) fn widened(output: &Parts) -> Parts {
 fn of_output<O: Activation, T: Clone + 'static, R>(
     function: impl Fn(O, T) -> R + Send + Sync + 'static,
 ) -> OfOutput<R> {
-    Arc::new(move |last, output, target| {
+    Box::new(move |last, output, target| {
         let output = restore_output(last, output)?;
         let target = target.downcast::<T>();
         let target =

@@ -77,6 +77,11 @@ impl Blocks {
         self.blocks.iter().map(|named| named.block.cost()).collect()
     }
 
+    /// Whether a block has running state.
+    pub fn has_running_state(&self) -> bool {
+        self.blocks.iter().any(|named| named.block.specs().values().any(|spec| spec.running))
+    }
+
     /// The device of the parameters, without autodiff.
     pub(crate) fn device(&self) -> Result<Device> {
         let device = self.blocks.iter().find_map(|named| named.block.device());
