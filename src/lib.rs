@@ -207,6 +207,7 @@ pub use brigade_launch::exit;
 pub use brigade_models as models;
 pub use brigade_models::{LoadReport, LoadWeights, Strict, WeightsMapping};
 pub use brigade_report as report;
+pub use brigade_sorted::{SortedMap, SortedSet};
 pub use burn;
 pub use clap;
 

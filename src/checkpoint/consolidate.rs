@@ -1,12 +1,12 @@
 //! The weights of a checkpoint as files, without its run.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use brigade_checkpoint::{Checkpoint, StoredParameter};
 use brigade_models::{MappedParameter, Stored, WeightsError, WeightsFormat, WeightsWriter};
+use brigade_sorted::SortedMap;
 
 use super::RunDescription;
 use super::models::FIRST_MODEL;
@@ -86,9 +86,9 @@ pub fn consolidate(
 }
 
 /// The parameters of each model under their names in it, the first model first.
-fn by_model(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<(String, StoredParameter<'_>)>> {
+fn by_model(checkpoint: &Checkpoint) -> SortedMap<String, Vec<(String, StoredParameter<'_>)>> {
     let further = RunProgress::from_counters(0, 0, &checkpoint.manifest().state.counters).added;
-    let mut models: BTreeMap<String, Vec<_>> = BTreeMap::new();
+    let mut models: SortedMap<String, Vec<_>> = SortedMap::new();
     for saved in checkpoint.parameters() {
         let name = &saved.parameter.name;
         let own = |model: &String| Some((model.clone(), name.strip_prefix(model)?.strip_prefix('/')?));

@@ -14,9 +14,8 @@ mod shared_storage;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use brigade_models::Stored;
+use brigade_sorted::SortedMap;
 
 pub use consolidate::consolidate;
 pub(crate) use models::{FIRST_MODEL, ModelReader, ModelSnapshot};
@@ -36,13 +35,13 @@ pub struct RunDescription {
     /// Where each parameter of the first model is in a file of weights.
     pub file_names: FileNames,
     /// Seconds that each block took for a micro-batch, by name, where the stages are balanced by that (`pipeline.balance`).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub block_seconds: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub block_seconds: SortedMap<String, f64>,
     /// Where the parameters of each additional model are ([`Trainer::add_model`](crate::Trainer::add_model)), by its name; parameters have the
     /// names that they have in their model.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub further: BTreeMap<String, FileNames>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub further: SortedMap<String, FileNames>,
 }
 
 /// Where parameters are in a file of weights, by name.
-pub type FileNames = BTreeMap<String, Stored>;
+pub type FileNames = SortedMap<String, Stored>;

@@ -1,6 +1,6 @@
 //! How far a run has come: the part of its state that is neither parameters nor the optimizer's.
 
-use std::collections::BTreeMap;
+use brigade_sorted::SortedMap;
 
 /// How far a run has come, and what it has found. Equal on all ranks, to the bit.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,9 +22,9 @@ pub(crate) struct RunProgress {
     /// The quorum of workers that the parameters come from; 0 where they are of no quorum.
     pub quorum: u64,
     /// Counters of what is watched from validation to validation, under names of their own.
-    pub watched: BTreeMap<String, u64>,
+    pub watched: SortedMap<String, u64>,
     /// The steps of each additional model.
-    pub added: BTreeMap<String, u64>,
+    pub added: SortedMap<String, u64>,
 }
 
 // The names of counters in a checkpoint. A number that is not whole is saved as its bits.
@@ -39,13 +39,13 @@ const ADDED: &str = "steps/";
 
 impl Default for RunProgress {
     fn default() -> Self {
-        Self::from_counters(0, 0, &BTreeMap::new())
+        Self::from_counters(0, 0, &SortedMap::new())
     }
 }
 
 impl RunProgress {
     /// As it was saved; older checkpoints have fewer counters.
-    pub(crate) fn from_counters(step: u64, position: u64, counters: &BTreeMap<String, u64>) -> Self {
+    pub(crate) fn from_counters(step: u64, position: u64, counters: &SortedMap<String, u64>) -> Self {
         let get = |name: &str| counters.get(name).copied();
         let under = |prefix: &str| {
             let found =
@@ -66,7 +66,7 @@ impl RunProgress {
         }
     }
 
-    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
+    pub(crate) fn counters(&self) -> SortedMap<String, u64> {
         let fixed = [
             (NONFINITE, Some(self.nonfinite)),
             (LOSS, Some(self.loss.to_bits())),
@@ -76,7 +76,7 @@ impl RunProgress {
             (QUORUM, (self.quorum > 0).then_some(self.quorum)),
         ];
         let fixed = fixed.into_iter().filter_map(|(name, count)| Some((name.to_owned(), count?)));
-        let under = |prefix, counts: &BTreeMap<String, u64>| {
+        let under = |prefix, counts: &SortedMap<String, u64>| {
             let named = |(name, count): (&String, &u64)| (format!("{prefix}{name}"), *count);
             counts.iter().map(named).collect::<Vec<_>>()
         };
@@ -85,7 +85,7 @@ impl RunProgress {
 }
 
 /// The step of a run's best checkpoint, as the counters in its newest one say; none if the run keeps none.
-pub fn best_step(counters: &BTreeMap<String, u64>) -> Option<u64> {
+pub fn best_step(counters: &SortedMap<String, u64>) -> Option<u64> {
     counters.get(BEST_STEP).copied()
 }
 
@@ -104,8 +104,8 @@ mod tests {
             is_stopped: true,
             best_step: Some(4),
             quorum: 5,
-            watched: BTreeMap::from([("patience".into(), 3)]),
-            added: BTreeMap::from([("critic".into(), 35)]),
+            watched: SortedMap::from([("patience".into(), 3)]),
+            added: SortedMap::from([("critic".into(), 35)]),
         };
         assert_eq!(RunProgress::from_counters(7, 9, &progress.counters()), progress);
         let first = RunProgress::default();

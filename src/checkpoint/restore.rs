@@ -1,10 +1,10 @@
 //! Resuming from a checkpoint, all ranks from the same one.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use brigade_checkpoint::{Checkpoint, Storage, TrainState, list};
 use brigade_comm::Group;
+use brigade_sorted::SortedMap;
 use serde::Deserialize;
 
 use super::RunDescription;
@@ -42,7 +42,7 @@ enum RestoreOutcome {
 pub(crate) fn restore(
     storage: &Arc<dyn Storage>,
     group: &Group,
-    (run, facts): (&str, &BTreeMap<String, String>),
+    (run, facts): (&str, &SortedMap<String, String>),
     is_preferred: impl Fn(u64) -> bool,
     mut load: impl FnMut(&RunProgress, &mut ModelReader<'_>) -> brigade_core::Result<()>,
 ) -> anyhow::Result<Option<Restored>> {
@@ -145,7 +145,7 @@ pub(crate) fn restore_step(
 fn try_restore(
     storage: &Arc<dyn Storage>,
     step: u64,
-    run: Option<(&str, &BTreeMap<String, String>)>,
+    run: Option<(&str, &SortedMap<String, String>)>,
     load: &mut dyn FnMut(&RunProgress, &mut ModelReader<'_>) -> brigade_core::Result<()>,
 ) -> RestoreOutcome {
     let checkpoint = match Checkpoint::open(storage.clone(), step) {

@@ -1,6 +1,5 @@
 //! Saving a checkpoint: one rank's part.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use brigade_checkpoint::{
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use super::RunDescription;
@@ -343,7 +343,7 @@ impl Saver {
         }
         let others: Vec<_> =
             (1..self.group.size()).map(|rank| self.group.recv_message(rank, MOST_ENTRY_BYTES)).collect();
-        let (mut entries, mut units) = (vec![own.entry], BTreeMap::new());
+        let (mut entries, mut units) = (vec![own.entry], SortedMap::new());
         let mut gather = |more: Vec<UnitMetadata>| -> anyhow::Result<()> {
             for unit in more {
                 let name = unit.name.clone();

@@ -1,12 +1,12 @@
 //! Runs whose number of nodes changes: `--nnodes MIN:MAX`.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 
 use anyhow::bail;
 use brigade_launch::{Event, LaunchConfig, NodeInfo};
 use brigade_report::RunEvent;
+use brigade_sorted::SortedSet;
 
 use super::auto::{ElasticArgs, without};
 use super::program::Program;
@@ -94,14 +94,14 @@ fn without_mesh(config: &str) -> anyhow::Result<String> {
 #[derive(Default)]
 pub(super) struct NodeChanges {
     /// Those whose loss was said already.
-    left: BTreeSet<usize>,
+    left: SortedSet<usize>,
 }
 
 impl NodeChanges {
     pub fn of(&mut self, event: &Event) -> Vec<RunEvent> {
         match event {
             Event::NodeLeft { node, host, reason } => {
-                self.left.extend(node);
+                self.left.extend(*node);
                 vec![RunEvent::NodeLeft { node: *node, host: host.clone(), reason: reason.clone() }]
             }
             Event::Assembled { nodes, before, .. } if !before.is_empty() => {

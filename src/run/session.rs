@@ -1,7 +1,6 @@
 //! A rank in its world.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use brigade_core::{Collectives, DATA, Groups, Mesh};
 use brigade_launch::HeartbeatSender;
 use brigade_launch::interrupt::{Interrupt, InterruptKind};
 use brigade_report::DeviceMemory;
+use brigade_sorted::SortedMap;
 use burn::tensor::Device;
 
 use super::buckets::{buckets, network_delay};
@@ -54,7 +54,7 @@ pub struct Session {
     pub(crate) heartbeat: HeartbeatSender,
     /// Texts that must be the same on all ranks and in the run's checkpoints: see
     /// [`check_same`](Self::check_same).
-    pub(crate) facts: BTreeMap<String, String>,
+    pub(crate) facts: SortedMap<String, String>,
     /// On rank 0, further models that count in the plan of memory.
     pub(crate) counted: RefCell<Vec<CountedModel>>,
     /// Whether a model was prepared.
@@ -99,7 +99,7 @@ impl Session {
             run: String::new(),
             restart: 0,
             heartbeat: HeartbeatSender::from_env(),
-            facts: BTreeMap::new(),
+            facts: SortedMap::new(),
             counted: RefCell::default(),
             has_run: Cell::new(false),
             network_delay,

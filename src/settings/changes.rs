@@ -1,8 +1,7 @@
 //! Whether a run can resume with another configuration, and what differs.
 
-use std::collections::BTreeMap;
-
 use anyhow::bail;
+use brigade_sorted::SortedMap;
 use serde_json::Value;
 
 use super::resolve_auto;
@@ -49,7 +48,7 @@ const FREE: [&str; 18] = [
 /// If the run cannot resume with them; the message names the first such setting.
 pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result<Vec<String>> {
     let now = resolve_auto(config.parse()?);
-    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+    let (mut old, mut new) = (SortedMap::new(), SortedMap::new());
     flatten(before, String::new(), &mut old);
     flatten(&serde_json::to_value(now)?, String::new(), &mut new);
     // Runs of before this setting made an update in each step.
@@ -91,7 +90,7 @@ fn is_path(value: &Value) -> bool {
     value.as_str().is_some_and(|text| text != "bytes" && !text.starts_with("bpe:"))
 }
 
-fn flatten(value: &Value, name: String, into: &mut BTreeMap<String, Value>) {
+fn flatten(value: &Value, name: String, into: &mut SortedMap<String, Value>) {
     match value {
         Value::Object(inner) => {
             for (key, value) in inner {

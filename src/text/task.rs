@@ -1,13 +1,12 @@
 //! What a model of text is trained for: its inputs, its loss, its metrics.
 
-use std::collections::BTreeMap;
-
 use brigade_core::{Activation, Batch, Model};
 use brigade_data::TokenSequences;
 use brigade_models::classifier::{SequenceClassifier, macro_f1};
 use brigade_models::encoder::{Encoder, Masking};
 use brigade_models::gpt::Targets;
 use brigade_models::{CausalLm, Logits, Tokens, WeightsMapping};
+use brigade_sorted::SortedMap;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{ClassDataset, ClassesDataset, MaskedDataset, NumberDataset, TokenDataset};
@@ -223,7 +222,7 @@ impl TextTask for MultiLabelClassification {
 /// What follows from the counts of labels.
 fn label_scores(model: &SequenceClassifier) -> Vec<(&'static str, DerivedMetric)> {
     let names = model.labels().to_vec();
-    let score = move |metrics: &BTreeMap<String, f64>| macro_f1(metrics, &names).unwrap_or(f64::NAN);
+    let score = move |metrics: &SortedMap<String, f64>| macro_f1(metrics, &names).unwrap_or(f64::NAN);
     match model.counts_labels() {
         true => vec![(MACRO_F1, Box::new(score))],
         false => Vec::new(),

@@ -1,8 +1,7 @@
 //! Balancing pipeline stages by the time that each block takes.
 
-use std::collections::BTreeMap;
-
 use brigade_core::PP;
+use brigade_sorted::SortedMap;
 
 use crate::checkpoint::newest;
 use crate::memory::Measurable;
@@ -10,7 +9,7 @@ use crate::run::{Session, StartFrom};
 use crate::settings::{Balance, RunPlan};
 
 /// Seconds that blocks take for a micro-batch, by name.
-pub(super) type BlockSeconds = BTreeMap<String, f64>;
+pub(super) type BlockSeconds = SortedMap<String, f64>;
 
 impl Session {
     /// The time of each block, where stages are balanced by it: what the run's checkpoint says, or else the mean over the ranks, which all

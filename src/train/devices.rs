@@ -1,9 +1,8 @@
 //! The devices of all ranks, for reports.
 
-use std::collections::BTreeMap;
-
 use brigade_core::Float;
 use brigade_report::{PeakDtype, peak_flops};
+use brigade_sorted::SortedMap;
 
 use crate::run::Session;
 use crate::settings::Backend;
@@ -60,7 +59,7 @@ impl Devices {
         } else {
             peaks().map(|sum| sum / names.len() as f64)
         };
-        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut counts: SortedMap<&str, usize> = SortedMap::new();
         for name in names.iter().filter(|name| !name.is_empty()) {
             *counts.entry(name).or_default() += 1;
         }

@@ -1,6 +1,5 @@
 //! How training starts: from scratch, or from a checkpoint.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
@@ -12,6 +11,7 @@ use brigade_files::write_atomic;
 use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
 use brigade_report::timeline::PROFILE_FOLDER;
 use brigade_report::{Compute, ConsoleMode, Reporter, ReporterOptions, counted};
+use brigade_sorted::SortedMap;
 
 use crate::checkpoint::{
     FIRST_MODEL, FileNames, Restored, RunDescription, Saver, refuse_checkpoints, restore,
@@ -72,7 +72,7 @@ impl Session {
         &self,
         engine: &mut UntypedEngine,
         saver: &mut Saver,
-        facts: &BTreeMap<String, String>,
+        facts: &SortedMap<String, String>,
         total_steps: u64,
     ) -> anyhow::Result<Option<Restored>> {
         self.heartbeat.send("looking for a checkpoint");
@@ -223,7 +223,7 @@ impl Session {
     ) -> anyhow::Result<RunDescription> {
         let config = resolve_auto(self.config.parse()?);
         let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);
-        Ok(RunDescription { run, configuration, file_names, block_seconds, further: BTreeMap::new() })
+        Ok(RunDescription { run, configuration, file_names, block_seconds, further: SortedMap::new() })
     }
 }
 

@@ -1,10 +1,10 @@
 //! Figures of a step, gathered from all ranks, and the record of the step.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brigade_core::{Bytes, Clock, CollectiveKind, Collectives, StepReport, Traffic, WAITS};
 use brigade_report::{DeviceMemory, MemoryRecord, OuterStepRecord, RankSeconds, RoundRecord, StepRecord};
+use brigade_sorted::SortedMap;
 
 use crate::checkpoint::SaveProgress;
 use crate::training::{AgreedAnswers, ValidationReport};
@@ -195,7 +195,7 @@ fn device_of(values: &[f64]) -> Option<DeviceMemory> {
 /// The record of the step of all ranks, without what comes after it.
 pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats) -> StepRecord {
     let [forward, backward, optimizer, data_wait, comm_wait, bubble, hidden] = stats.seconds;
-    let collectives: BTreeMap<String, brigade_report::CollectiveRecord> = stats
+    let collectives: SortedMap<String, brigade_report::CollectiveRecord> = stats
         .traffic
         .iter()
         .map(|(operation, (calls, bytes))| {
@@ -257,7 +257,7 @@ pub(crate) fn record(report: &StepReport, learning_rate: f64, stats: &StepStats)
         // What comes after the step is added to it.
         hook_seconds: None,
         validation_loss: None,
-        validation_metrics: BTreeMap::new(),
+        validation_metrics: SortedMap::new(),
         checkpoint: None,
     }
 }
@@ -269,7 +269,7 @@ pub(crate) fn add_validation(record: &mut StepRecord, found: &ValidationReport) 
 }
 
 /// Adds the number of valid targets, which the metrics of a model are means over, and their weight, where they have one.
-fn with_targets(mut metrics: BTreeMap<String, f64>, targets: u64, weight: f64) -> BTreeMap<String, f64> {
+fn with_targets(mut metrics: SortedMap<String, f64>, targets: u64, weight: f64) -> SortedMap<String, f64> {
     metrics.insert(VALID_TARGETS.to_owned(), targets as f64);
     if weight.is_finite() && weight != targets as f64 {
         metrics.insert(TARGET_WEIGHT.to_owned(), weight);
@@ -292,7 +292,7 @@ mod tests {
         StepReport {
             step: 1,
             loss: 0.0,
-            metrics: BTreeMap::new(),
+            metrics: SortedMap::new(),
             grad_norm: 0.0,
             targets: 1,
             target_weight: 1.0,
@@ -350,7 +350,7 @@ mod tests {
     fn collectives_that_nothing_waited_for_are_hidden() {
         let seconds = Duration::from_secs;
         let waits = [("all_reduce", seconds(1)), ("outer_step", seconds(2)), ("pipeline", seconds(8))];
-        let clock = Clock { waits: BTreeMap::from(waits), ..Clock::default() };
+        let clock = Clock { waits: SortedMap::from(waits), ..Clock::default() };
         let hidden = |collectives| {
             StepTimes { step: seconds(20), data_wait: seconds(0), collectives: seconds(collectives) }
                 .hidden(&clock)

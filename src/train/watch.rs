@@ -1,8 +1,7 @@
 //! What a run watches from validation to validation: whether it has stopped improving, and when it was best.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use brigade_report::counted;
+use brigade_sorted::{SortedMap, SortedSet};
 
 use crate::settings::{LOSS_METRIC, MetricMode, SettingError, Settings};
 use crate::training::ValidationReport;
@@ -31,7 +30,7 @@ impl Watch {
     }
 
     /// Whether a validation is better than all before; if so, its value is the best.
-    fn improves(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) -> bool {
+    fn improves(&self, found: &ValidationReport, watched: &mut SortedMap<String, u64>) -> bool {
         let value = match self.metric.as_str() {
             LOSS_METRIC => found.loss,
             metric => found.metrics.get(metric).copied().unwrap_or(f64::NAN),
@@ -62,17 +61,17 @@ pub(super) struct Best {
 pub(super) struct BestCheckpoint(Watch);
 
 impl BestCheckpoint {
-    pub fn is_new(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) -> bool {
+    pub fn is_new(&self, found: &ValidationReport, watched: &mut SortedMap<String, u64>) -> bool {
         self.0.improves(found, watched)
     }
 
     /// The bits of the best value so far.
-    pub fn value(&self, watched: &BTreeMap<String, u64>) -> Option<u64> {
+    pub fn value(&self, watched: &SortedMap<String, u64>) -> Option<u64> {
         watched.get(&self.0.value_key()).copied()
     }
 
     /// Goes back to an earlier best value.
-    pub fn set_value(&self, value: Option<u64>, watched: &mut BTreeMap<String, u64>) {
+    pub fn set_value(&self, value: Option<u64>, watched: &mut SortedMap<String, u64>) {
         match value {
             Some(bits) => drop(watched.insert(self.0.value_key(), bits)),
             None => drop(watched.remove(&self.0.value_key())),
@@ -87,7 +86,7 @@ pub(super) struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    pub fn count(&self, found: &ValidationReport, watched: &mut BTreeMap<String, u64>) {
+    pub fn count(&self, found: &ValidationReport, watched: &mut SortedMap<String, u64>) {
         let key = self.count_key();
         let count = match self.watch.improves(found, watched) {
             true => 0,
@@ -101,7 +100,7 @@ impl EarlyStopping {
     }
 
     /// Why the run is to end, if it is.
-    pub fn reason(&self, watched: &BTreeMap<String, u64>) -> Option<String> {
+    pub fn reason(&self, watched: &SortedMap<String, u64>) -> Option<String> {
         let count = watched.get(&self.count_key()).copied().unwrap_or_default();
         (count >= self.patience).then(|| {
             let Watch { metric, min_delta, .. } = &self.watch;
@@ -123,7 +122,7 @@ pub(super) fn watches(
     validates: bool,
 ) -> Result<(Option<EarlyStopping>, Option<BestCheckpoint>), SettingError> {
     let (train, checkpoint) = (&settings.train, &settings.checkpoint);
-    let known: BTreeSet<&str> = metrics.iter().map(String::as_str).chain([LOSS_METRIC]).collect();
+    let known: SortedSet<&str> = metrics.iter().map(String::as_str).chain([LOSS_METRIC]).collect();
     let check = |option, metric: &str| match known.contains(metric) {
         true => Ok(()),
         false => {
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
 
     fn found(loss: f64, accuracy: f64) -> ValidationReport {
-        let metrics = BTreeMap::from([("accuracy".to_owned(), accuracy)]);
+        let metrics = SortedMap::from([("accuracy".to_owned(), accuracy)]);
         ValidationReport { step: 1, loss, metrics, targets: 1, target_weight: 1.0 }
     }
 
@@ -195,7 +194,7 @@ mod tests {
     /// After how many validations a run ends, and which of them were the best so far.
     fn run(settings: &Settings, validations: &[ValidationReport]) -> (Option<usize>, Vec<usize>) {
         let (patience, best) = watches(settings, &["accuracy".into()], true).unwrap();
-        let (patience, best, mut watched) = (patience.unwrap(), best.unwrap(), BTreeMap::new());
+        let (patience, best, mut watched) = (patience.unwrap(), best.unwrap(), SortedMap::new());
         let (mut end, mut bests) = (None, Vec::new());
         for (number, found) in validations.iter().enumerate() {
             patience.count(found, &mut watched);

@@ -1,12 +1,12 @@
 //! Files of weights.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade_core::UntypedEngine;
 use brigade_models::{WeightsError, WeightsFiles, WeightsFormat, WeightsMapping, WeightsWriter};
+use brigade_sorted::SortedSet;
 
 use crate::run::Session;
 use crate::world::all_gather_text;
@@ -25,7 +25,7 @@ impl Session {
         let held = engine.shapes().into_iter().filter(|(name, _)| holds(name));
         let files = Arc::new(WeightsFiles::new(path, mapping.parameters(held), format)?);
         let writers = self.writers(engine, &files)?;
-        let roots = |name: &str| -> BTreeSet<usize> {
+        let roots = |name: &str| -> SortedSet<usize> {
             files.files_of(name).into_iter().map(|file| writers[file]).collect()
         };
         let is_writer = writers.contains(&self.rank());

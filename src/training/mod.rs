@@ -4,13 +4,13 @@ mod control;
 mod data;
 mod update;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::Context;
 use brigade_core::{Activation, Batch, Model, StepReport};
 use brigade_data::SourceShare;
 use brigade_models::WeightsMapping;
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::{Device, Tensor};
 
 use crate::dataset::Dataset;
@@ -25,7 +25,7 @@ pub(crate) use update::OwnUpdate;
 type Metric<O, T> = Box<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
 
 /// A metric as a function of others, by name.
-pub type DerivedMetric = Box<dyn Fn(&BTreeMap<String, f64>) -> f64 + Send + Sync>;
+pub type DerivedMetric = Box<dyn Fn(&SortedMap<String, f64>) -> f64 + Send + Sync>;
 
 /// Metrics that follow from others.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl DerivedMetrics {
     }
 
     /// Adds those that follow from these.
-    pub fn add_to(&self, metrics: &mut BTreeMap<String, f64>) {
+    pub fn add_to(&self, metrics: &mut SortedMap<String, f64>) {
         for (name, value) in &self.0 {
             metrics.insert(name.clone(), value(metrics));
         }
@@ -118,7 +118,7 @@ pub struct ValidationReport {
     /// Mean loss over the valid targets.
     pub loss: f64,
     /// The metrics, by name: means over the same targets.
-    pub metrics: BTreeMap<String, f64>,
+    pub metrics: SortedMap<String, f64>,
     /// Valid targets.
     pub targets: u64,
     /// The sum of their weights, which the means are divided by: their number if none has a weight.
@@ -169,7 +169,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     pub fn derived_metric(
         mut self,
         name: impl Into<String>,
-        value: impl Fn(&BTreeMap<String, f64>) -> f64 + Send + Sync + 'static,
+        value: impl Fn(&SortedMap<String, f64>) -> f64 + Send + Sync + 'static,
     ) -> Self {
         self.derived.0.push((name.into(), Box::new(value)));
         self
@@ -270,7 +270,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
 
 /// Checks that the names of a model's metrics are each there once, and none is taken.
 pub(crate) fn checked_names<'a>(names: impl IntoIterator<Item = &'a String>) -> anyhow::Result<()> {
-    let mut seen = BTreeSet::from(["loss", "valid_targets", "target_weight"]);
+    let mut seen = SortedSet::from(["loss", "valid_targets", "target_weight"]);
     match names.into_iter().find(|name| !seen.insert(name.as_str())) {
         Some(name) => {
             anyhow::bail!("a metric is named `{name}`, but that name is taken; each metric needs its own")

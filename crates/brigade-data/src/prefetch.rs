@@ -1,9 +1,10 @@
 //! Prefetching: threads prepare the batches of the next steps during the current one.
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use brigade_sorted::SortedMap;
 
 use crate::error::panic_text;
 use crate::{Error, Result};
@@ -37,7 +38,7 @@ struct Shared<T> {
 struct State<T> {
     next_to_make: u64,
     next_to_take: u64,
-    ready: BTreeMap<u64, Result<T>>,
+    ready: SortedMap<u64, Result<T>>,
     failed: Option<u64>,
     stop: bool,
     threads: usize,
@@ -58,7 +59,7 @@ impl<T: Send + 'static> Prefetcher<T> {
         let state = State {
             next_to_make: start,
             next_to_take: start,
-            ready: BTreeMap::new(),
+            ready: SortedMap::new(),
             failed: None,
             stop: false,
             threads: 0,

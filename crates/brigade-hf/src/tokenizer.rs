@@ -1,10 +1,10 @@
 //! What stands beside `tokenizer.json`: special tokens and templates of chats.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use brigade_sorted::SortedMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -32,13 +32,13 @@ const TOOL_USE: &str = "tool_use";
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TokenizerConfig {
     /// Special tokens by name (`bos_token`).
-    pub special_tokens: BTreeMap<String, String>,
+    pub special_tokens: SortedMap<String, String>,
     /// Tokens that are whole wherever they stand in a text, from `tokenizer.json`.
     pub added_tokens: Vec<AddedToken>,
     /// The longest row that the tokenizer was made for.
     pub max_length: Option<usize>,
     /// Templates of chats by name; a single one is `default`.
-    pub templates: BTreeMap<String, String>,
+    pub templates: SortedMap<String, String>,
 }
 
 /// A token that is whole wherever it stands in a text.

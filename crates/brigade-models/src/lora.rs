@@ -1,8 +1,7 @@
 //! Which linear layers of a model have adapters (LoRA), and what these are like.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use brigade_hf::{Config, Family, Task};
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::module::Module;
 use burn::tensor::Device;
 use glob::Pattern;
@@ -89,7 +88,7 @@ impl LoraConfig {
 
     fn adapters_among(
         &self,
-        mut layers: BTreeMap<String, [usize; 2]>,
+        mut layers: SortedMap<String, [usize; 2]>,
         usual_targets: &[&str],
     ) -> Result<Adapters, LoraError> {
         if self.rank == 0 {
@@ -123,7 +122,7 @@ impl LoraConfig {
 pub struct Adapters {
     config: LoraConfig,
     /// By name as in Hugging Face's files (`model.layers.0.self_attn.q_proj`), with `[outputs, inputs]`.
-    layers: BTreeMap<String, [usize; 2]>,
+    layers: SortedMap<String, [usize; 2]>,
     /// Names and shapes of the tensors that are trained whole beside them, as in Hugging Face's files.
     head: Vec<(String, Vec<usize>)>,
     /// Whether the weights of the layers are `[inputs, outputs]` in files.
@@ -167,7 +166,7 @@ impl Adapters {
     }
 
     /// The names of the modules that are trained whole beside them, as `peft` lists them (`modules_to_save`): `classifier`.
-    pub fn head_modules(&self) -> BTreeSet<&str> {
+    pub fn head_modules(&self) -> SortedSet<&str> {
         let names = self.head.iter().map(|(name, _)| {
             let own = ["bert.", "roberta."].into_iter().find_map(|prefix| name.strip_prefix(prefix));
             own.unwrap_or(name)
@@ -233,7 +232,7 @@ fn usual_targets(of: Family) -> &'static [&'static str] {
 }
 
 /// The linear layers among a model's tensors, with `[outputs, inputs]`, without those of its head.
-fn linear_layers(family: Family, tensors: &[(String, Vec<usize>)]) -> BTreeMap<String, [usize; 2]> {
+fn linear_layers(family: Family, tensors: &[(String, Vec<usize>)]) -> SortedMap<String, [usize; 2]> {
     let of_layer = match family {
         Family::Gpt2 => "transformer.h.",
         Family::Bert | Family::Roberta => "encoder.layer.",
@@ -272,7 +271,7 @@ impl<'a> Target<'a> {
 }
 
 /// The last parts of layers' names that are most like a target, in words.
-fn near(target: &str, layers: &BTreeMap<String, [usize; 2]>) -> String {
+fn near(target: &str, layers: &SortedMap<String, [usize; 2]>) -> String {
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let mut names: Vec<_> = layers.keys().map(|name| last(name)).collect();
     names.sort_by(|a, b| {

@@ -1,6 +1,6 @@
 //! When sharded parameters are gathered and freed on a rank.
 
-use std::collections::{BTreeMap, BTreeSet};
+use brigade_sorted::{SortedMap, SortedSet};
 
 /// When a gathered unit of parameters is freed again (ZeRO-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ pub struct UnshardStep {
 /// order.
 pub fn unshard_plan(runs: &[BlockRun], policy: ReshardPolicy, prefetch: usize) -> Vec<UnshardStep> {
     let resharded = resharded(runs, policy);
-    let mut present: BTreeSet<usize> = BTreeSet::new();
+    let mut present: SortedSet<usize> = SortedSet::new();
     let mut steps: Vec<UnshardStep> = Vec::with_capacity(runs.len());
     for (now, freed) in resharded.iter().enumerate() {
         let mut unshard = Vec::new();
@@ -63,7 +63,7 @@ pub fn unshard_plan(runs: &[BlockRun], policy: ReshardPolicy, prefetch: usize) -
 
 /// Units to free after each run.
 fn resharded(runs: &[BlockRun], policy: ReshardPolicy) -> Vec<Vec<usize>> {
-    let mut in_flight: BTreeMap<usize, i32> = BTreeMap::new();
+    let mut in_flight: SortedMap<usize, i32> = SortedMap::new();
     let mut resharded = Vec::with_capacity(runs.len());
     for (now, run) in runs.iter().enumerate() {
         let later = &runs[now + 1..];

@@ -1,7 +1,8 @@
 //! The summary at the end of a run.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
+use brigade_sorted::SortedMap;
 use indicatif::{FormattedDuration, HumanBytes, HumanCount, HumanFloatCount};
 
 use crate::counted;
@@ -35,9 +36,9 @@ pub struct Summary {
     /// The last validation loss that was measured, at a step that was not undone.
     pub validation_loss: Option<f64>,
     /// The last value of each named metric, at a step that was not undone.
-    pub metrics: BTreeMap<String, f64>,
+    pub metrics: SortedMap<String, f64>,
     /// The same of the validation data.
-    pub validation_metrics: BTreeMap<String, f64>,
+    pub validation_metrics: SortedMap<String, f64>,
     /// Median of the steps' tokens (or samples) per second.
     pub median_tokens_per_second: Option<f64>,
     /// Median of the steps' TFLOP/s of one rank, where known.
@@ -88,10 +89,10 @@ pub struct Totals {
 
 /// The values of named metrics, each with its step, of the steps that were not undone.
 #[derive(Default)]
-struct Series(BTreeMap<String, Vec<(u64, f64)>>);
+struct Series(SortedMap<String, Vec<(u64, f64)>>);
 
 impl Series {
-    fn add(&mut self, step: u64, metrics: &BTreeMap<String, f64>) {
+    fn add(&mut self, step: u64, metrics: &SortedMap<String, f64>) {
         for (name, value) in metrics {
             self.0.entry(name.clone()).or_default().push((step, *value));
         }
@@ -101,7 +102,7 @@ impl Series {
         self.0.values_mut().for_each(|values| values.retain(|(number, _)| *number <= step));
     }
 
-    fn last(self) -> BTreeMap<String, f64> {
+    fn last(self) -> SortedMap<String, f64> {
         let last = |(name, values): (String, Vec<(u64, f64)>)| Some((name, values.last()?.1));
         self.0.into_iter().filter_map(last).collect()
     }
@@ -310,8 +311,8 @@ mod tests {
                 comm_wait_seconds: 0.1,
                 peak_rss_bytes: 1 << 30,
                 validation_loss: (i == 1).then_some(4.25),
-                metrics: BTreeMap::from([("accuracy".to_owned(), 0.1 * i as f64)]),
-                validation_metrics: BTreeMap::from([("accuracy".to_owned(), 0.125)]),
+                metrics: SortedMap::from([("accuracy".to_owned(), 0.1 * i as f64)]),
+                validation_metrics: SortedMap::from([("accuracy".to_owned(), 0.125)]),
                 ..StepRecord::default()
             });
         }
@@ -424,7 +425,7 @@ mod tests {
 
     #[test]
     fn losses_and_metrics_of_undone_steps_do_not_count() {
-        let metrics = |value| BTreeMap::from([("accuracy".to_owned(), value)]);
+        let metrics = |value| SortedMap::from([("accuracy".to_owned(), value)]);
         let after = |last_step| {
             let mut totals = Totals::new(Some(3), 0, None, "tokens".into());
             totals.add(&StepRecord { step: 4, loss: 2.0, metrics: metrics(0.25), ..StepRecord::default() });
@@ -440,10 +441,10 @@ mod tests {
         };
         let summary = after(3);
         assert_eq!((summary.first_loss, summary.last_loss, summary.validation_loss), (None, None, None));
-        assert_eq!((summary.steps, summary.undone_steps, summary.metrics), (2, 2, BTreeMap::new()));
+        assert_eq!((summary.steps, summary.undone_steps, summary.metrics), (2, 2, SortedMap::new()));
         let summary = after(4);
         assert_eq!((summary.last_loss, summary.metrics), (Some(2.0), metrics(0.25)));
-        assert_eq!(summary.validation_metrics, BTreeMap::new());
+        assert_eq!(summary.validation_metrics, SortedMap::new());
         let summary = after(5);
         assert_eq!((summary.metrics, summary.validation_metrics), (metrics(0.75), metrics(0.5)));
     }

@@ -1,7 +1,5 @@
 //! What a checkpoint's folder holds.
 
-use std::collections::BTreeMap;
-
 use brigade_checkpoint::{
     FORMAT_VERSION, FileMetadata, ItemMetadata, Manifest, PARAMETERS, ParameterMetadata, Scalar, TrainState,
     UnitMetadata, fuzzing, rank_file,
@@ -86,7 +84,7 @@ fn manifest(units: usize, ranks: usize) -> Manifest {
             items,
         }
     };
-    let numbers = |names: [&str; 2]| BTreeMap::from(names.map(|name| (name.to_owned(), 2)));
+    let numbers = |names: [&str; 2]| names.map(|name| (name.to_owned(), 2)).into();
     let state = TrainState {
         position: 50,
         mesh: numbers(["dp", "pp"]),

@@ -1,11 +1,11 @@
 //! Operations between ranks in a timeline: what the flight recorder knows of them.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use brigade_comm::flight::{Entry, GroupRecord};
 use brigade_comm::{FlightRecorder, OpType};
 use brigade_report::timeline::{TracePhase, Track, Tracks};
+use brigade_sorted::SortedMap;
 use serde_json::{Value, json};
 
 /// More members of a group are counted, not named.
@@ -16,13 +16,13 @@ pub(super) struct Operations {
     recorder: FlightRecorder,
     since: Instant,
     groups: Vec<GroupRecord>,
-    entries: BTreeMap<u64, Entry>,
+    entries: SortedMap<u64, Entry>,
 }
 
 impl Operations {
     /// From now on.
     pub fn record(recorder: FlightRecorder) -> Self {
-        Self { recorder, since: Instant::now(), groups: Vec::new(), entries: BTreeMap::new() }
+        Self { recorder, since: Instant::now(), groups: Vec::new(), entries: SortedMap::new() }
     }
 
     /// Reads what was called since.

@@ -1,6 +1,5 @@
 //! The servers' side: a listener, and a thread for each worker that connects.
 
-use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use anyhow::Context;
 use brigade_comm::{AuthToken, Channel, ConnectionListener, Join};
 use brigade_core::{DP, Mesh, WorkerLink, WorkerLinkSender, WorkerLinks};
 use brigade_launch::first_difference;
+use brigade_sorted::SortedMap;
 
 use super::{ConnectRequest, FORMING, Reply, VERSION, receive, send, shared_configuration};
 use crate::device::MakesHostGroups;
@@ -33,7 +33,7 @@ impl ServedWorkers {
     /// configuration. All ranks call it.
     pub(in crate::train) fn start(
         session: &Session,
-        facts: &BTreeMap<String, String>,
+        facts: &SortedMap<String, String>,
     ) -> anyhow::Result<Option<Self>> {
         let (strategy, comm) = (&session.settings.strategy, &session.settings.comm);
         let Some(separate) = strategy.separate_worlds().filter(|separate| separate.is_server) else {

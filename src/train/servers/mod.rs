@@ -7,10 +7,10 @@
 mod listening;
 mod worker;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use brigade_comm::{Channel, ChannelError};
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use crate::run::Session;
@@ -51,7 +51,7 @@ enum Reply {
 }
 
 /// What must be the same on all workers and servers.
-fn shared_configuration(session: &Session, facts: &BTreeMap<String, String>) -> anyhow::Result<String> {
+fn shared_configuration(session: &Session, facts: &SortedMap<String, String>) -> anyhow::Result<String> {
     let facts: String = facts.iter().map(|(what, text)| format!("{what} = {text}\n")).collect();
     Ok(crate::world::shared_by_workers(&session.config)? + &facts)
 }

@@ -1,6 +1,5 @@
 //! A worker's side: it connects to the servers, and connects again when they are lost.
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use brigade_comm::{AuthToken, Channel, ChannelError, Join, World};
 use brigade_core::{Collectives, DP, Mesh};
+use brigade_sorted::SortedMap;
 
 use super::{ConnectRequest, FORMING, Reply, VERSION, receive, send, shared_configuration};
 use crate::run::Session;
@@ -68,7 +68,7 @@ impl RemoteServers {
     /// The servers, if the settings name some. The `facts` must be the same on all workers and servers, as the configuration.
     pub(in crate::train) fn of(
         session: &Session,
-        facts: &BTreeMap<String, String>,
+        facts: &SortedMap<String, String>,
     ) -> anyhow::Result<Option<Self>> {
         let (strategy, comm) = (&session.settings.strategy, &session.settings.comm);
         if strategy.separate_worlds().is_none_or(|separate| separate.is_server) {

@@ -1,10 +1,10 @@
 //! What blocks have beside parameters. Dropout over epochs: each sample meets another mask in each of them, and a run that is resumed draws those of the whole
 //! run. Running state that ranks cannot merge ends a run before it has changed anything.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use brigade_core::Chain;
+use brigade_sorted::SortedMap;
 use burn::module::{Module, RunningState};
 use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::Tensor;
@@ -22,7 +22,7 @@ const STEPS: u64 = 4;
 /// What a block draws for a sample.
 type Mask = Vec<u32>;
 /// The masks of each sample, by its first value, in the order in which they were drawn.
-type Masks = BTreeMap<u32, Vec<Mask>>;
+type Masks = SortedMap<u32, Vec<Mask>>;
 
 fn bits(x: Rows) -> Vec<u32> {
     x.into_data().iter::<f32>().map(f32::to_bits).collect()

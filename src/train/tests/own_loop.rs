@@ -1,10 +1,10 @@
 //! Loops that call a trainer's methods themselves.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use brigade_core::Batch;
 use brigade_launch::interrupt::Interrupt;
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::{Distribution, Tensor};
 
 use super::fixture::*;
@@ -69,7 +69,7 @@ fn a_loop_draws_the_same_in_a_resumed_run() {
     };
     let run = |out: &Path, start_from: StartFrom, ends_after: u64| {
         on_mesh(out, &settings(8), MESHES[0], start_from, |session: &Session, _| {
-            let (mut drawn, mut trainer) = (BTreeMap::new(), session.prepare(model(), training())?);
+            let (mut drawn, mut trainer) = (SortedMap::new(), session.prepare(model(), training())?);
             drawn.insert((trainer.steps_done(), "saved"), draw(session));
             while trainer.steps_done() < ends_after
                 && let Some(batches) = trainer.next_batches()?
@@ -98,7 +98,7 @@ fn a_loop_draws_the_same_in_a_resumed_run() {
     drawn.extend(run(parts.path(), StartFrom::Checkpoint, 8));
     assert_eq!(drawn, uninterrupted);
     assert!(drawn.contains_key(&(6, "saved")));
-    let different: BTreeSet<Vec<u32>> =
+    let different: SortedSet<Vec<u32>> =
         drawn.values().map(|values| values.iter().map(|value| value.to_bits()).collect()).collect();
     assert_eq!(different.len(), drawn.len(), "each call draws other numbers");
 }
@@ -129,7 +129,7 @@ fn a_loop_draws_other_numbers_after_a_rollback() {
     });
     let seeds = seeds.unwrap();
     assert_eq!(seeds.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [0, 1, 2, 2, 3]);
-    assert_eq!(seeds.iter().map(|(_, seed)| seed).collect::<BTreeSet<_>>().len(), 5);
+    assert_eq!(seeds.iter().map(|(_, seed)| seed).collect::<SortedSet<_>>().len(), 5);
 }
 
 /// A value that is logged before its step is in the step's record, and takes no metric's name.

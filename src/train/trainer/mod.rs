@@ -11,7 +11,6 @@ mod step;
 mod workers;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -20,6 +19,7 @@ use brigade_core::{Activation, Chain, Engine, LrScheduler, NamedTensor};
 use brigade_data::Sampler;
 use brigade_models::WeightsFormat;
 use brigade_report::{CheckpointRecord, Reporter, StepRecord};
+use brigade_sorted::SortedMap;
 
 use self::added::Added;
 use self::loop_seed::LoopSeed;
@@ -79,7 +79,7 @@ pub struct Trainer<'a, I, O, T> {
     /// The run's description in its checkpoints.
     description: RunDescription,
     /// What must be the same when the run resumes.
-    facts: BTreeMap<String, String>,
+    facts: SortedMap<String, String>,
     early_stopping: Option<EarlyStopping>,
     best_checkpoint: Option<BestCheckpoint>,
     /// Additional models that are saved with this one.
@@ -103,7 +103,7 @@ pub struct Trainer<'a, I, O, T> {
     /// On rank 0: the record of the last step, until something else begins.
     record: Option<StepRecord>,
     /// On rank 0: values for the record of the last step, or for the next one.
-    logged: BTreeMap<String, f64>,
+    logged: SortedMap<String, f64>,
     /// On rank 0: the last record that was written, since a validation may still belong to it.
     reported: Option<StepRecord>,
     /// Whether a step has been made since the last validation.

@@ -1,11 +1,11 @@
 //! From a model to a run that is ready for its first step.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use brigade_core::{Activation, Engine, Model};
+use brigade_sorted::SortedMap;
 
 use super::Trainer;
 use super::loop_seed::LoopSeed;
@@ -152,7 +152,7 @@ impl Session {
             data_wait: Duration::ZERO,
             update_position,
             record: None,
-            logged: BTreeMap::new(),
+            logged: SortedMap::new(),
             reported: None,
             is_unvalidated: false,
             best_is_unsaved: false,

@@ -5,12 +5,12 @@
 mod replica;
 mod world;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context;
 use brigade_comm::host_identity;
 use brigade_launch::workers::{Base, CoordinatorDecision, JoinRequest, Member, Quorum, Request, Status};
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AgreedError, Interrupted};
@@ -62,7 +62,7 @@ impl ElasticWorker {
     pub(super) fn start(
         session: &Session,
         base: Base,
-        facts: &BTreeMap<String, String>,
+        facts: &SortedMap<String, String>,
     ) -> anyhow::Result<Option<Self>> {
         let (strategy, comm) = (&session.settings.strategy, &session.settings.comm);
         if !strategy.is_elastic() {

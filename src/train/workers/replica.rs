@@ -1,11 +1,10 @@
 //! The state of a worker's ranks, given to those of workers that join.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Context, bail};
 use brigade_checkpoint::{UnitMetadata, WriteItem};
 use brigade_core::{BoxError, Collectives, StateReader};
 use brigade_launch::workers::Quorum;
+use brigade_sorted::SortedMap;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +24,7 @@ pub(crate) struct Replica {
 struct Header {
     step: u64,
     position: u64,
-    counters: BTreeMap<String, u64>,
+    counters: SortedMap<String, u64>,
     units: Vec<UnitMetadata>,
     /// Unit, array, first element, number of elements.
     items: Vec<(String, String, usize, usize)>,
@@ -141,7 +140,7 @@ mod tests {
             trainable: true,
             parameters: Vec::new(),
             slots: vec!["param".into()],
-            scalars: BTreeMap::new(),
+            scalars: SortedMap::new(),
         };
         let item = |unit: &str, start, values: &[f32]| WriteItem {
             unit: unit.into(),

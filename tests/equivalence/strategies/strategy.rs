@@ -1,6 +1,5 @@
 //! Strategies: steps without an update, and a reduction of one's own whose state is saved.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -189,7 +188,7 @@ impl FlatState for Lost {
     }
     fn read(self: Box<Self>) -> Result<SavedState> {
         let lost = self.0.try_into_vec_as::<f32>().unwrap();
-        Ok(SavedState { slots: BTreeMap::from([("lost".to_owned(), lost)]), scalars: BTreeMap::new() })
+        Ok(SavedState { slots: [("lost".to_owned(), lost)].into(), scalars: [].into() })
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Format: <https://github.com/huggingface/safetensors#format>.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
+use brigade_sorted::SortedSet;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
@@ -132,7 +132,7 @@ impl<'de> Visitor<'de> for TensorInfosVisitor {
             shape: Vec<u64>,
             data_offsets: [u64; 2],
         }
-        let mut names = BTreeSet::new();
+        let mut names = SortedSet::new();
         let mut tensors = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
             if !names.insert(name.clone()) {

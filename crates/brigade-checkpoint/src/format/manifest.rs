@@ -1,7 +1,6 @@
 //! The manifest: what a checkpoint contains and where, with checksums.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -28,13 +27,13 @@ pub struct TrainState {
     /// Batches of the sampler that were consumed; differs from the step if some were skipped.
     pub position: u64,
     /// The mesh that wrote it, such as `pp`, `dp`, `zero`. Loading needs none of it.
-    pub mesh: BTreeMap<String, u64>,
+    pub mesh: SortedMap<String, u64>,
     /// The run's resolved configuration.
     pub settings: Value,
     /// What must be the same when a run resumes: hashes of data, tokenizer, and the like.
-    pub facts: BTreeMap<String, String>,
+    pub facts: SortedMap<String, String>,
     /// Counters that continue when a run resumes, such as rollbacks.
-    pub counters: BTreeMap<String, u64>,
+    pub counters: SortedMap<String, u64>,
     /// The units in the model's order.
     pub units: Vec<UnitMetadata>,
 }

@@ -1,6 +1,6 @@
 //! Which files hold which elements of each slot, and whether every element is held exactly once.
 
-use std::collections::BTreeMap;
+use brigade_sorted::SortedMap;
 
 use super::manifest::Manifest;
 use super::names::MANIFEST;
@@ -22,13 +22,13 @@ pub(crate) struct ItemLocation {
 /// The ranges of every slot, in order, without gap or overlap.
 #[derive(Debug)]
 pub(crate) struct SlotIndex {
-    slots: BTreeMap<String, BTreeMap<String, Vec<ItemLocation>>>,
+    slots: SortedMap<String, SortedMap<String, Vec<ItemLocation>>>,
 }
 
 impl SlotIndex {
     /// Where the manifest's slots lie.
     pub fn of(manifest: &Manifest) -> Result<Self> {
-        let mut slots: BTreeMap<String, BTreeMap<String, Vec<ItemLocation>>> = BTreeMap::new();
+        let mut slots: SortedMap<String, SortedMap<String, Vec<ItemLocation>>> = SortedMap::new();
         for unit in &manifest.state.units {
             let named = unit.slots.iter().map(|slot| (slot.clone(), Vec::new())).collect();
             slots.insert(unit.name.clone(), named);

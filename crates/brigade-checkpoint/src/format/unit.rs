@@ -1,8 +1,8 @@
 //! Units: named flat buffers of `f32`, with their arrays and scalars.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
+use brigade_sorted::SortedMap;
 use serde::de::{Deserializer, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct UnitMetadata {
     pub slots: Vec<String>,
     /// Numbers of the optimizer's state, such as its step count.
     #[serde(default)]
-    pub scalars: BTreeMap<String, Scalar>,
+    pub scalars: SortedMap<String, Scalar>,
 }
 
 /// A number that is read back with the same bits.

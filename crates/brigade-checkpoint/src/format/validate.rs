@@ -1,6 +1,6 @@
 //! Checks of every manifest, before it is written and after it is read.
 
-use std::collections::BTreeSet;
+use brigade_sorted::SortedSet;
 
 use super::manifest::{FORMAT_VERSION, FileMetadata, Manifest};
 use super::names::{MANIFEST, rank_file};
@@ -41,8 +41,8 @@ impl Manifest {
                 self.version
             )));
         }
-        let mut units = BTreeSet::new();
-        let mut parameters = BTreeSet::new();
+        let mut units = SortedSet::new();
+        let mut parameters = SortedSet::new();
         for unit in &self.state.units {
             check_unit(unit)?;
             if !units.insert(&unit.name) {
@@ -76,7 +76,7 @@ fn check_unit(unit: &UnitMetadata) -> Result<()> {
     if elements.checked_mul(size_of::<f32>()).is_none() {
         return Err(wrong(format!("unit {name:?} has too many elements: {elements}")));
     }
-    let mut slots = BTreeSet::new();
+    let mut slots = SortedSet::new();
     for slot in &unit.slots {
         check_slot_name(slot)?;
         if !slots.insert(slot) {

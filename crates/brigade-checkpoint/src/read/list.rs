@@ -1,6 +1,6 @@
 //! Listing checkpoints.
 
-use std::collections::BTreeMap;
+use brigade_sorted::SortedMap;
 
 use super::load::{find, load};
 use crate::error::{Error, Result};
@@ -23,13 +23,13 @@ pub struct CheckpointSummary {
     /// When it was published, in seconds since 1970 (UTC).
     pub created: u64,
     /// The mesh that wrote it.
-    pub mesh: BTreeMap<String, u64>,
+    pub mesh: SortedMap<String, u64>,
     /// Number of ranks' files.
     pub files: usize,
     /// Their total size.
     pub bytes: u64,
     /// The run's counters.
-    pub counters: BTreeMap<String, u64>,
+    pub counters: SortedMap<String, u64>,
 }
 
 /// All visible checkpoints, newest first. This is cheap: it checks manifests, their checksums and the sizes of files, but no

@@ -7,12 +7,12 @@
 //! <root>/.step-00000050.removed/              a checkpoint that is being removed
 //! ```
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use brigade_sorted::SortedMap;
 use rustix::fs::statvfs;
 
 use super::{CheckpointDir, StagingDir, Storage, StorageReader, StorageWriter};
@@ -110,7 +110,7 @@ impl Storage for LocalStorage {
     }
 
     fn published(&self) -> Result<Vec<CheckpointDir>> {
-        let mut steps = BTreeMap::new();
+        let mut steps = SortedMap::new();
         for name in self.names()? {
             // Sorted by name, `step-…` comes before `step-….old`.
             if let Some(step) = folder_step(name.strip_suffix(OLD).unwrap_or(&name)) {

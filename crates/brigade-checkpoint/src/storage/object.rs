@@ -7,11 +7,11 @@
 //! Object stores cannot rename, but an object appears completely or not at all. So each save has an id of its own, and the
 //! manifest, written last, makes it visible. Of several saves of one step, the last one counts.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use brigade_sorted::SortedMap;
 use brigade_store::{Location, Scheme};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
@@ -100,10 +100,10 @@ impl ObjectStorage {
     }
 
     /// Every save of every step: folder, and when its manifest was written, if it was.
-    fn saves(&self) -> Result<BTreeMap<u64, Vec<Written>>> {
+    fn saves(&self) -> Result<SortedMap<u64, Vec<Written>>> {
         let Client { store, prefix } = &self.client;
         let listed = store.retry("list", prefix, || store.store().list_with_delimiter(Some(prefix)))?;
-        let mut saves: BTreeMap<u64, Vec<Written>> = BTreeMap::new();
+        let mut saves: SortedMap<u64, Vec<Written>> = SortedMap::new();
         for path in listed.common_prefixes {
             let Some(folder) = path.filename() else { continue };
             let Some((step, _)) = folder.split_once('.') else { continue };

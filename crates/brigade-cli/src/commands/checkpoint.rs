@@ -1,6 +1,5 @@
 //! `brigade checkpoint`
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -18,6 +17,7 @@ use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, CHECKPOINT_FOLDER, CONFIG_FILE, UsageError, WEIGHTS_FILE, best_step,
     consolidate, exit, format_error, parse_whole_number,
 };
+use brigade_sorted::SortedMap;
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, CellAlignment, Row};
 
@@ -201,7 +201,7 @@ fn size(bytes: u64) -> Cell {
     Cell::new(HumanBytes(bytes)).set_alignment(CellAlignment::Right)
 }
 
-fn on(mesh: &BTreeMap<String, u64>) -> String {
+fn on(mesh: &SortedMap<String, u64>) -> String {
     let axis = |name: &str| mesh.get(name).copied().unwrap_or(1);
     let zero = mesh.get("zero").copied().unwrap_or(0);
     format!("saved by pp {} x dp {}, ZeRO-{zero}", axis("pp"), axis("dp"))

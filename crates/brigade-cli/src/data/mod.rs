@@ -6,7 +6,6 @@ pub(crate) mod corpus;
 pub(crate) mod tasks;
 pub(crate) mod vocabulary;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use brigade::data::{
     Columns, Corpus, DataSource, Error, LongExamples, RowOptions, SequenceLayout, TargetToken, TokenizerSpec,
     check_url,
 };
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use crate::data::chats::Learn;
@@ -28,7 +28,7 @@ pub struct DataSection {
     /// Files, folders, globs and URLs to validate on; if empty, a part of the documents in `sources` is set aside.
     pub validation: Vec<String>,
     /// The names of columns in the files, where they differ, as in `{ text = "content" }`.
-    pub columns: BTreeMap<String, String>,
+    pub columns: SortedMap<String, String>,
     /// Instead of `sources`: tables `[[data.source]]`, each with a `path` and optionally a `weight` (its share of the samples, relative to
     /// the sum of all weights; default 1), `columns` instead of `data.columns`, and a path `validation` with its own files to validate on.
     pub source: Vec<SourceSection>,
@@ -140,7 +140,7 @@ pub struct SourceSection {
     pub weight: f64,
     /// Instead of `data.columns`.
     #[serde(default)]
-    pub columns: BTreeMap<String, String>,
+    pub columns: SortedMap<String, String>,
     /// Files to validate on; if empty, a part of the documents is set aside for it.
     #[serde(default)]
     pub validation: String,
@@ -160,7 +160,7 @@ fn corpus(data: &DataSection) -> anyhow::Result<Corpus> {
 
 /// The sources with their weights; those of `data.sources` together are one.
 pub fn sources(data: &DataSection, columns: &Columns) -> anyhow::Result<Vec<DataSource>> {
-    let renamed = |own: &BTreeMap<String, String>| {
+    let renamed = |own: &SortedMap<String, String>| {
         columns.clone().renamed(if own.is_empty() { &data.columns } else { own })
     };
     if data.source.is_empty() {

@@ -1,6 +1,5 @@
 //! The files of weights that training begins from, compared with their model before a run begins.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -8,6 +7,7 @@ use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, store
 use brigade::report::METRICS_FILE;
 use brigade_hf::weights::{compare_tensors, match_tensors, weights_file};
 use brigade_hf::{ConfigFile, Task};
+use brigade_sorted::SortedMap;
 
 use crate::model_files::adapters::Origin;
 
@@ -20,7 +20,7 @@ pub struct Weights {
     /// The model's file, or the index of several, and that of adapters if there is one.
     pub files: Vec<PathBuf>,
     /// The names of its tensors there, by those that `transformers` gives them today.
-    names: BTreeMap<String, String>,
+    names: SortedMap<String, String>,
 }
 
 impl Weights {
@@ -76,14 +76,14 @@ impl Weights {
     }
 }
 
-fn shapes(found: &BTreeMap<String, StoredTensor>) -> BTreeMap<String, Vec<usize>> {
+fn shapes(found: &SortedMap<String, StoredTensor>) -> SortedMap<String, Vec<usize>> {
     found.iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect()
 }
 
 /// Refuses numbers of types that are not read, such as quantized ones.
 fn check_types<'n>(
     file: &Path,
-    found: &BTreeMap<String, StoredTensor>,
+    found: &SortedMap<String, StoredTensor>,
     names: impl Iterator<Item = &'n String>,
 ) -> anyhow::Result<()> {
     let types = names.filter_map(|name| Some((name, found.get(name)?)));

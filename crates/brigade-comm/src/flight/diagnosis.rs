@@ -1,7 +1,8 @@
 //! What the records of a failed world, taken together, say.
 
-use std::collections::BTreeMap;
 use std::fmt;
+
+use brigade_sorted::SortedMap;
 
 use super::rank_status::{Queue, RankStatus, Wait};
 use super::record::{Entry, FirstFailure, Record, State};
@@ -56,7 +57,7 @@ impl fmt::Display for FailureReport {
 pub fn diagnose(records: &[Record]) -> FailureReport {
     let restart = records.iter().map(|record| record.restart).max().unwrap_or(0);
     let last = records.iter().filter(|record| record.restart == restart);
-    let records: BTreeMap<usize, &Record> = last.map(|record| (record.rank, record)).collect();
+    let records: SortedMap<usize, &Record> = last.map(|record| (record.rank, record)).collect();
     let Some(world_size) = records.values().map(|record| record.world_size).max() else {
         return report(FailureKind::NoRecords, [], "there are no flight records".into());
     };
@@ -75,8 +76,8 @@ pub fn diagnose(records: &[Record]) -> FailureReport {
 
 /// The records of one world.
 struct WorldRecords<'a> {
-    records: BTreeMap<usize, &'a Record>,
-    statuses: BTreeMap<usize, RankStatus>,
+    records: SortedMap<usize, &'a Record>,
+    statuses: SortedMap<usize, RankStatus>,
     /// The ranks that left no record.
     missing: Vec<usize>,
 }
@@ -84,8 +85,8 @@ struct WorldRecords<'a> {
 impl WorldRecords<'_> {
     /// Ranks that called different things at the same place of their order.
     fn mismatch(&self) -> Option<FailureReport> {
-        let mut collectives: BTreeMap<(u64, u64), Vec<(usize, &Entry)>> = BTreeMap::new();
-        let mut sends: BTreeMap<(u64, usize, usize, u64), &Entry> = BTreeMap::new();
+        let mut collectives: SortedMap<(u64, u64), Vec<(usize, &Entry)>> = SortedMap::new();
+        let mut sends: SortedMap<(u64, usize, usize, u64), &Entry> = SortedMap::new();
         let mut receives = Vec::new();
         for (rank, record) in &self.records {
             for entry in &record.entries {

@@ -1,12 +1,12 @@
 //! What a flight record holds, and its file.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use brigade_files::write_atomic;
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_FILE_BYTES, MAX_GROUPS, MAX_OPERATIONS};
@@ -66,7 +66,7 @@ pub struct GroupRecord {
     /// How many collectives the rank has called.
     pub collectives: u64,
     /// How many transfers it has called, by the peer's rank.
-    pub transfers: BTreeMap<usize, Transfers>,
+    pub transfers: SortedMap<usize, Transfers>,
 }
 
 /// Transfers with one peer.
@@ -139,7 +139,7 @@ impl GroupRecord {
             name: name.into(),
             members: members.into(),
             collectives: 0,
-            transfers: BTreeMap::new(),
+            transfers: SortedMap::new(),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Records what a rank does as it happens.
 
-use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+
+use brigade_sorted::SortedMap;
 
 use super::MAX_OPERATIONS;
 use super::busy_time::BusyTime;
@@ -33,7 +34,7 @@ struct Notes {
     /// The last operations, at the remainder of their ids by [`MAX_OPERATIONS`].
     ring: Vec<Entry>,
     /// Operations that are in flight, but older than those of the ring.
-    overtaken: BTreeMap<u64, Entry>,
+    overtaken: SortedMap<u64, Entry>,
     /// The time of collectives.
     collectives: BusyTime,
 }
@@ -45,7 +46,7 @@ pub(crate) struct EntryId(u64);
 impl Recorder {
     pub(crate) fn new(rank: usize, world_size: usize, restart: u32) -> Self {
         let ring = Vec::with_capacity(MAX_OPERATIONS);
-        let (overtaken, collectives) = (BTreeMap::new(), BusyTime::default());
+        let (overtaken, collectives) = (SortedMap::new(), BusyTime::default());
         let notes = Notes { groups: Vec::new(), calls: 0, ring, overtaken, collectives };
         Self {
             rank,

@@ -1,7 +1,8 @@
 //! Follows the waits between ranks to their causes.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use brigade_sorted::{SortedMap, SortedSet};
 
 use super::rank_status::{Queue, RankStatus, Wait};
 use crate::error::{Diagnosis, StalledRank};
@@ -22,11 +23,11 @@ pub(super) enum Cause<'a> {
 
 /// Follows the waits, starting `from` some of them. Ranks without an entry in `statuses` have not reported.
 pub(super) fn follow<'a>(
-    statuses: &'a BTreeMap<usize, RankStatus>,
+    statuses: &'a SortedMap<usize, RankStatus>,
     from: impl IntoIterator<Item = (usize, &'a Wait)>,
 ) -> Vec<Cause<'a>> {
     let mut open: Vec<_> = from.into_iter().collect();
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     let (mut causes, mut undelivered) = (Vec::new(), Vec::new());
     while let Some((waiter, wait)) = open.pop() {
         if !seen.insert((waiter, wait.queue, wait.sequence)) {
@@ -54,7 +55,7 @@ pub(super) fn follow<'a>(
     if causes.is_empty() {
         causes = undelivered;
     }
-    let mut named = BTreeSet::new();
+    let mut named = SortedSet::new();
     causes.retain(|cause| named.insert(cause.rank()));
     causes.sort_by_key(Cause::rank);
     causes
@@ -73,7 +74,7 @@ impl Cause<'_> {
 /// Finds the ranks that hold up `asker`. A rank that does not answer is always the cause; `heard` lists those, with the time
 /// since their last message.
 pub(crate) fn diagnose_stall(
-    statuses: &BTreeMap<usize, RankStatus>,
+    statuses: &SortedMap<usize, RankStatus>,
     asker: usize,
     heard: &[(usize, Duration)],
 ) -> Diagnosis {
@@ -89,7 +90,7 @@ pub(crate) fn diagnose_stall(
         root = causes.iter().map(|cause| stalled_rank(cause, statuses)).collect();
     }
     root.truncate(MAX_NAMED);
-    let named: BTreeSet<usize> = root.iter().map(|stalled| stalled.rank).chain([asker]).collect();
+    let named: SortedSet<usize> = root.iter().map(|stalled| stalled.rank).chain([asker]).collect();
     let waiting = statuses.iter().filter(|(rank, _)| !named.contains(rank));
     let others = waiting.filter_map(|(rank, status)| {
         let wait = status.awaited().next()?;
@@ -108,7 +109,7 @@ fn unanswered(ago: Duration) -> String {
     format!("does not answer: its process is stopped or its host is gone (last sign of life {ago} s ago)")
 }
 
-fn stalled_rank(cause: &Cause<'_>, statuses: &BTreeMap<usize, RankStatus>) -> StalledRank {
+fn stalled_rank(cause: &Cause<'_>, statuses: &SortedMap<usize, RankStatus>) -> StalledRank {
     let rank = cause.rank();
     let why = match cause {
         Cause::Silent { wait, .. } => format!("does not answer, but {} waits for it", wait.what),

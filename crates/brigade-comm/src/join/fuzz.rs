@@ -1,10 +1,11 @@
 //! Arbitrary bytes in the place of another rank's messages.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+
+use brigade_sorted::SortedMap;
 
 use super::wire::handshake::Stream;
 use super::wire::message::{FrameBuffer, Hello, Message, RankAddress};
@@ -20,7 +21,7 @@ use crate::transport::{Encryption, Transport};
 /// the statuses among them.
 pub fn frame(bytes: &[u8]) {
     let Some((piece, bytes)) = bytes.split_first() else { return };
-    let (mut buffer, mut statuses) = (FrameBuffer::default(), BTreeMap::new());
+    let (mut buffer, mut statuses) = (FrameBuffer::default(), SortedMap::new());
     for piece in bytes.chunks(usize::from(*piece) + 1) {
         buffer.push(piece);
         loop {

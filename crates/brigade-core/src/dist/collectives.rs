@@ -1,7 +1,6 @@
 //! The operations that strategies need from a backend: collectives over flat tensors.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::dist::buffers::ReshardedBuffer;
@@ -47,7 +46,7 @@ impl CollectiveKind {
 }
 
 /// Calls and payload bytes that one rank sent, by collective.
-pub type Traffic = BTreeMap<CollectiveKind, (u64, u64)>;
+pub type Traffic = SortedMap<CollectiveKind, (u64, u64)>;
 
 /// A message between two stages: the tensors of an activation, or the gradients of its parts, some of which may not exist.
 pub type Message = Vec<Option<Part>>;

@@ -6,10 +6,10 @@ mod run;
 mod running;
 mod seconds;
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use brigade_plan::{BoundaryTensor, SavedActivations};
+use brigade_sorted::SortedMap;
 
 use crate::error::Result;
 use crate::model::Float;
@@ -97,7 +97,7 @@ fn measure(
     chain.device()?;
     let mut parts = input.map_floats(|flat| cast(flat, compute.dtype()));
     let mut measured = MeasuredActivations::default();
-    let mut trials: BTreeMap<String, Trial> = BTreeMap::new();
+    let mut trials: SortedMap<String, Trial> = SortedMap::new();
     for (index, named) in chain.blocks.iter().enumerate() {
         measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
         let is_last = index + 1 == chain.blocks.len();

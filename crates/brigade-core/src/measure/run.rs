@@ -1,8 +1,7 @@
 //! One block, or the loss, run forward and backward under a meter.
 
-use std::collections::BTreeMap;
-
 use brigade_plan::SavedActivations;
+use brigade_sorted::SortedMap;
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::{HeapMeter, Trial};
@@ -82,7 +81,7 @@ pub(super) fn run_copy(
 }
 
 /// What a step adds up of gradients that are not fp32 yet: they are packed, and then cast.
-fn widened(found: &BTreeMap<String, Tensor<1>>) -> Option<Tensor<1>> {
+fn widened(found: &SortedMap<String, Tensor<1>>) -> Option<Tensor<1>> {
     let narrow: Vec<_> = found.values().filter(|flat| flat.dtype() != DType::F32).cloned().collect();
     (!narrow.is_empty()).then(|| cast(Tensor::cat(narrow, 0), FloatDType::F32))
 }

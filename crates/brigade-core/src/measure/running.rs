@@ -1,6 +1,6 @@
 //! Whether ranks can merge a model's running state, found before it trains.
 
-use std::collections::BTreeMap;
+use brigade_sorted::SortedMap;
 
 use crate::error::Result;
 use crate::model::Float;
@@ -35,7 +35,7 @@ fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<(
     let layouts: Vec<FlatLayout> = chain.blocks.iter().map(running).collect();
     let Some(last) = layouts.iter().rposition(|layout| !layout.is_empty()) else { return Ok(()) };
     let mut parts = input.map_floats(|flat| cast(flat, compute.dtype()));
-    let mut outputs: BTreeMap<String, Parts> = BTreeMap::new();
+    let mut outputs: SortedMap<String, Parts> = SortedMap::new();
     for (index, (named, layout)) in chain.blocks.iter().zip(&layouts).enumerate().take(last + 1) {
         let kind = kind(named, index, &parts);
         if let Some(output) = outputs.get(&kind) {

@@ -1,9 +1,9 @@
 //! How long a model's blocks take.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
+use brigade_sorted::SortedMap;
 use burn::tensor::Device;
 
 use super::run::{Manner, copy, run_copy, run_loss_once};
@@ -50,7 +50,7 @@ fn seconds(
     let device = chain.device()?;
     let mut parts = input.map_floats(|flat| cast(flat.to_device(&device), compute.dtype()));
     let mut all = Vec::new();
-    let mut found: BTreeMap<String, (f64, Trial)> = BTreeMap::new();
+    let mut found: SortedMap<String, (f64, Trial)> = SortedMap::new();
     for (index, named) in chain.blocks.iter().enumerate() {
         let manner = Manner { again: recompute.applies_to(index), ..Manner::default() };
         let kind = format!("{} {manner:?}", kind(named, index, &parts));

@@ -1,7 +1,8 @@
 //! Where a step's time went.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use brigade_sorted::SortedMap;
 
 use super::span::{Activity, Span};
 
@@ -20,7 +21,7 @@ pub struct Clock {
     /// In the optimizer, the norm, and binding new parameters to the blocks, without the waits.
     pub optimizer: Duration,
     /// Waiting, by what for: one of [`WAITS`].
-    pub waits: BTreeMap<&'static str, Duration>,
+    pub waits: SortedMap<&'static str, Duration>,
     /// What happened when, where the engine [records](crate::UntypedEngine::record_spans) it.
     pub spans: Option<Vec<Span>>,
 }

@@ -1,11 +1,11 @@
 //! The block: the part into which a model is cut.
 
 use std::any::TypeId;
-use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use brigade_kernels::{DeferredGradient, DeferredGradients};
+use brigade_sorted::SortedMap;
 use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 
@@ -168,25 +168,25 @@ pub(crate) trait AnyBlock: Send {
     ) -> Result<(Parts, Option<ErasedBackwardWeights>)>;
     /// Runs the block in inference on what follows; `block` is its name.
     fn forward_cached(&self, input: Parts, block: &str, cache: &mut BlockCache) -> Result<Parts>;
-    fn shapes(&self) -> BTreeMap<String, Vec<usize>>;
-    fn specs(&self) -> BTreeMap<String, ParameterSpec>;
-    fn values(&self) -> BTreeMap<String, ParamValue>;
+    fn shapes(&self) -> SortedMap<String, Vec<usize>>;
+    fn specs(&self) -> SortedMap<String, ParameterSpec>;
+    fn values(&self) -> SortedMap<String, ParamValue>;
     /// The values of parameters that have some.
-    fn given_values(&self) -> BTreeMap<String, ParamValue>;
+    fn given_values(&self) -> SortedMap<String, ParamValue>;
     /// The paths of parameters that are not of floats.
     fn not_floats(&self) -> Vec<String>;
-    fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>>;
+    fn take_gradients(&self, gradients: &mut Gradients) -> SortedMap<String, Tensor<1>>;
     /// What a backward through this block has left for later.
-    fn take_deferred(&self, deferred: &mut DeferredGradients) -> BTreeMap<String, DeferredGradient>;
+    fn take_deferred(&self, deferred: &mut DeferredGradients) -> SortedMap<String, DeferredGradient>;
     fn replace(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     /// Freezes the parameters at these paths.
     fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool);
     /// The running state that the last forward has left, and other values.
-    fn running_values(&self) -> BTreeMap<String, ParamValue>;
+    fn running_values(&self) -> SortedMap<String, ParamValue>;
     /// Replaces running state; what forwards have left is dropped.
     fn set_running(&mut self, values: &mut dyn FnMut(&str) -> Option<NewValue>);
     /// The parameters that have no value yet, by path; clones have the same id.
-    fn lazy(&self) -> BTreeMap<String, ParamId>;
+    fn lazy(&self) -> SortedMap<String, ParamId>;
     fn initialize(&mut self, seed: u64, name: &str);
     /// Frees what autodiff still keeps of this block's dropped graphs.
     fn free_dropped_graphs(&self);
@@ -372,19 +372,19 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         })
     }
 
-    fn shapes(&self) -> BTreeMap<String, Vec<usize>> {
+    fn shapes(&self) -> SortedMap<String, Vec<usize>> {
         parameters::shapes(self.module())
     }
 
-    fn specs(&self) -> BTreeMap<String, ParameterSpec> {
+    fn specs(&self) -> SortedMap<String, ParameterSpec> {
         parameters::specs(self.module(), |path| self.run.keep_in_f32(self.module(), path))
     }
 
-    fn values(&self) -> BTreeMap<String, ParamValue> {
+    fn values(&self) -> SortedMap<String, ParamValue> {
         parameters::values(self.module())
     }
 
-    fn given_values(&self) -> BTreeMap<String, ParamValue> {
+    fn given_values(&self) -> SortedMap<String, ParamValue> {
         parameters::given_values(self.module())
     }
 
@@ -392,11 +392,11 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         parameters::not_floats(self.module())
     }
 
-    fn take_gradients(&self, gradients: &mut Gradients) -> BTreeMap<String, Tensor<1>> {
+    fn take_gradients(&self, gradients: &mut Gradients) -> SortedMap<String, Tensor<1>> {
         parameters::take_gradients(self.module(), gradients)
     }
 
-    fn take_deferred(&self, deferred: &mut DeferredGradients) -> BTreeMap<String, DeferredGradient> {
+    fn take_deferred(&self, deferred: &mut DeferredGradients) -> SortedMap<String, DeferredGradient> {
         parameters::take_deferred(self.module(), deferred)
     }
 
@@ -408,7 +408,7 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         self.map(|block| parameters::freeze(block, is_frozen));
     }
 
-    fn running_values(&self) -> BTreeMap<String, ParamValue> {
+    fn running_values(&self) -> SortedMap<String, ParamValue> {
         // An update of running state waits until the module is read again or copied.
         parameters::values(&self.module().valid())
     }
@@ -418,7 +418,7 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         self.replace(values);
     }
 
-    fn lazy(&self) -> BTreeMap<String, ParamId> {
+    fn lazy(&self) -> SortedMap<String, ParamId> {
         parameters::lazy(self.module())
     }
 

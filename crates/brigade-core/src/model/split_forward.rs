@@ -1,7 +1,6 @@
 //! A forward whose backward can be done in two halves.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::model::activation::Parts;
@@ -46,7 +45,7 @@ impl<O> From<O> for SplitForward<O> {
 ///
 /// A parameter without one gets zeros; the gradient of a frozen parameter is dropped.
 #[derive(Default)]
-pub struct ParameterGradients(pub(crate) BTreeMap<String, ParameterGradient>);
+pub struct ParameterGradients(pub(crate) SortedMap<String, ParameterGradient>);
 
 /// Flattened, and its shape.
 pub(crate) type ParameterGradient = (Tensor<1>, Vec<usize>);

@@ -1,9 +1,9 @@
 //! An optimizer's state as named arrays over a flat buffer and named numbers, however it is split into segments.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use brigade_checkpoint::Scalar;
+use brigade_sorted::SortedMap;
 use burn::optim::{RecordState, StateSink, StateSource};
 use burn::tensor::{Device, TensorData};
 
@@ -26,9 +26,9 @@ pub trait FlatState: Send {
 #[derive(Debug, Clone, Default)]
 pub struct SavedState {
     /// The arrays by name.
-    pub slots: BTreeMap<String, Vec<f32>>,
+    pub slots: SortedMap<String, Vec<f32>>,
     /// The numbers by name.
-    pub scalars: BTreeMap<String, Scalar>,
+    pub scalars: SortedMap<String, Scalar>,
 }
 
 impl SavedState {

@@ -1,7 +1,6 @@
 //! Groups of parameters that are trained in another way than the rest.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use glob::Pattern;
 
 use crate::error::{Error, Result};
@@ -81,7 +80,7 @@ impl Blocks {
 /// Which group each parameter of a model belongs to.
 #[derive(Debug)]
 pub(crate) struct Grouping {
-    groups: BTreeMap<String, usize>,
+    groups: SortedMap<String, usize>,
     frozen: Vec<bool>,
 }
 
@@ -97,7 +96,7 @@ impl Grouping {
     ) -> Result<Self> {
         let patterns = groups.iter().map(compiled).collect::<Result<Vec<_>>>()?;
         let first = |name: &String| patterns.iter().position(|pattern| pattern.matches(name));
-        let found: BTreeMap<_, _> =
+        let found: SortedMap<_, _> =
             names.iter().filter_map(|name| Some((name.clone(), first(name)?))).collect();
         let is_empty = |group: &usize| found.values().all(|other| other != group);
         // What is frozen may be frozen twice.

@@ -1,9 +1,9 @@
 //! Where each parameter of a block is in the block's flat buffer.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use brigade_plan::CHUNK;
+use brigade_sorted::SortedMap;
 use burn::tensor::{DType, Device, Tensor};
 
 /// One parameter in a flat buffer.
@@ -50,7 +50,7 @@ impl FlatLayout {
     /// Lays out parameters, given as paths and shapes, in path order.
     pub fn new(params: impl IntoIterator<Item = (String, Vec<usize>)>) -> Self {
         let mut end = 0;
-        let params = params.into_iter().collect::<BTreeMap<_, _>>().into_iter();
+        let params = params.into_iter().collect::<SortedMap<_, _>>().into_iter();
         let params = params
             .map(|(path, shape)| {
                 let start = end;
@@ -111,7 +111,7 @@ impl FlatLayout {
     /// (a parameter that did not contribute to the loss) becomes zeros.
     pub fn pack(
         &self,
-        mut tensors: BTreeMap<String, Tensor<1>>,
+        mut tensors: SortedMap<String, Tensor<1>>,
         length: usize,
         device: &Device,
     ) -> Tensor<1> {
@@ -173,7 +173,7 @@ mod tests {
         fn unpacking_gives_back_what_was_packed(shapes in shapes()) {
             let layout = layout(&shapes);
             let device = Device::default();
-            let given: BTreeMap<String, Vec<f32>> = layout.params().iter()
+            let given: SortedMap<String, Vec<f32>> = layout.params().iter()
                 .map(|p| (p.path.clone(), p.range.clone().map(|i| i as f32 * 0.5 - 3.0).collect()))
                 .collect();
             let tensors = given.iter().map(|(k, v)| (k.clone(), Tensor::from_floats(v.as_slice(), &device))).collect();

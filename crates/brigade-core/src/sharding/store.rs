@@ -1,9 +1,9 @@
 //! The parameters of one rank: whole, or sharded and gathered when they are used.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use brigade_plan::CHUNK;
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::dist::Pending;
@@ -251,7 +251,7 @@ impl ParameterStore {
     /// Starts to send new own elements to the stages that read a unit without stepping it.
     pub(crate) fn send_tied_weights(&self, unit: usize, values: &Tensor<1>) -> Vec<Pending<()>> {
         let users = self.units[unit].unit.users.iter().map(|user| self.holders[user.block]);
-        let readers: BTreeSet<usize> = users.filter(|stage| *stage != self.groups.pp.rank()).collect();
+        let readers: SortedSet<usize> = users.filter(|stage| *stage != self.groups.pp.rank()).collect();
         let send = |reader: usize| {
             let flat = self.to_compute(unit, values.clone());
             let shape = vec![flat.dims()[0]];
@@ -350,7 +350,7 @@ impl ParameterStore {
 
     /// Makes a block's parameters views of the flat buffers that are there.
     pub(crate) fn bind_parameters(&mut self, index: usize, block: &mut NamedBlock) {
-        let mut values: BTreeMap<&str, NewValue> = BTreeMap::new();
+        let mut values: SortedMap<&str, NewValue> = SortedMap::new();
         for unit in &self.by_block[index] {
             let StoredUnit { unit, whole, .. } = &self.units[*unit];
             let Some(whole) = whole.view() else { continue };

@@ -1,9 +1,8 @@
 //! Units: flat buffers of parameters that are gathered, reduced and stepped as one.
 
-use std::collections::BTreeMap;
-
 use brigade_compress::Matrix;
 use brigade_plan::UnitSize;
+use brigade_sorted::SortedMap;
 use burn::tensor::{Device, Tensor};
 
 use crate::error::Result;
@@ -52,7 +51,7 @@ impl Unit {
     pub(crate) fn of_block(
         block: usize,
         name: &str,
-        specs: &BTreeMap<String, ParameterSpec>,
+        specs: &SortedMap<String, ParameterSpec>,
         ties: &[Tie],
     ) -> Vec<Self> {
         let is_follower = |path: &str| ties.iter().any(|tie| tie.follower == (block, path.to_owned()));
@@ -87,7 +86,7 @@ impl Unit {
                 units.push(unit(format!("{name}{kind}"), &own, vec![User { block, params }]));
             }
             for path in shared {
-                let mut users = BTreeMap::from([(block, vec![(path.clone(), path.clone())])]);
+                let mut users = SortedMap::from([(block, vec![(path.clone(), path.clone())])]);
                 for tie in ties.iter().filter(|tie| tie.owner == (block, path.clone())) {
                     users.entry(tie.follower.0).or_default().push((tie.follower.1.clone(), path.clone()));
                 }
@@ -102,11 +101,11 @@ impl Unit {
     pub(crate) fn pack(
         &self,
         user: &User,
-        gradients: &mut BTreeMap<String, Tensor<1>>,
+        gradients: &mut SortedMap<String, Tensor<1>>,
         length: usize,
         device: &Device,
     ) -> Tensor<1> {
-        let mut found: BTreeMap<String, Tensor<1>> = BTreeMap::new();
+        let mut found: SortedMap<String, Tensor<1>> = SortedMap::new();
         for (path, target) in &user.params {
             if let Some(gradient) = gradients.remove(path) {
                 let sum = match found.remove(target) {

@@ -1,7 +1,6 @@
 //! Collecting whole tensors on one rank, one block after the other.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
 use crate::dist::{DATA, Message, PP};
@@ -20,7 +19,7 @@ impl UntypedEngine {
     /// # Errors
     /// If a collective fails, and those of `sink`.
     pub fn collect(&self, root: usize, sink: impl FnMut(NamedTensor) -> Result<()>) -> Result<()> {
-        self.collect_on(|_| BTreeSet::from([root]), sink)
+        self.collect_on(|_| SortedSet::from([root]), sink)
     }
 
     /// Calls `sink` with parameters on the ranks of the world that `roots` gives for their names, which is the same on all ranks; else as
@@ -30,7 +29,7 @@ impl UntypedEngine {
     /// As [`collect`](Self::collect).
     pub fn collect_on(
         &self,
-        roots: impl Fn(&str) -> BTreeSet<usize>,
+        roots: impl Fn(&str) -> SortedSet<usize>,
         sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
         self.check_synced()?;
@@ -79,7 +78,7 @@ impl UntypedEngine {
     }
 
     pub(crate) fn whole_blocks(&self, root: usize) -> Result<Option<Blocks>> {
-        let mut values: BTreeMap<String, TensorData> = BTreeMap::new();
+        let mut values: SortedMap<String, TensorData> = SortedMap::new();
         self.collect(root, |NamedTensor { name, data }| {
             values.insert(name, data);
             Ok(())
@@ -110,7 +109,7 @@ impl UntypedEngine {
                 if self.store.is_sharded() { self.store.groups.shard.all_gather(own).wait()? } else { own };
             Ok(Some(whole))
         };
-        self.collect_by(&|_| BTreeSet::from([root]), whole, |tensor| {
+        self.collect_by(&|_| SortedSet::from([root]), whole, |tensor| {
             named.push(tensor);
             Ok(())
         })?;
@@ -119,7 +118,7 @@ impl UntypedEngine {
 
     fn collect_by(
         &self,
-        roots: &dyn Fn(&str) -> BTreeSet<usize>,
+        roots: &dyn Fn(&str) -> SortedSet<usize>,
         whole: impl Fn(usize) -> Result<Option<Tensor<1>>>,
         mut sink: impl FnMut(NamedTensor) -> Result<()>,
     ) -> Result<()> {
@@ -130,7 +129,7 @@ impl UntypedEngine {
             // Each worker has all values, for the roots that are its ranks.
             let own = |root: usize| (0..mesh.world()).find(|rank| groups.rank_of_all(*rank) == root);
             let all = self.own_paths(block).flat_map(|path| roots(&name(path)));
-            let mut roots: BTreeSet<usize> = all.filter_map(own).collect();
+            let mut roots: SortedSet<usize> = all.filter_map(own).collect();
             let is_root = roots.remove(&groups.world.rank());
             let message = match self.stage.holds(block) {
                 true => self.whole_block(block, &whole)?,
@@ -169,7 +168,7 @@ impl UntypedEngine {
         block: usize,
         whole: &impl Fn(usize) -> Result<Option<Tensor<1>>>,
     ) -> Result<Message> {
-        let mut found = BTreeMap::new();
+        let mut found = SortedMap::new();
         for unit in self.store.by_block[block].iter().chain(&self.store.running[block]) {
             let stored = &self.store.units[*unit];
             if stored.unit.home != block {

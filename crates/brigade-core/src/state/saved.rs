@@ -1,9 +1,9 @@
 //! What was saved, by parameter: parameters need not be grouped to units as they were when they were saved.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use brigade_checkpoint::{PARAMETERS, ParameterMetadata, UnitMetadata as SavedUnit};
+use brigade_sorted::{SortedMap, SortedSet};
 
 use crate::error::{BoxError, Error, Result};
 use crate::sharding::layout::FlatLayout;
@@ -24,14 +24,14 @@ pub trait StateReader {
 pub(super) struct SavedParameters {
     units: Vec<SavedUnit>,
     /// By the number of a worker other than the first, and the name of a unit, what it saved of that.
-    by_worker: BTreeMap<(usize, String), SavedUnit>,
+    by_worker: SortedMap<(usize, String), SavedUnit>,
     /// By name, the numbers of the unit and of the parameter in it.
-    places: BTreeMap<String, (usize, usize)>,
+    places: SortedMap<String, (usize, usize)>,
 }
 
 impl SavedParameters {
     pub(super) fn new(from: &dyn StateReader) -> Self {
-        let (mut units, mut by_worker) = (Vec::new(), BTreeMap::new());
+        let (mut units, mut by_worker) = (Vec::new(), SortedMap::new());
         for unit in from.units() {
             match worker_of(&unit.name) {
                 Some((worker, name)) => drop(by_worker.insert((worker, name.to_owned()), unit.clone())),
@@ -72,7 +72,7 @@ impl SavedParameters {
         let found = layout.params().iter().map(|param| self.find(&format!("{block}.{}", param.path)));
         let units: Vec<&SavedUnit> = found.map(|found| Some(found?.0)).collect::<Option<_>>()?;
         let (first, rest) = units.split_first()?;
-        let slots = |unit: &SavedUnit| unit.slots.iter().cloned().collect::<BTreeSet<_>>();
+        let slots = |unit: &SavedUnit| unit.slots.iter().cloned().collect::<SortedSet<_>>();
         let alike = |unit: &&&SavedUnit| slots(unit) == slots(first) && unit.scalars == first.scalars;
         let all_alike =
             !trainable || rest.iter().filter(|unit| unit.name != first.name).all(|unit| alike(&unit));

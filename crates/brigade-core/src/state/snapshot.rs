@@ -4,9 +4,8 @@
 //! which any mesh can assemble its own. Parameters that are not trained, or kept in fp32, and running state are units of their own, in whatever type
 //! the others compute. What was saved is found by parameter, so a model may group them in another way than before.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use brigade_checkpoint::{PARAMETERS, ParameterMetadata, UnitMetadata as SavedUnit, WriteItem};
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::error::{Error, Result};
@@ -79,7 +78,7 @@ impl Snapshot {
         let (mut units, mut pieces) = (Vec::new(), Vec::new());
         for UnitPart { mut unit, share, reduction } in self.parts {
             let name = unit.name.clone();
-            let mut put = |start: usize, arrays: BTreeMap<String, Vec<f32>>| {
+            let mut put = |start: usize, arrays: SortedMap<String, Vec<f32>>| {
                 let piece = |(slot, values)| WriteItem { unit: name.clone(), slot, start, values };
                 pieces.extend(arrays.into_iter().map(piece));
             };
@@ -332,7 +331,7 @@ impl UntypedEngine {
 
     /// Compares what was saved with this model.
     fn check(&self, saved: &SavedParameters) -> Result<()> {
-        let mut unknown: BTreeSet<&str> = saved.names().collect();
+        let mut unknown: SortedSet<&str> = saved.names().collect();
         for (block, named) in self.chain.blocks.iter().enumerate() {
             for path in self.own_paths(block) {
                 let (name, shape) = (format!("{}.{path}", named.name), &self.shapes[block][path]);
@@ -385,6 +384,6 @@ pub(super) fn saved_unit(name: &str, home: &str, layout: &FlatLayout, trainable:
         trainable,
         parameters: layout.params().iter().map(parameter).collect(),
         slots: Vec::new(),
-        scalars: BTreeMap::new(),
+        scalars: SortedMap::new(),
     }
 }

@@ -1,10 +1,10 @@
 //! One pass of all ranks over the global batch, and what they learn from it together.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use brigade_plan::Pipeline;
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::{Mesh, PP};
@@ -318,7 +318,7 @@ impl UntypedEngine {
         last: &[(usize, &Vec<f64>)],
         count: usize,
         target_weight: f64,
-    ) -> BTreeMap<String, f64> {
+    ) -> SortedMap<String, f64> {
         let mut sums = MetricSums::new(self.objective.names.len());
         let start = TargetSum::WORDS + count;
         let range = start..start + MetricSums::words_of(self.objective.names.len());

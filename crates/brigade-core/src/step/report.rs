@@ -1,7 +1,8 @@
 //! What an engine reports.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
+
+use brigade_sorted::SortedMap;
 
 use crate::dist::Traffic;
 use crate::metrics::{Clock, Memory};
@@ -12,7 +13,7 @@ pub struct Evaluation {
     /// Mean loss over the valid targets.
     pub loss: f64,
     /// The model's [metrics](crate::Model::metric), by name: means over the same targets.
-    pub metrics: BTreeMap<String, f64>,
+    pub metrics: SortedMap<String, f64>,
     /// Valid targets of all batches.
     pub targets: u64,
     /// The sum of their [weights](crate::Batch::weighted), which the means are divided by: their number, where none has a weight.
@@ -65,7 +66,7 @@ pub struct StepReport {
     /// Mean loss over the valid targets of the global batch.
     pub loss: f64,
     /// The model's [metrics](crate::Model::metric), by name: means over the same targets.
-    pub metrics: BTreeMap<String, f64>,
+    pub metrics: SortedMap<String, f64>,
     /// Global gradient norm before clipping; of several updates, the mean.
     pub grad_norm: f64,
     /// Valid targets in the global batch.

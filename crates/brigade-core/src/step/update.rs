@@ -1,10 +1,10 @@
 //! The third part of a step: new values of what this rank owns, by the optimizer and in outer steps.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use brigade_random::keyed_seed;
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::{Collectives, Pending, PendingTensor, WORKERS};
@@ -113,7 +113,7 @@ impl UntypedEngine {
         workers: usize,
         clock: &mut Clock,
     ) -> Result<()> {
-        let mut new = BTreeMap::new();
+        let mut new = SortedMap::new();
         for (unit, sum) in sums {
             if self.store.units[unit].unit.running {
                 self.store.set_running(unit, sum.div_scalar(workers as f64));

@@ -1,7 +1,6 @@
 //! What a rank knows of the steps since the last update.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::Traffic;
@@ -20,11 +19,11 @@ pub(crate) struct Window {
     /// Their valid targets.
     pub targets: TargetSum,
     /// The loss of each, where this rank knows it.
-    losses: BTreeMap<usize, Tensor<1>>,
+    losses: SortedMap<usize, Tensor<1>>,
     /// The metrics of each, where this rank computes the loss.
-    pub metrics: BTreeMap<usize, Vec<Tensor<1>>>,
+    pub metrics: SortedMap<usize, Vec<Tensor<1>>>,
     /// What each adds to running state.
-    pub running: BTreeMap<usize, Terms>,
+    pub running: SortedMap<usize, Terms>,
     /// Most micro-batches between forward and backward.
     pub in_flight: usize,
     /// Where this rank's time went.
@@ -61,8 +60,8 @@ impl Window {
     /// Losses and metrics of so many micro-batches.
     pub(crate) fn of(
         count: usize,
-        losses: BTreeMap<usize, Tensor<1>>,
-        metrics: BTreeMap<usize, Vec<Tensor<1>>>,
+        losses: SortedMap<usize, Tensor<1>>,
+        metrics: SortedMap<usize, Vec<Tensor<1>>>,
     ) -> Self {
         Self { count, losses, metrics, ..Self::default() }
     }

@@ -1,8 +1,8 @@
 //! Fields of a JSON object, of which none that has a meaning is overlooked.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 
+use brigade_sorted::SortedSet;
 use serde_json::{Map, Value};
 
 use crate::error::{HfError, UnknownField};
@@ -17,7 +17,7 @@ pub(super) struct Fields<'j> {
     /// Before the names of its fields in messages: that of the object with a dot, or nothing.
     prefix: String,
     object: &'j Map<String, Value>,
-    known: RefCell<BTreeSet<String>>,
+    known: RefCell<SortedSet<String>>,
 }
 
 /// A type that fields may have.
@@ -184,7 +184,7 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-fn nearest(name: &str, known: &BTreeSet<String>) -> Option<String> {
+fn nearest(name: &str, known: &SortedSet<String>) -> Option<String> {
     let likeness = |other: &String| strsim::normalized_damerau_levenshtein(other, name);
     let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
     (likeness(nearest) >= ALIKE).then(|| nearest.clone())

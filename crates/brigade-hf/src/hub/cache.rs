@@ -1,10 +1,10 @@
 //! The cache that Hugging Face's libraries share: `models--ORGANIZATION--NAME` with `refs/REVISION` (a commit), `snapshots/COMMIT/FILE`
 //! (links) and `blobs/ETAG` (contents).
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use brigade_sorted::SortedSet;
 use serde_json::Value;
 
 use super::name::ModelName;
@@ -54,7 +54,7 @@ impl Cache {
 
     /// Revisions of which something is there.
     pub fn revisions(&self) -> Vec<String> {
-        let mut found = BTreeSet::new();
+        let mut found = SortedSet::new();
         collect(&self.folder.join("refs"), "", &mut found);
         found.extend(entries(&self.folder.join("snapshots")));
         found.into_iter().collect()
@@ -76,7 +76,7 @@ pub(super) fn is_commit(name: &str) -> bool {
 }
 
 /// The files of weights that an index lists; none if it lists what cannot be one.
-pub(super) fn indexed_files(index: &serde_json::Map<String, Value>) -> Option<BTreeSet<String>> {
+pub(super) fn indexed_files(index: &serde_json::Map<String, Value>) -> Option<SortedSet<String>> {
     let files = index.get("weight_map")?.as_object()?.values();
     files.map(|file| file.as_str().filter(|file| name::is_part(file)).map(str::to_owned)).collect()
 }
@@ -101,7 +101,7 @@ fn entries(folder: &Path) -> Vec<String> {
 }
 
 /// Adds the files below a folder, with their paths.
-fn collect(folder: &Path, prefix: &str, found: &mut BTreeSet<String>) {
+fn collect(folder: &Path, prefix: &str, found: &mut SortedSet<String>) {
     for name in entries(folder) {
         let (path, name) = (folder.join(&name), format!("{prefix}{name}"));
         if path.is_dir() { collect(&path, &format!("{name}/"), found) } else { _ = found.insert(name) }

@@ -1,6 +1,5 @@
 //! Downloads of models.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::symlink;
@@ -9,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use brigade_files::AtomicFile;
+use brigade_sorted::SortedSet;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use ureq::http::StatusCode;
@@ -118,7 +118,7 @@ impl Download<'_> {
             return Err(self.client.error(format!("it has no {CONFIG}")));
         }
         let weights = match (has(WEIGHTS), has(INDEX)) {
-            (true, _) => BTreeSet::from([WEIGHTS.to_owned()]),
+            (true, _) => SortedSet::from([WEIGHTS.to_owned()]),
             (false, true) => {
                 self.file(INDEX, &snapshot, progress)?;
                 let index = read_object(&snapshot.join(INDEX))?;

@@ -1,7 +1,8 @@
 //! The tensors of files beside those of a model.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+
+use brigade_sorted::{SortedMap, SortedSet};
 
 use crate::config::{Config, Family, Task};
 use crate::differences::{TensorDifferences, WrongShape};
@@ -30,7 +31,7 @@ const TIED: [&str; 5] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MatchedTensors {
     /// By the name that `transformers` gives it today, the name in the files.
-    pub names: BTreeMap<String, String>,
+    pub names: SortedMap<String, String>,
     /// Those of a head that the files do not have, since they are of a model for something else: they get initial values.
     pub fresh: Vec<String>,
     /// Tensors of the files that are left: of another head, or no parameters.
@@ -48,10 +49,10 @@ pub fn match_tensors(
     config: &Config,
     task: Task,
     trained_for: Option<Task>,
-    found: &BTreeMap<String, Vec<usize>>,
+    found: &SortedMap<String, Vec<usize>>,
 ) -> Result<MatchedTensors, HfError> {
     let family = config.family();
-    let base: BTreeSet<_> =
+    let base: SortedSet<_> =
         config.tensors(Task::Base).into_iter().map(|(name, _)| with_prefix(family, &name, task)).collect();
     let (mut matched, mut differences) = (MatchedTensors::default(), TensorDifferences::default());
     let mut missing_head = Vec::new();
@@ -69,7 +70,7 @@ pub fn match_tensors(
             None => differences.missing.push(name),
         }
     }
-    let used: BTreeSet<_> =
+    let used: SortedSet<_> =
         matched.names.values().chain(differences.wrong_shapes.iter().map(|wrong| &wrong.name)).collect();
     // A pooler is in files of models without a head, too.
     let head_found = matched.names.keys().any(|name| is_head(&base, name) && !name.contains(".pooler."));
@@ -100,10 +101,10 @@ pub fn match_tensors(
 pub fn compare_tensors(
     path: &Path,
     needed: &[TensorShape],
-    found: &BTreeMap<String, Vec<usize>>,
+    found: &SortedMap<String, Vec<usize>>,
 ) -> Result<(), HfError> {
     let mut differences = TensorDifferences::default();
-    let mut left: BTreeSet<_> = found.keys().collect();
+    let mut left: SortedSet<_> = found.keys().collect();
     for (name, needed) in needed {
         left.remove(name);
         match found.get(name) {
@@ -137,7 +138,7 @@ fn with_prefix(family: Family, name: &str, task: Task) -> String {
 }
 
 /// Whether a tensor of the model is of its head; a pooler is, since a model for masked tokens has none.
-fn is_head(base: &BTreeSet<String>, name: &str) -> bool {
+fn is_head(base: &SortedSet<String>, name: &str) -> bool {
     !base.contains(name) || name.contains("pooler.")
 }
 

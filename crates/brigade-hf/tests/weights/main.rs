@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use brigade_hf::weights::{MatchedTensors, match_tensors, weights_file};
 use brigade_hf::{Config, HfError, Task};
+use brigade_sorted::SortedMap;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -28,7 +28,7 @@ fn bert() -> Config {
 }
 
 /// The tensors of a file that has what the model has.
-fn file(config: &Config, task: Task) -> BTreeMap<String, Vec<usize>> {
+fn file(config: &Config, task: Task) -> SortedMap<String, Vec<usize>> {
     config.tensors(task).into_iter().collect()
 }
 
@@ -36,7 +36,7 @@ fn matched(
     config: &Config,
     task: Task,
     trained_for: Option<Task>,
-    file: &BTreeMap<String, Vec<usize>>,
+    file: &SortedMap<String, Vec<usize>>,
 ) -> Result<MatchedTensors, HfError> {
     match_tensors(Path::new("model.safetensors"), config, task, trained_for, file)
 }
@@ -82,13 +82,13 @@ fn tensors_are_found_under_names_of_every_version() {
     assert!(same.names.iter().all(|(name, there)| name == there));
     assert_eq!(same.names.len(), llama.tensors(task).len());
 
-    let bare: BTreeMap<_, _> = file(&bert, Task::Base);
+    let bare: SortedMap<_, _> = file(&bert, Task::Base);
     let older = bare.iter().map(|(name, shape)| {
         let name =
             name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta");
         (format!("bert.{name}"), shape.clone())
     });
-    let mut older: BTreeMap<_, _> = older.collect();
+    let mut older: SortedMap<_, _> = older.collect();
     older.insert("bert.embeddings.position_ids".into(), vec![1, 512]);
     let found = matched(&bert, Task::Base, Some(Task::Base), &older).unwrap();
     assert_eq!(found.names["embeddings.LayerNorm.weight"], "bert.embeddings.LayerNorm.gamma");

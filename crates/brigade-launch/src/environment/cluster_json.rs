@@ -3,8 +3,7 @@
 //! Both are `{"cluster": {"<type>": ["host:port", ...]}, "task": {"type": "<type>", "index": 0}}`; they
 //! differ in the types whose members are nodes, and in which of them is node 0.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use serde::Deserialize;
 
 use brigade_comm::{MAX_WORLD_SIZE, allowed_world_size};
@@ -23,7 +22,7 @@ const MAX_BYTES: usize = 16 << 20;
 
 #[derive(Deserialize)]
 struct Spec {
-    cluster: BTreeMap<String, Vec<String>>,
+    cluster: SortedMap<String, Vec<String>>,
     task: Task,
 }
 

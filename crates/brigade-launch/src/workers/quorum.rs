@@ -1,7 +1,8 @@
 //! Which workers meet when: the coordinator's rules, without its connections.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use brigade_sorted::SortedMap;
 
 use super::message::{Base, CoordinatorReply, Quorum, Request, Status};
 
@@ -13,7 +14,7 @@ pub struct Quorums {
     workers: usize,
     /// How long those that ask for a quorum wait for the others.
     wait: Duration,
-    members: BTreeMap<usize, Worker>,
+    members: SortedMap<usize, Worker>,
     /// A quorum of which nobody has told the outcome yet.
     pending: Option<Pending>,
     /// The workers that have a world together since a quorum.
@@ -73,7 +74,7 @@ impl Quorums {
         Self {
             workers,
             wait,
-            members: BTreeMap::new(),
+            members: SortedMap::new(),
             pending: None,
             world: (0, Vec::new()),
             newest: 0,

@@ -1,8 +1,7 @@
 //! What classifiers are trained for.
 
-use std::collections::BTreeMap;
-
 use brigade_core::{Chain, Model};
+use brigade_sorted::SortedMap;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
@@ -111,7 +110,7 @@ impl LabelCounts {
     }
 
     /// From the metrics of [`with_labels`]; none if the label is not counted.
-    pub fn of(metrics: &BTreeMap<String, f64>, label: &str) -> Option<Self> {
+    pub fn of(metrics: &SortedMap<String, f64>, label: &str) -> Option<Self> {
         let [texts, predicted, correct] =
             Self::KINDS.map(|kind| metrics.get(&Self::metric(kind, label)).copied());
         Some(Self { texts: texts?, predicted: predicted?, correct: correct? })
@@ -125,7 +124,7 @@ impl LabelCounts {
 }
 
 /// The mean of the F1 scores of labels that are there or predicted, from the metrics of [`with_labels`], as `sklearn` computes it; none where labels are not counted.
-pub fn macro_f1(metrics: &BTreeMap<String, f64>, names: &[String]) -> Option<f64> {
+pub fn macro_f1(metrics: &SortedMap<String, f64>, names: &[String]) -> Option<f64> {
     let counts: Option<Vec<_>> = names.iter().map(|name| LabelCounts::of(metrics, name)).collect();
     let scores: Vec<f64> = counts?.iter().filter_map(LabelCounts::f1).collect();
     Some(scores.iter().sum::<f64>() / scores.len().max(1) as f64)
@@ -149,7 +148,7 @@ mod tests {
         let names = ["a", "b", "c", "d"].map(str::to_owned);
         let of_label =
             names.iter().flat_map(|name| LabelCounts::KINDS.map(|kind| LabelCounts::metric(kind, name)));
-        let metrics: BTreeMap<String, f64> = of_label.zip(sums.iter().skip(1).copied()).collect();
+        let metrics: SortedMap<String, f64> = of_label.zip(sums.iter().skip(1).copied()).collect();
         let b = LabelCounts::of(&metrics, "b").unwrap();
         assert_eq!((b.f1(), LabelCounts::of(&metrics, "d").unwrap().f1()), (Some(0.8), None));
         // sklearn.metrics.f1_score([1, 1, 1, 0], [1, 0, 1, 2], average="macro")

@@ -1,12 +1,12 @@
 //! Open files of weights: one safetensors file, several with an index, or a record of Burn.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::DType;
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
@@ -28,7 +28,7 @@ const CHUNK: usize = 1 << 20;
 pub(super) struct Files {
     /// What was opened, for messages.
     pub path: PathBuf,
-    pub tensors: BTreeMap<String, FileTensor>,
+    pub tensors: SortedMap<String, FileTensor>,
 }
 
 /// A tensor of a file.
@@ -114,7 +114,7 @@ impl Files {
     /// `model.safetensors` or such an index, and else a safetensors file. Only headers are read.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let name = path.to_string_lossy();
-        let mut files = Self { path: path.to_owned(), tensors: BTreeMap::new() };
+        let mut files = Self { path: path.to_owned(), tensors: SortedMap::new() };
         if path.is_dir() {
             let (one, index) = (path.join(FILE), path.join(INDEX));
             return Self::open(if one.exists() || !index.exists() { &one } else { &index });
@@ -131,7 +131,7 @@ impl Files {
 
     /// Opens what each of `paths` is, as one.
     pub fn open_all(paths: &[&Path]) -> Result<Self, WeightsError> {
-        let mut all = Self { path: PathBuf::new(), tensors: BTreeMap::new() };
+        let mut all = Self { path: PathBuf::new(), tensors: SortedMap::new() };
         for path in paths {
             all.tensors.extend(Self::open(path)?.tensors);
         }
@@ -158,7 +158,7 @@ impl Files {
     }
 
     /// Adds the tensors of one safetensors file: all, or those of these names.
-    fn add_safetensors(&mut self, path: &Path, only: Option<&BTreeSet<String>>) -> Result<(), WeightsError> {
+    fn add_safetensors(&mut self, path: &Path, only: Option<&SortedSet<String>>) -> Result<(), WeightsError> {
         let io = |source| WeightsError::Io { path: path.to_owned(), source };
         let file = Arc::new(File::open(path).map_err(io)?);
         // SAFETY: the map is read in this function alone, and files of weights are written aside and renamed, never changed in place. One
@@ -189,13 +189,13 @@ impl Files {
     fn add_indexed(&mut self, path: &Path) -> Result<(), WeightsError> {
         #[derive(Deserialize)]
         struct Index {
-            weight_map: BTreeMap<String, String>,
+            weight_map: SortedMap<String, String>,
         }
         let wrong = |problem: String| WeightsError::Index { path: path.to_owned(), problem };
         let text =
             std::fs::read(path).map_err(|source| WeightsError::Io { path: path.to_owned(), source })?;
         let index: Index = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
-        let mut by_file: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut by_file: SortedMap<String, SortedSet<String>> = SortedMap::new();
         for (tensor, file) in index.weight_map {
             if Path::new(&file).file_name() != Some(file.as_ref()) {
                 return Err(wrong(format!(
@@ -249,7 +249,7 @@ pub struct StoredTensor {
 ///
 /// # Errors
 /// If a file is missing or not whole.
-pub fn stored_tensors(paths: &[&Path]) -> Result<BTreeMap<String, StoredTensor>, WeightsError> {
+pub fn stored_tensors(paths: &[&Path]) -> Result<SortedMap<String, StoredTensor>, WeightsError> {
     let tensors = Files::open_all(paths)?.tensors.into_iter();
     let described = |FileTensor { shape, type_name, number, .. }: FileTensor| {
         let is_readable = number.is_some();

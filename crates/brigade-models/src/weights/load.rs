@@ -1,11 +1,11 @@
 //! Loading a model's parameters from files of weights.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
 use std::path::Path;
 
 use brigade_core::{Activation, Chain, Model};
+use brigade_sorted::SortedSet;
 use half::{bf16, f16};
 
 use super::differences::{MissingParameter, NameDifferences, Strict};
@@ -89,7 +89,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
         strict: Strict,
     ) -> Result<LoadReport, WeightsError> {
         let weights = Weights { files: Files::open_all(paths)?, mapping: mapping.clone() };
-        let (mut loaded, mut missing, mut known) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
+        let (mut loaded, mut missing, mut known) = (SortedSet::new(), Vec::new(), SortedSet::new());
         let mut initial = Vec::new();
         let followers = self.followers();
         for (name, shape) in self.shapes() {

@@ -1,8 +1,8 @@
 //! Where a model's parameters are in files, as data.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 /// Where the values of a model's parameters are in files of weights: by name, and where that is needed with a transformation.
@@ -27,7 +27,7 @@ pub struct WeightsMapping {
     optional_prefix: String,
     other_ends: Vec<(String, String)>,
     optional: Vec<String>,
-    names: BTreeMap<String, String>,
+    names: SortedMap<String, String>,
     more_rows: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl WeightsMapping {
     }
 
     /// Says that tensors may have other names in files: those that rules give, each with the other.
-    pub fn with_names(mut self, names: BTreeMap<String, String>) -> Self {
+    pub fn with_names(mut self, names: SortedMap<String, String>) -> Self {
         self.names.extend(names);
         self
     }

@@ -76,7 +76,7 @@ impl Configuration {
         }
         let alternative = |(flags, configuration)| Alternative { flags, configuration };
         let mut all: Vec<_> = all.into_iter().map(alternative).collect();
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = brigade_sorted::SortedSet::new();
         all.retain(|alternative| seen.insert(alternative.flags.clone()));
         all
     }

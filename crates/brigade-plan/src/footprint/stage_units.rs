@@ -1,8 +1,7 @@
 //! The units and the schedule of one pipeline stage.
 
-use std::collections::BTreeSet;
-
 use brigade_compress::{Cost, GatherCodes};
+use brigade_sorted::SortedSet;
 
 use super::configuration::Configuration;
 use super::sizes::UnitSize;
@@ -61,7 +60,7 @@ impl<'a> StageUnits<'a> {
         let holders: Vec<usize> = (0..blocks).map(|block| stage.holder(block)).collect();
         let (mut units, mut by_block) = (Vec::new(), vec![Vec::new(); blocks]);
         for unit in &configuration.units {
-            let readers: BTreeSet<usize> = unit.users.iter().map(|user| holders[*user]).collect();
+            let readers: SortedSet<usize> = unit.users.iter().map(|user| holders[*user]).collect();
             if !readers.contains(&rank) {
                 continue;
             }

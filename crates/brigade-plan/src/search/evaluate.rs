@@ -223,7 +223,7 @@ impl<'a> Evaluator<'a> {
     /// By column: how much longer each stage takes. Columns with slow ranks stand for themselves, one for all others.
     fn slow(&self, candidate: &Candidate) -> Vec<Vec<f64>> {
         let healthy = vec![1.0; candidate.pp];
-        let mut columns: std::collections::BTreeMap<usize, Vec<f64>> = Default::default();
+        let mut columns: brigade_sorted::SortedMap<usize, Vec<f64>> = Default::default();
         for (rank, factor) in &self.workload().slow_ranks {
             let of_stage = candidate.dp * candidate.tp;
             let column = columns.entry(rank % of_stage / candidate.tp).or_insert_with(|| healthy.clone());

@@ -2,8 +2,7 @@
 
 pub mod compute;
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// One step of a run: a line of `metrics.jsonl`, whose field names these are.
@@ -19,8 +18,8 @@ pub struct StepRecord {
     pub loss: f64,
     /// Further values of the global batch, by name: sums that were added over all ranks (`valid_targets`), or the mean of
     /// such a sum per valid target (`accuracy`, the share of valid targets that the model ranks first).
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
-    pub metrics: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty", deserialize_with = "nulls_are_nan")]
+    pub metrics: SortedMap<String, f64>,
     /// Global norm of the gradient, before clipping.
     #[serde(deserialize_with = "null_is_nan")]
     pub grad_norm: f64,
@@ -67,7 +66,7 @@ pub struct StepRecord {
     /// The same by what was waited for: sums of gradients (`all_reduce`, `reduce_scatter`), parameters (`all_gather`),
     /// a few numbers (`all_gather_scalars`), an activation or its gradient from a neighbouring stage (`pipeline`).
     #[serde(default)]
-    pub comm_wait_seconds_by: BTreeMap<String, f64>,
+    pub comm_wait_seconds_by: SortedMap<String, f64>,
     /// Collectives under way that nothing waited for, hidden behind computing or the pipeline, in seconds, mean over the ranks. Old
     /// files have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,7 +85,7 @@ pub struct StepRecord {
     pub comm_calls: u64,
     /// The same by collective (`all_reduce`, `all_gather`, …).
     #[serde(default)]
-    pub collectives: BTreeMap<String, CollectiveRecord>,
+    pub collectives: SortedMap<String, CollectiveRecord>,
     /// Bytes of tensors, by what they are for.
     #[serde(flatten)]
     pub memory: MemoryRecord,
@@ -99,8 +98,8 @@ pub struct StepRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation_loss: Option<f64>,
     /// As `metrics`, of the validation data, at steps that measured it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "nulls_are_nan")]
-    pub validation_metrics: BTreeMap<String, f64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty", deserialize_with = "nulls_are_nan")]
+    pub validation_metrics: SortedMap<String, f64>,
     /// When the step ended, in seconds since 1970. Old files have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<f64>,
@@ -303,8 +302,8 @@ fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Err
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
-fn nulls_are_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
-    let values = BTreeMap::<String, Option<f64>>::deserialize(deserializer)?;
+fn nulls_are_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SortedMap<String, f64>, D::Error> {
+    let values = SortedMap::<String, Option<f64>>::deserialize(deserializer)?;
     Ok(values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }
 
@@ -352,14 +351,14 @@ mod tests {
 
     #[test]
     fn named_metrics_are_read_as_they_were_written() {
-        let metrics = BTreeMap::from([("accuracy".to_owned(), 0.25), ("valid_targets".to_owned(), 4096.0)]);
-        let validation_metrics = BTreeMap::from([("accuracy".to_owned(), 1.0 / 3.0)]);
+        let metrics = SortedMap::from([("accuracy".to_owned(), 0.25), ("valid_targets".to_owned(), 4096.0)]);
+        let validation_metrics = SortedMap::from([("accuracy".to_owned(), 1.0 / 3.0)]);
         let record = StepRecord { step: 2, metrics, validation_metrics, ..StepRecord::default() };
         let text = serde_json::to_string(&record).unwrap();
         assert!(text.contains(r#""metrics":{"accuracy":0.25,"valid_targets":4096.0}"#), "{text}");
         assert!(text.contains(r#""validation_metrics":{"accuracy":0.3333333333333333}"#), "{text}");
         assert_eq!(serde_json::from_str::<StepRecord>(&text).unwrap(), record);
-        let infinite = BTreeMap::from([("accuracy".to_owned(), f64::INFINITY)]);
+        let infinite = SortedMap::from([("accuracy".to_owned(), f64::INFINITY)]);
         let text = serde_json::to_string(&StepRecord { metrics: infinite, ..record }).unwrap();
         assert!(text.contains(r#""metrics":{"accuracy":null}"#), "{text}");
         assert!(serde_json::from_str::<StepRecord>(&text).unwrap().metrics["accuracy"].is_nan());

@@ -1,7 +1,6 @@
 //! Events of the format.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -48,8 +47,8 @@ pub struct TraceEvent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bp: Option<String>,
     /// What else is known.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub args: BTreeMap<String, Value>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub args: SortedMap<String, Value>,
 }
 
 impl TraceEvent {
@@ -65,7 +64,7 @@ impl TraceEvent {
             dur: None,
             id: None,
             bp: None,
-            args: BTreeMap::from([(key.to_owned(), value.into())]),
+            args: SortedMap::from([(key.to_owned(), value.into())]),
         }
     }
 

@@ -1,7 +1,6 @@
 //! The tracks of one rank.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use serde_json::Value;
 
 use super::event::{TraceEvent, TracePhase};
@@ -44,7 +43,7 @@ impl Track {
 pub struct Tracks {
     rank: usize,
     name: String,
-    spans: BTreeMap<Track, Vec<Spanned>>,
+    spans: SortedMap<Track, Vec<Spanned>>,
 }
 
 #[derive(Debug, Clone)]
@@ -57,7 +56,7 @@ struct Spanned {
 impl Tracks {
     /// Of a rank; `name` is what it is called.
     pub fn new(rank: usize, name: String) -> Self {
-        Self { rank, name, spans: BTreeMap::new() }
+        Self { rank, name, spans: SortedMap::new() }
     }
 
     /// Adds a span, from `start` to `end` in microseconds.
@@ -124,7 +123,7 @@ impl Tracks {
                     let ts = if is_end { event.ts.max(event.end() - 0.5) } else { event.ts };
                     let bp = is_end.then(|| "e".to_owned());
                     let (name, cat) = ("message".to_owned(), "message".to_owned());
-                    let args = BTreeMap::new();
+                    let args = SortedMap::new();
                     let (dur, id) = (None, Some(id));
                     events.push(TraceEvent { name, cat, ph, ts, dur, id, bp, args, ..event });
                 }

@@ -1,6 +1,5 @@
 //! A run's folder as a training run writes it.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use brigade_report::timeline::{PROFILE_FOLDER, Timeline, timeline_file};
@@ -23,7 +22,7 @@ pub fn record(step: u64) -> StepRecord {
         step,
         loss: if step == 7 { f64::NAN } else { 5.0 / (step as f64).sqrt() },
         skipped: step == 7,
-        metrics: BTreeMap::from([("accuracy".into(), 0.01 * step as f64), ("valid_targets".into(), 1e3)]),
+        metrics: [("accuracy".into(), 0.01 * step as f64), ("valid_targets".into(), 1e3)].into(),
         grad_norm: 1.0 / step as f64,
         learning_rate: 1e-3,
         tokens: 1000,
@@ -34,16 +33,16 @@ pub fn record(step: u64) -> StepRecord {
         optimizer_seconds: 0.02 * wobble,
         data_wait_seconds: 0.01,
         comm_wait_seconds: 0.07 * wobble,
-        comm_wait_seconds_by: BTreeMap::from([("all_reduce".into(), 0.07 * wobble)]),
+        comm_wait_seconds_by: [("all_reduce".into(), 0.07 * wobble)].into(),
         comm_hidden_seconds: Some(0.03 * wobble),
         bubble_seconds: 0.01,
         comm_bytes: 4096,
         comm_calls: 2,
-        collectives: BTreeMap::from([("all_reduce".into(), CollectiveRecord { calls: 2, bytes: 4096 })]),
+        collectives: [("all_reduce".into(), CollectiveRecord { calls: 2, bytes: 4096 })].into(),
         memory: MemoryRecord { parameter_bytes_peak: 1 << 20, ..MemoryRecord::default() },
         peak_rss_bytes: 64 << 20,
         validation_loss: step.is_multiple_of(10).then_some(4.0),
-        validation_metrics: BTreeMap::new(),
+        validation_metrics: [].into(),
         time: Some(1.8e9 + step as f64 * 0.35),
         rank_seconds: Some(RankSeconds {
             step: vec![seconds; RANKS],

@@ -1,7 +1,5 @@
 //! Runs that are simulated, slowed by whatever a test asks for.
 
-use std::collections::BTreeMap;
-
 use brigade_report::{CheckpointRecord, CollectiveRecord, HistoryRecord, RankSeconds, RunEvent, StepRecord};
 use brigade_runs::{Run, RunState, settings_of};
 
@@ -139,10 +137,7 @@ impl Simulated {
             bubble_seconds: in_pipeline,
             comm_bytes: self.bytes,
             comm_calls: 10,
-            collectives: BTreeMap::from([(
-                what.to_owned(),
-                CollectiveRecord { calls: 10, bytes: self.bytes },
-            )]),
+            collectives: [(what.to_owned(), CollectiveRecord { calls: 10, bytes: self.bytes })].into(),
             rank_seconds: Some(RankSeconds { step: vec![end; ranks], compute, data_wait, comm_wait }),
             checkpoint: checkpoint.map(|(stall_seconds, _)| CheckpointRecord {
                 step,

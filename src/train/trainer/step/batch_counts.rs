@@ -1,6 +1,6 @@
 //! How many micro-batches the ranks were given.
 
-use std::collections::BTreeMap;
+use brigade_sorted::SortedMap;
 
 use crate::error::AgreedError;
 use crate::run::Session;
@@ -20,7 +20,7 @@ impl Session {
 }
 
 fn check(step: &str, all: &[i64]) -> Result<(), AgreedError> {
-    let mut by_count: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+    let mut by_count: SortedMap<i64, Vec<usize>> = SortedMap::new();
     all.iter().enumerate().for_each(|(rank, count)| by_count.entry(*count).or_default().push(rank));
     if by_count.len() < 2 {
         return Ok(());

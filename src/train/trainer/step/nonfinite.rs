@@ -1,9 +1,9 @@
 //! Steps that are skipped or rolled back because a value is not finite, of all models of a run.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 
 use brigade_core::StepReport;
+use brigade_sorted::SortedMap;
 
 use crate::error::AgreedError;
 
@@ -14,7 +14,7 @@ pub(crate) struct NonFiniteSteps {
     count: Cell<u64>,
     messages: RefCell<Vec<String>>,
     /// The steps that each additional model has skipped since the last record, under the name of a metric.
-    skipped: RefCell<BTreeMap<String, f64>>,
+    skipped: RefCell<SortedMap<String, f64>>,
 }
 
 impl NonFiniteSteps {
@@ -66,7 +66,7 @@ impl NonFiniteSteps {
     }
 
     /// What is to be recorded.
-    pub fn take_skipped(&self) -> BTreeMap<String, f64> {
+    pub fn take_skipped(&self) -> SortedMap<String, f64> {
         self.skipped.take()
     }
 }

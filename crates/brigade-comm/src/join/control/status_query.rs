@@ -3,8 +3,9 @@
 //! A rank whose operation has timed out asks rank 0, which asks all ranks, follows the waits and answers. Every rank's control
 //! thread answers, even while the rank computes; a rank that does not answer is stopped, or its host is gone.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use brigade_sorted::SortedMap;
 
 use crate::error::Diagnosis;
 use crate::flight::{RankStatus, STATUS_DELAY, diagnose_stall};
@@ -19,12 +20,12 @@ pub(in crate::join) const VERDICT: Duration = Duration::from_millis(3000);
 pub(in crate::join) struct StatusQuery {
     since: Instant,
     askers: Vec<usize>,
-    statuses: BTreeMap<usize, RankStatus>,
+    statuses: SortedMap<usize, RankStatus>,
 }
 
 impl StatusQuery {
     pub(in crate::join) fn new() -> Self {
-        Self { since: Instant::now(), askers: Vec::new(), statuses: BTreeMap::new() }
+        Self { since: Instant::now(), askers: Vec::new(), statuses: SortedMap::new() }
     }
 
     /// Another rank wants a diagnosis too.

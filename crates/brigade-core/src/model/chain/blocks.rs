@@ -1,9 +1,9 @@
 //! Blocks in a row, whatever they take.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::Device;
 
 use crate::error::{BoxError, Error, Result};
@@ -44,7 +44,7 @@ impl Blocks {
     /// Name and number of parameter values of each block, in order; a shared parameter counts
     /// with its owner.
     pub fn parameters_by_block(&self) -> Vec<(String, usize)> {
-        let followers: BTreeSet<&str> = self.ties.iter().map(|(follower, _)| follower.as_str()).collect();
+        let followers: SortedSet<&str> = self.ties.iter().map(|(follower, _)| follower.as_str()).collect();
         self.blocks
             .iter()
             .map(|NamedBlock { name, block }| {
@@ -58,7 +58,7 @@ impl Blocks {
     }
 
     /// Full names of the parameters that share the values of another one.
-    pub fn followers(&self) -> BTreeSet<String> {
+    pub fn followers(&self) -> SortedSet<String> {
         self.ties.iter().map(|(follower, _)| follower.clone()).collect()
     }
 
@@ -96,7 +96,7 @@ impl Blocks {
         if self.blocks.iter().any(|block| block.name.is_empty()) {
             return Err(Error::Blocks("a block has an empty name; each needs a name of its own".into()));
         }
-        let mut seen = BTreeSet::new();
+        let mut seen = SortedSet::new();
         match self.blocks.iter().find(|block| !seen.insert(&block.name)) {
             Some(block) => {
                 Err(Error::Blocks(format!("two blocks are named `{}`; each needs its own name", block.name)))
@@ -107,7 +107,7 @@ impl Blocks {
 
     /// Clones of a parameter without a value share whatever value it gets first, and whether it is trained: which that is would depend on the blocks of the rank.
     fn check_clones(&self) -> Result<()> {
-        let mut seen = BTreeMap::new();
+        let mut seen = SortedMap::new();
         for block in &self.blocks {
             for (path, id) in block.block.lazy() {
                 let name = format!("{}.{path}", block.name);

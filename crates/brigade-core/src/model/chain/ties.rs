@@ -1,6 +1,6 @@
 //! Tied weights: parameters that several blocks share.
 
-use std::collections::{BTreeMap, BTreeSet};
+use brigade_sorted::{SortedMap, SortedSet};
 
 use crate::error::{Error, Result};
 use crate::model::chain::blocks::Blocks;
@@ -28,7 +28,7 @@ pub(crate) struct Shared {
 impl Blocks {
     /// The shared parameters, by owner.
     pub(crate) fn shared(&self, ties: &[Tie]) -> Vec<Shared> {
-        let owners: BTreeSet<&(usize, String)> = ties.iter().map(|tie| &tie.owner).collect();
+        let owners: SortedSet<&(usize, String)> = ties.iter().map(|tie| &tie.owner).collect();
         let shared = |owner: &(usize, String)| {
             let readers = ties.iter().filter(|tie| tie.owner == *owner).map(|tie| tie.follower.0);
             let name = format!("{}.{}", self.blocks[owner.0].name, owner.1);
@@ -95,7 +95,7 @@ impl Blocks {
     /// Gives followers the values of their owners.
     pub(crate) fn apply_ties(&mut self, ties: &[Tie]) {
         for tie in ties {
-            let mut values: BTreeMap<_, _> = self.blocks[tie.owner.0].block.values();
+            let mut values: SortedMap<_, _> = self.blocks[tie.owner.0].block.values();
             if let Some(value) = values.remove(&tie.owner.1) {
                 self.blocks[tie.follower.0].block.replace(&mut |path| {
                     (path == tie.follower.1).then(|| (value.flat.clone(), value.shape.clone()))

@@ -1,9 +1,9 @@
 //! The values of a chain's parameters: where they come from, and how they are read.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use brigade_sorted::SortedMap;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use crate::error::{BoxError, Error, Result};
@@ -157,7 +157,7 @@ impl Blocks {
     /// owners'.
     pub(crate) fn with_values(
         &self,
-        mut values: BTreeMap<String, TensorData>,
+        mut values: SortedMap<String, TensorData>,
         ties: &[Tie],
         device: &Device,
     ) -> Self {

@@ -3,9 +3,8 @@
 pub(crate) mod initialization;
 pub(crate) mod precision;
 
-use std::collections::BTreeMap;
-
 use brigade_kernels::{DeferredGradient, DeferredGradients};
+use brigade_sorted::SortedMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Gradients, Int, Tensor};
 
@@ -51,17 +50,17 @@ fn flatten<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
 }
 
 /// All float parameters of a module by path. Parameters without a value get one.
-pub(crate) fn values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
+pub(crate) fn values<M: Module>(module: &M) -> SortedMap<String, ParamValue> {
     values_of(module, false)
 }
 
 /// The float parameters of a module that have a value, by path.
-pub(crate) fn given_values<M: Module>(module: &M) -> BTreeMap<String, ParamValue> {
+pub(crate) fn given_values<M: Module>(module: &M) -> SortedMap<String, ParamValue> {
     values_of(module, true)
 }
 
-fn values_of<M: Module>(module: &M, only_given: bool) -> BTreeMap<String, ParamValue> {
-    struct Values(Path, bool, BTreeMap<String, ParamValue>);
+fn values_of<M: Module>(module: &M, only_given: bool) -> SortedMap<String, ParamValue> {
+    struct Values(Path, bool, SortedMap<String, ParamValue>);
     impl ModuleVisitor for Values {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -78,7 +77,7 @@ fn values_of<M: Module>(module: &M, only_given: bool) -> BTreeMap<String, ParamV
             self.2.insert(self.0.join(), value);
         }
     }
-    let mut visitor = Values(Path::default(), only_given, BTreeMap::new());
+    let mut visitor = Values(Path::default(), only_given, SortedMap::new());
     module.visit(&mut visitor);
     visitor.2
 }
@@ -107,9 +106,9 @@ pub(crate) fn not_floats<M: Module>(module: &M) -> Vec<String> {
 }
 
 /// Paths and shapes of all float parameters, without giving a value to those that have none yet.
-pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
+pub(crate) fn shapes<M: Module>(module: &M) -> SortedMap<String, Vec<usize>> {
     #[derive(Default)]
-    struct Shapes(Path, BTreeMap<String, Vec<usize>>);
+    struct Shapes(Path, SortedMap<String, Vec<usize>>);
     impl ModuleVisitor for Shapes {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -127,8 +126,8 @@ pub(crate) fn shapes<M: Module>(module: &M) -> BTreeMap<String, Vec<usize>> {
 }
 
 /// The float parameters that have no value yet, by path. Clones of a parameter have its id, and get their value together.
-pub(crate) fn lazy<M: Module>(module: &M) -> BTreeMap<String, ParamId> {
-    struct Lazy(Path, BTreeMap<String, ParamId>);
+pub(crate) fn lazy<M: Module>(module: &M) -> SortedMap<String, ParamId> {
+    struct Lazy(Path, SortedMap<String, ParamId>);
     impl ModuleVisitor for Lazy {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -142,7 +141,7 @@ pub(crate) fn lazy<M: Module>(module: &M) -> BTreeMap<String, ParamId> {
             }
         }
     }
-    let mut visitor = Lazy(Path::default(), BTreeMap::new());
+    let mut visitor = Lazy(Path::default(), SortedMap::new());
     module.visit(&mut visitor);
     visitor.1
 }
@@ -151,8 +150,8 @@ pub(crate) fn lazy<M: Module>(module: &M) -> BTreeMap<String, ParamId> {
 pub(crate) fn specs<M: Module>(
     module: &M,
     keep_in_f32: impl Fn(&str) -> bool,
-) -> BTreeMap<String, ParameterSpec> {
-    struct Specs<F>(Path, F, BTreeMap<String, ParameterSpec>);
+) -> SortedMap<String, ParameterSpec> {
+    struct Specs<F>(Path, F, SortedMap<String, ParameterSpec>);
     impl<F: Fn(&str) -> bool> ModuleVisitor for Specs<F> {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -168,7 +167,7 @@ pub(crate) fn specs<M: Module>(
             self.2.insert(path, spec);
         }
     }
-    let mut visitor = Specs(Path::default(), keep_in_f32, BTreeMap::new());
+    let mut visitor = Specs(Path::default(), keep_in_f32, SortedMap::new());
     module.visit(&mut visitor);
     let mut specs = visitor.2;
     if specs.values().any(|spec| !spec.trainable) {
@@ -222,8 +221,8 @@ fn is_trainable<const D: usize>(param: &Param<Tensor<D>>) -> bool {
 pub(crate) fn take_gradients<M: Module>(
     module: &M,
     gradients: &mut Gradients,
-) -> BTreeMap<String, Tensor<1>> {
-    struct Take<'a>(Path, &'a mut Gradients, BTreeMap<String, Tensor<1>>);
+) -> SortedMap<String, Tensor<1>> {
+    struct Take<'a>(Path, &'a mut Gradients, SortedMap<String, Tensor<1>>);
     impl ModuleVisitor for Take<'_> {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -237,7 +236,7 @@ pub(crate) fn take_gradients<M: Module>(
             }
         }
     }
-    let mut visitor = Take(Path::default(), gradients, BTreeMap::new());
+    let mut visitor = Take(Path::default(), gradients, SortedMap::new());
     module.visit(&mut visitor);
     visitor.2
 }
@@ -247,8 +246,8 @@ pub(crate) fn take_gradients<M: Module>(
 pub(crate) fn take_deferred<M: Module>(
     module: &M,
     deferred: &mut DeferredGradients,
-) -> BTreeMap<String, DeferredGradient> {
-    struct Take<'a>(Path, &'a mut DeferredGradients, BTreeMap<String, DeferredGradient>);
+) -> SortedMap<String, DeferredGradient> {
+    struct Take<'a>(Path, &'a mut DeferredGradients, SortedMap<String, DeferredGradient>);
     impl ModuleVisitor for Take<'_> {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
@@ -262,13 +261,13 @@ pub(crate) fn take_deferred<M: Module>(
             }
         }
     }
-    struct ReadNow(BTreeMap<String, DeferredGradient>);
+    struct ReadNow(SortedMap<String, DeferredGradient>);
     impl ModuleVisitor for ReadNow {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             self.0.values_mut().for_each(|gradient| gradient.read_now(&param.base()));
         }
     }
-    let mut visitor = Take(Path::default(), deferred, BTreeMap::new());
+    let mut visitor = Take(Path::default(), deferred, SortedMap::new());
     module.visit(&mut visitor);
     let mut visitor = ReadNow(visitor.2);
     module.visit(&mut visitor);

@@ -1,8 +1,7 @@
 //! What parameters hold before training gives them their initial values.
 
-use std::collections::BTreeMap;
-
 use brigade_random::{keyed, keyed_bytes};
+use brigade_sorted::SortedMap;
 
 use crate::dist::Collectives;
 use crate::error::{Error, Result};
@@ -27,7 +26,7 @@ pub(crate) fn check_given_values(chain: &Blocks, ties: &[Tie], world: &dyn Colle
                 name(path)
             )));
         }
-        let given = if is_compared { named.block.given_values() } else { BTreeMap::new() };
+        let given = if is_compared { named.block.given_values() } else { SortedMap::new() };
         for (path, value) in given {
             let is_follower = ties.iter().any(|tie| tie.follower == (block, path.clone()));
             if is_follower || chain.loads(&name(&path), &value.shape)? {

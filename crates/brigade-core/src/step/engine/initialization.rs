@@ -1,8 +1,8 @@
 //! How an engine begins: parameters get their values, block by block, and move into the parameter store.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::dist::{Collectives, DP, Mesh, PP, REPLICATE, WORKERS};
@@ -39,7 +39,7 @@ impl Initialization<'_> {
         let mut units = Unit::of_block(index, &named.name, &named.block.specs(), ties);
         units.retain(used);
         let mut pieces = self.loaded_pieces(&units)?;
-        let drawn: BTreeSet<&str> = units
+        let drawn: SortedSet<&str> = units
             .iter()
             .flat_map(|unit| {
                 let kept = self.store.kept(unit);
@@ -88,8 +88,8 @@ impl Initialization<'_> {
     }
 
     /// Of parameters that are loaded, by path, the values that are kept of each.
-    fn loaded_pieces(&self, units: &[Unit]) -> Result<BTreeMap<String, Tensor<1>>> {
-        let mut pieces = BTreeMap::new();
+    fn loaded_pieces(&self, units: &[Unit]) -> Result<SortedMap<String, Tensor<1>>> {
+        let mut pieces = SortedMap::new();
         for unit in units {
             let (name, kept) = (&self.chain.blocks[unit.home].name, self.store.kept(unit));
             for param in unit.layout.params() {

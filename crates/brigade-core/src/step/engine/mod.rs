@@ -9,11 +9,11 @@ pub(crate) mod rounds;
 mod typed;
 pub(crate) mod workers;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use brigade_plan::{Stage, StageSchedule, split};
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::{Groups, PP, Traffic};
@@ -49,7 +49,7 @@ pub(crate) struct Sums {
     pub gradients: Vec<Option<Tensor<1>>>,
     pub grad_norm: f64,
     pub loss: f64,
-    pub metrics: BTreeMap<String, f64>,
+    pub metrics: SortedMap<String, f64>,
     pub targets: u64,
     /// What the targets weigh: what the loss is divided by.
     pub target_weight: f64,
@@ -77,8 +77,8 @@ pub struct UntypedEngine {
     pub(crate) seed: u64,
     pub(crate) step: u64,
     pub(crate) memory: Memory,
-    pub(crate) schedules: BTreeMap<(usize, bool), Arc<StageSchedule>>,
-    pub(crate) shapes: Vec<BTreeMap<String, Vec<usize>>>,
+    pub(crate) schedules: SortedMap<(usize, bool), Arc<StageSchedule>>,
+    pub(crate) shapes: Vec<SortedMap<String, Vec<usize>>>,
     pub(crate) ties: Vec<Tie>,
     pub(crate) gradient_hooks: Vec<GradientHook>,
     /// In a round, the number in the global batch of the first micro-batch that is computed.
@@ -195,7 +195,7 @@ impl UntypedEngine {
             seed,
             step: 0,
             memory: Memory::default(),
-            schedules: BTreeMap::new(),
+            schedules: SortedMap::new(),
             shapes,
             ties,
             gradient_hooks: Vec::new(),

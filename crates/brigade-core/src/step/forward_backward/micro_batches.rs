@@ -1,7 +1,8 @@
 //! Where the interpreter gets a rank's micro-batches from.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
+
+use brigade_sorted::SortedMap;
 
 use crate::error::{BoxError, Error, Result};
 use crate::model::activation::{Activation, Parts, flatten};
@@ -77,14 +78,14 @@ pub(crate) struct Loaded<'a> {
     load: &'a mut Load<'a>,
     /// Whether this rank computes the loss: then targets wait here from the input's turn on.
     has_loss: bool,
-    targets: BTreeMap<usize, Target>,
+    targets: SortedMap<usize, Target>,
     /// The valid targets of what was loaded for the loss.
     valid: TargetSum,
 }
 
 impl<'a> Loaded<'a> {
     pub(crate) fn new(count: usize, has_loss: bool, load: &'a mut Load<'a>) -> Self {
-        Self { count, load, has_loss, targets: BTreeMap::new(), valid: TargetSum::default() }
+        Self { count, load, has_loss, targets: SortedMap::new(), valid: TargetSum::default() }
     }
 
     fn load(&mut self, micro_batch: usize) -> Result<UntypedBatch> {

@@ -1,8 +1,7 @@
 //! What a block's backward finds at once, and what is left for its second half.
 
-use std::collections::BTreeMap;
-
 use brigade_kernels::DeferredGradient;
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use super::tape::Upstream;
@@ -14,7 +13,7 @@ use crate::model::split_forward::{ErasedBackwardWeights, ParameterGradients};
 #[derive(Default)]
 pub(crate) struct BlockGradients {
     /// What the graph led to.
-    pub now: BTreeMap<String, Tensor<1>>,
+    pub now: SortedMap<String, Tensor<1>>,
     /// What is still to be computed, where the block offers its backward in two halves, or its operations have left something.
     pub later: Option<SecondHalf>,
 }
@@ -38,7 +37,7 @@ pub(crate) struct SecondHalf {
     /// What the block offers, and the gradient of its output; none where none flows.
     offered: Option<(ErasedBackwardWeights, Parts)>,
     /// What operations have left.
-    left: BTreeMap<String, DeferredGradient>,
+    left: SortedMap<String, DeferredGradient>,
     /// Of that gradient and of the block's input, and of what operations have left.
     bytes: u64,
 }
@@ -63,7 +62,7 @@ impl SecondHalf {
     }
 
     /// With what operations have left; none where that is nothing.
-    pub fn with(half: Option<Self>, left: BTreeMap<String, DeferredGradient>) -> Option<Self> {
+    pub fn with(half: Option<Self>, left: SortedMap<String, DeferredGradient>) -> Option<Self> {
         if left.is_empty() {
             return half;
         }

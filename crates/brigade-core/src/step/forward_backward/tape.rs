@@ -1,8 +1,7 @@
 //! One micro-batch through a chunk of blocks, each in an autodiff graph of its own.
 
-use std::collections::BTreeMap;
-
 use brigade_kernels::{DeferredGradients, deferring, with_gradient};
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use super::second_half::{BlockGradients, SecondHalf};
@@ -79,7 +78,7 @@ impl Run {
             terms.reduce(|a, b| a + b)
         });
         let Some(root) = root.filter(Tensor::is_tracked) else {
-            return BlockGradients { now: BTreeMap::new(), later };
+            return BlockGradients { now: SortedMap::new(), later };
         };
         let (mut gradients, mut deferred) = match defers {
             true => deferring(|| root.backward()),

@@ -1,7 +1,6 @@
 //! Gradients of shared parameters on their way, within the backward pass of a micro-batch, to the block that owns them.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use burn::tensor::{Device, Tensor};
 
 use crate::model::activation::Part;
@@ -16,7 +15,7 @@ use crate::step::forward_backward::tape::Upstream;
 /// micro-batch, in the order of the backward pass, wherever the blocks stand, and costs no traffic where they stand
 /// together.
 #[derive(Default)]
-pub(crate) struct TiedGradients(BTreeMap<String, Tensor<1>>);
+pub(crate) struct TiedGradients(SortedMap<String, Tensor<1>>);
 
 impl TiedGradients {
     pub(crate) fn new() -> Self {
@@ -28,7 +27,7 @@ impl TiedGradients {
         mut upstream: Upstream,
         shared: impl DoubleEndedIterator<Item = &'a Shared>,
     ) -> (Upstream, Self) {
-        let mut relayed = BTreeMap::new();
+        let mut relayed = SortedMap::new();
         for shared in shared.rev() {
             if let Some(Some(gradient)) = upstream.pop() {
                 relayed.insert(shared.name.clone(), gradient);
@@ -55,7 +54,7 @@ impl TiedGradients {
         &mut self,
         stored: &StoredUnit,
         block: usize,
-        found: &mut BTreeMap<String, Tensor<1>>,
+        found: &mut SortedMap<String, Tensor<1>>,
         device: &Device,
     ) -> Option<Tensor<1>> {
         let user = stored.unit.users.iter().find(|user| user.block == block)?;

@@ -1,6 +1,6 @@
 //! Named sums beside the loss: added up without rounding, so that no mesh changes a bit of them.
 
-use std::collections::BTreeMap;
+use brigade_sorted::SortedMap;
 
 use crate::exact_sum::{ExactSum, WORDS};
 
@@ -62,7 +62,7 @@ impl MetricSums {
         &self,
         names: impl Iterator<Item = &'a str>,
         targets: f64,
-    ) -> BTreeMap<String, f64> {
+    ) -> SortedMap<String, f64> {
         names.zip(&self.0).map(|(name, sum)| (name.to_owned(), sum.value() / targets)).collect()
     }
 }

@@ -12,8 +12,7 @@
 
 mod probe;
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::dist::{Collectives, DATA, Mesh};
@@ -32,13 +31,13 @@ use probe::Learned;
 pub(crate) use probe::Probe;
 
 /// What a micro-batch adds to running state, by unit.
-pub(crate) type Terms = BTreeMap<usize, Tensor<1>>;
+pub(crate) type Terms = SortedMap<usize, Tensor<1>>;
 
 /// How forward passes change the running state of the blocks of this rank.
 #[derive(Default)]
 pub(crate) struct RunningState {
     /// Of each unit of running state, once its block has run.
-    updates: BTreeMap<usize, UnitUpdate>,
+    updates: SortedMap<usize, UnitUpdate>,
 }
 
 /// How forward passes change a unit of running state.
@@ -178,7 +177,7 @@ fn bind(
 
 /// Gives a block running state, packed as these layouts say.
 fn set_running(block: &mut NamedBlock, values: &[(&FlatLayout, Tensor<1>)]) {
-    let mut new: BTreeMap<&str, NewValue> = BTreeMap::new();
+    let mut new: SortedMap<&str, NewValue> = SortedMap::new();
     for (layout, flat) in values {
         for param in layout.params() {
             new.insert(&param.path, (layout.view(flat, param), param.shape.clone()));
@@ -200,7 +199,7 @@ fn order(mesh: &Mesh, rank: usize, zero: &Zero, count: usize) -> Vec<usize> {
     let places = members.iter().enumerate().flat_map(|(at, member)| {
         (0..count).map(move |k| (zero.micro_batch_number(mesh, *member, k, count), at * count + k))
     });
-    places.collect::<BTreeMap<_, _>>().into_values().collect()
+    places.collect::<SortedMap<_, _>>().into_values().collect()
 }
 
 fn gathered(own: Tensor<1>, ranks: &dyn Collectives) -> Result<Vec<f32>> {

@@ -1,11 +1,11 @@
 //! The codes of one unit's gradient: what they leave out, saved and taken back.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use brigade_compress::{CodedSum, Compression, ErrorFeedback, Matrix, Method, PowerSgd};
 use brigade_random::keyed_seed;
+use brigade_sorted::SortedMap;
 
 use crate::error::Result;
 use crate::optim::{FlatState, SavedState};
@@ -233,7 +233,7 @@ impl FlatState for Piece {
     }
 
     fn read(self: Box<Self>) -> Result<SavedState> {
-        let slots = BTreeMap::from([(self.name, self.values[self.range].to_vec())]);
-        Ok(SavedState { slots, scalars: BTreeMap::new() })
+        let slots = SortedMap::from([(self.name, self.values[self.range].to_vec())]);
+        Ok(SavedState { slots, scalars: SortedMap::new() })
     }
 }

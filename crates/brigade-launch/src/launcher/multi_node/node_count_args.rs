@@ -1,13 +1,15 @@
 //! What each number of nodes needs.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::cell::RefCell;
+
+use brigade_sorted::SortedMap;
 
 use crate::launcher::config::Elastic;
 
 /// What numbers of nodes need, each asked for once.
 pub struct NodeCountArgs<'a> {
     pub elastic: &'a Elastic,
-    known: RefCell<BTreeMap<usize, Result<Vec<String>, String>>>,
+    known: RefCell<SortedMap<usize, Result<Vec<String>, String>>>,
 }
 
 impl<'a> NodeCountArgs<'a> {

@@ -3,7 +3,6 @@
 pub(crate) mod format;
 pub(crate) mod shards;
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 
 use brigade_core::{BoxError, Error, NamedTensor};
 use brigade_files::AtomicFile;
+use brigade_sorted::SortedSet;
 
 use crate::weights::error::WeightsError;
 use crate::weights::mapping::{MappedParameter, WeightsMapping};
@@ -41,7 +41,7 @@ pub struct WeightsWriter {
     /// Those of the files that are written here.
     open: Vec<Option<AtomicFile>>,
     /// The parameters that are still to come.
-    missing: BTreeSet<String>,
+    missing: SortedSet<String>,
 }
 
 impl WeightsWriter {

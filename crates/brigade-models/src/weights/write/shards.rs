@@ -1,10 +1,11 @@
 //! Which tensors parameters make up, and which file each of them is in.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use brigade_sorted::{SortedMap, SortedSet};
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
@@ -26,7 +27,7 @@ pub struct WeightsFiles {
     pub(crate) format: WeightsFormat,
     pub(crate) files: Vec<ShardFile>,
     /// By name, the parameters.
-    pub(crate) places: BTreeMap<String, Places>,
+    pub(crate) places: SortedMap<String, Places>,
     /// Of several files.
     index: Option<Vec<u8>>,
 }
@@ -75,7 +76,7 @@ impl WeightsFiles {
         let bytes = |tensor: &Tensor<'_>| tensor.elements().saturating_mul(format.dtype.bytes() as u64);
         let shards = cut(&tensors, bytes, format.max_shard_size.0);
         let mut files = Vec::new();
-        let mut begin: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        let mut begin: SortedMap<&str, (usize, usize)> = SortedMap::new();
         let mut in_files = Map::new();
         for (number, names) in shards.iter().enumerate() {
             let file = path_of(path, number, shards.len());
@@ -107,7 +108,7 @@ impl WeightsFiles {
             })
         });
         let index = index.map(|index| format!("{index:#}\n").into_bytes());
-        let begin: BTreeMap<String, _> = begin.into_iter().map(|(name, at)| (name.to_owned(), at)).collect();
+        let begin: SortedMap<String, _> = begin.into_iter().map(|(name, at)| (name.to_owned(), at)).collect();
         let places = resolved.into_iter().map(|(name, (shape, pieces))| {
             let placed = pieces.into_iter().map(|piece| {
                 let (file, begin) = begin[&piece.tensor];
@@ -129,7 +130,7 @@ impl WeightsFiles {
     }
 
     /// The files, by number, that a parameter has values in.
-    pub fn files_of(&self, parameter: &str) -> BTreeSet<usize> {
+    pub fn files_of(&self, parameter: &str) -> SortedSet<usize> {
         let pieces = self.places.get(parameter).into_iter().flat_map(|places| &places.pieces);
         pieces.map(|(_, file, _)| *file).collect()
     }
@@ -194,18 +195,18 @@ fn compare_names(a: &str, b: &str) -> Ordering {
 
 /// The tensors of each file, by name.
 fn cut<'n>(
-    tensors: &BTreeMap<&'n str, Tensor<'_>>,
+    tensors: &SortedMap<&'n str, Tensor<'_>>,
     bytes: impl Fn(&Tensor<'_>) -> u64,
     most: u64,
-) -> Vec<BTreeSet<&'n str>> {
+) -> Vec<SortedSet<&'n str>> {
     let mut names: Vec<_> = tensors.keys().copied().collect();
     names.sort_by(|a, b| compare_names(a, b));
-    let (mut files, mut taken): (Vec<BTreeSet<&str>>, u64) = (vec![BTreeSet::new()], 0);
+    let (mut files, mut taken): (Vec<SortedSet<&str>>, u64) = (vec![SortedSet::new()], 0);
     for name in names {
         let size = bytes(&tensors[name]);
         let last = files.len() - 1;
         if !files[last].is_empty() && taken.saturating_add(size) > most {
-            files.push(BTreeSet::from([name]));
+            files.push(SortedSet::from([name]));
             taken = size;
         } else {
             files[last].insert(name);
@@ -253,7 +254,7 @@ fn remove(path: &Path) -> Result<(), WeightsError> {
 }
 
 /// The shapes of parameters and the pieces that they are made of, by name.
-type Resolved = BTreeMap<String, (Vec<usize>, Vec<Piece>)>;
+type Resolved = SortedMap<String, (Vec<usize>, Vec<Piece>)>;
 
 fn resolved(
     path: &Path,
@@ -270,8 +271,11 @@ fn resolved(
 }
 
 /// The tensors that parameters make up together, by name.
-fn tensors<'p>(path: &Path, parameters: &'p Resolved) -> Result<BTreeMap<&'p str, Tensor<'p>>, WeightsError> {
-    let mut tensors: BTreeMap<&str, Tensor<'_>> = BTreeMap::new();
+fn tensors<'p>(
+    path: &Path,
+    parameters: &'p Resolved,
+) -> Result<SortedMap<&'p str, Tensor<'p>>, WeightsError> {
+    let mut tensors: SortedMap<&str, Tensor<'_>> = SortedMap::new();
     for (parameter, (_, pieces)) in parameters {
         for piece in pieces {
             let new = Tensor { shape: &piece.shape, pieces: Vec::new() };

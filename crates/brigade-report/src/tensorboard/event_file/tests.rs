@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use brigade_sorted::SortedMap;
 
 use super::*;
 use crate::DeviceMemory;
@@ -94,8 +94,8 @@ fn an_independent_reader_finds_what_was_written() {
         validation_loss: Some(3.25),
         peak_rss_bytes: 3 << 29,
         tflops: Some(0.5),
-        metrics: BTreeMap::from([("accuracy".to_owned(), 0.25)]),
-        validation_metrics: BTreeMap::from([("accuracy".to_owned(), 0.125)]),
+        metrics: SortedMap::from([("accuracy".to_owned(), 0.25)]),
+        validation_metrics: SortedMap::from([("accuracy".to_owned(), 0.125)]),
         ..StepRecord::default()
     };
     let memory =

@@ -1,11 +1,11 @@
 //! The connections of a server to workers that are worlds of their own.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use brigade_sorted::SortedMap;
 use burn::tensor::Device;
 
 use crate::dist::{Collectives, Message, Pending};
@@ -31,7 +31,7 @@ pub struct WorkerLink {
 pub struct WorkerLinks {
     sender: Sender<Event>,
     events: Receiver<Event>,
-    links: BTreeMap<usize, Link>,
+    links: SortedMap<usize, Link>,
     /// How long there may be no worker, and since when there is none.
     patience: Duration,
     alone_since: Instant,
@@ -77,7 +77,7 @@ impl WorkerLinks {
     /// None yet. There may be no worker for as long as `patience` says.
     pub fn new(patience: Duration) -> Self {
         let (sender, events) = channel();
-        let (links, messages) = (BTreeMap::new(), Vec::new());
+        let (links, messages) = (SortedMap::new(), Vec::new());
         Self { sender, events, links, patience, alone_since: Instant::now(), messages, lost: 0 }
     }
 

@@ -1,8 +1,8 @@
 //! Outer steps of one fragment of the model after the other, while the worker makes inner steps.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::PendingTensor;
@@ -64,7 +64,7 @@ impl UntypedEngine {
     fn end_fragment(&mut self, clock: &mut Clock) -> Result<()> {
         let OuterInFlight { sums, fragment, sent_before, .. } = std::mem::take(&mut self.in_flight);
         let workers = self.store.groups.workers.size();
-        let mut values = BTreeMap::new();
+        let mut values = SortedMap::new();
         for (unit, sum) in sums {
             let sum = clock.waiting("outer_step", || sum.wait())?;
             let own = self.store.own_values(unit)?;
@@ -121,7 +121,7 @@ impl UntypedEngine {
 
     /// Puts the values in common in the place of this worker's own, which are kept.
     fn put_model_values(&mut self) -> Result<()> {
-        let mut common = BTreeMap::new();
+        let mut common = SortedMap::new();
         for unit in (0..self.store.units.len()).filter(|unit| self.store.units[*unit].is_updated()) {
             common.insert(unit, self.model_values(unit)?);
             let own = self.store.own_values(unit)?;
@@ -154,7 +154,7 @@ impl UntypedEngine {
     /// of a worker call it together, for the same kind.
     pub(crate) fn replace_values(
         &mut self,
-        mut values: BTreeMap<usize, Tensor<1>>,
+        mut values: SortedMap<usize, Tensor<1>>,
         is_of: &dyn Fn(&Unit) -> bool,
         clock: &mut Clock,
     ) -> Result<()> {

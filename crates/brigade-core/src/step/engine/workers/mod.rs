@@ -4,10 +4,10 @@ mod fragments;
 pub(crate) mod inner_steps;
 pub(crate) mod outer_in_flight;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::{BucketedCollectives, Buckets, Collectives};
@@ -115,7 +115,7 @@ impl UntypedEngine {
         let names = last.metrics.into_keys().enumerate();
         let (sent, time) = (sent_before + sent, outer_time + began.elapsed());
         let outer = OuterReport { workers, skipped: skipped as u64, sent, time };
-        let metrics: BTreeMap<_, _> = names.map(|(index, name)| (name, sum(6 + index) / weight)).collect();
+        let metrics: SortedMap<_, _> = names.map(|(index, name)| (name, sum(6 + index) / weight)).collect();
         Ok(StepReport {
             loss: sum(4) / weight,
             metrics,

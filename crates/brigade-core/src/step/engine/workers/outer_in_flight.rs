@@ -1,7 +1,6 @@
 //! An outer step that is under way.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::PendingTensor;
@@ -16,5 +15,5 @@ pub(crate) struct OuterInFlight {
     /// Bytes that this rank had sent to other workers before.
     pub(super) sent_before: u64,
     /// This worker's own values, while the engine has those that all have in common.
-    pub(super) own: BTreeMap<usize, Tensor<1>>,
+    pub(super) own: SortedMap<usize, Tensor<1>>,
 }

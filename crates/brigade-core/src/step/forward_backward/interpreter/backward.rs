@@ -1,9 +1,9 @@
 //! Backwards, at once or in two halves: the message to the stage before, and the gradients of the parameters.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use brigade_plan::{Action, Pass, StageSchedule, StageTask};
+use brigade_sorted::SortedMap;
 use burn::tensor::{FloatDType, Tensor};
 
 use super::{Interpreter, PassMode};
@@ -162,7 +162,7 @@ impl Interpreter<'_> {
     /// The number type that a block's parameter of this path and shape has in forward and backward.
     fn dtype_of(&self, block: usize, path: &str, given: &[usize]) -> Result<FloatDType> {
         let units = self.store.by_block[block].iter().map(|unit| &self.store.units[*unit].unit);
-        let known: BTreeMap<&str, (&[usize], FloatDType)> = units
+        let known: SortedMap<&str, (&[usize], FloatDType)> = units
             .flat_map(|unit| {
                 let users = unit.users.iter().filter(|user| user.block == block);
                 users.flat_map(|user| &user.params).filter_map(|(path, target)| {
@@ -174,7 +174,7 @@ impl Interpreter<'_> {
         if let Some((_, dtype)) = known.get(path).filter(|(shape, _)| *shape == given) {
             return Ok(*dtype);
         }
-        let known: BTreeMap<&str, &[usize]> =
+        let known: SortedMap<&str, &[usize]> =
             known.into_iter().map(|(path, (shape, _))| (path, shape)).collect();
         Err(Error::Model(format!(
             "block `{}` gives a gradient {given:?} for `{path}` in the second half of its backward; its parameters are {known:?}",

@@ -3,10 +3,11 @@
 mod backward;
 mod train_block;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use brigade_plan::{Action, Pass, Stage, StageSchedule, StageTask, UnshardStep};
+use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use crate::dist::{DATA, Message, Pending, PendingValues};
@@ -101,23 +102,23 @@ pub(crate) struct State {
     /// What the targets of the global batch weigh: on its way, then known. Only the last stage asks.
     pub total: TargetWeight,
     /// Loss of each micro-batch, where this rank knows it: divided, if anything divides it.
-    pub losses: BTreeMap<usize, Tensor<1>>,
+    pub losses: SortedMap<usize, Tensor<1>>,
     /// The metrics of each micro-batch, where this rank computes the loss.
-    pub metrics: BTreeMap<usize, Vec<Tensor<1>>>,
+    pub metrics: SortedMap<usize, Vec<Tensor<1>>>,
     /// What each micro-batch adds to running state.
-    pub running: BTreeMap<usize, Terms>,
+    pub running: SortedMap<usize, Terms>,
     /// Tensors at the cuts between blocks, and the gradients that second halves of backwards wait with, in bytes.
     pub activations: Bytes,
     /// Most micro-batches (of a chunk each) between forward and backward.
     pub most_in_flight: usize,
     /// Blocks after which the device was told to begin.
     pub flushed: usize,
-    tapes: BTreeMap<StageTask, Tape>,
+    tapes: SortedMap<StageTask, Tape>,
     /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
-    deferred: BTreeMap<StageTask, Vec<Deferred>>,
+    deferred: SortedMap<StageTask, Vec<Deferred>>,
     /// What was asked for, with the rank of the pipeline that sends it.
-    received: BTreeMap<Key, (usize, Pending<Message>)>,
-    to_send: BTreeMap<Key, Message>,
+    received: SortedMap<Key, (usize, Pending<Message>)>,
+    to_send: SortedMap<Key, Message>,
     sent: VecDeque<Pending<()>>,
     block_runs: usize,
     /// When the action under way began to do its own work, where spans are recorded.

@@ -1,7 +1,6 @@
 //! Which columns of a record are read, and what they are called in files.
 
-use std::collections::BTreeMap;
-
+use brigade_sorted::SortedMap;
 use serde_json::{Map, Value};
 
 use super::record::{Record, RecordLocation};
@@ -43,7 +42,7 @@ impl Columns {
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] if a name is not one of these columns.
-    pub fn renamed(mut self, names: &BTreeMap<String, String>) -> Result<Self> {
+    pub fn renamed(mut self, names: &SortedMap<String, String>) -> Result<Self> {
         for (name, in_files) in names {
             let Some(column) = self.columns.iter_mut().find(|column| column.name == *name) else {
                 let known: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
