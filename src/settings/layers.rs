@@ -9,6 +9,7 @@ use toml::{Table, Value};
 use super::nearest::{Suggestion, suggest};
 use super::sections::backend::auto_values;
 use super::sections::length::GivenLength;
+use super::typed::from_table;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +127,7 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
         check::<C>(&config, &origin)?;
     }
     length.replace(&mut config);
-    Value::Table(config).try_into().map_err(|e| value_error("the configuration", &e))
+    from_table(config).map_err(|error| value_error("the configuration", &error))
 }
 
 /// A configuration from TOML text in the program; settings that it leaves out have their default.
@@ -141,7 +142,7 @@ pub fn parse_defaults<C: Default + Serialize + DeserializeOwned>(text: &str) -> 
     let length = GivenLength::of(&table);
     apply(&mut config, table, &known, origin)?;
     length.replace(&mut config);
-    Value::Table(config).try_into().map_err(|e| value_error(origin, &e))
+    from_table(config).map_err(|error| value_error(origin, &error))
 }
 
 /// A configuration as TOML, with comments on what each `auto` in it stands for.
@@ -149,8 +150,9 @@ pub fn parse_defaults<C: Default + Serialize + DeserializeOwned>(text: &str) -> 
 /// # Errors
 /// If it cannot be written as TOML.
 pub fn config_to_toml<C: Serialize>(config: &C) -> anyhow::Result<String> {
-    let mut text = toml::to_string(config).context("the configuration cannot be written as TOML")?;
-    let table: Table = text.parse().unwrap_or_default();
+    let unwritable = "the configuration cannot be written as TOML";
+    let table = Table::try_from(config).context(unwritable)?;
+    let mut text = toml::to_string(&table).context(unwritable)?;
     let backend = table.get("compute").and_then(|section| section.get("backend")?.as_str());
     for (section, key, value) in auto_values(&table) {
         text += &format!("# {section}.{key}: auto is {value} on {}\n", backend.unwrap_or_default());
@@ -158,14 +160,13 @@ pub fn config_to_toml<C: Serialize>(config: &C) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A configuration as a table. It goes by way of its text, so that a program needs only one of the two ways to write it.
+/// A configuration as a table. Its text is that of its table, too, so that a program needs only one of the two ways to write it.
 fn to_table<C: Serialize>(config: &C, origin: &str) -> Result<Table, ConfigError> {
-    let text = toml::to_string(config).map_err(|error| value_error(origin, &error))?;
-    text.parse().map_err(|error: toml::de::Error| value_error(origin, &error))
+    Table::try_from(config).map_err(|error| value_error(origin, &error))
 }
 
 fn check<C: DeserializeOwned>(config: &Table, origin: &str) -> Result<(), ConfigError> {
-    Value::Table(config.clone()).try_into::<C>().map(drop).map_err(|e| value_error(origin, &e))
+    from_table::<C>(config.clone()).map(drop).map_err(|error| value_error(origin, &error))
 }
 
 fn value_error(origin: &str, error: &dyn std::fmt::Display) -> ConfigError {

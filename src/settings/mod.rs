@@ -10,6 +10,7 @@ mod nearest;
 mod plan;
 mod sections;
 mod server;
+mod typed;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

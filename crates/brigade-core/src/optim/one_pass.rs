@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use crate::error::Result;
 use crate::optim::optimizer::{Elementwise, FlatOptimizer, Piece};
-use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, flattened};
+use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, array_bytes};
 
 /// All of a part, stepped in one pass.
 pub(super) struct OnePass<O: Optimizer> {
@@ -41,8 +41,7 @@ impl<O: Elementwise> OnePass<O> {
         let device = Device::flex();
         let zeros = || Tensor::<1>::zeros([FEW], (&device, DType::F32));
         let (_, state) = run.optimizer.step(0.0, zeros(), zeros(), None);
-        let arrays = state.map(|state| flattened(&state).tensors).unwrap_or_default();
-        let bytes: usize = arrays.iter().map(|(_, data)| data.as_bytes().len()).sum();
+        let bytes = state.map_or(0, |state| array_bytes(&state));
         bytes as u64 * elements as u64 / FEW as u64
     }
 }
@@ -82,7 +81,10 @@ impl<O: Elementwise> FlatOptimizer for OnePass<O> {
         let part = start.max(range.start)..end.min(range.end).max(start);
         let segments: Vec<_> = match &self.state {
             Some(state) if !part.is_empty() => {
-                vec![SegmentState { part: part.start - start..part.end - start, state: state.clone() }]
+                vec![SegmentState {
+                    part: part.start - start..part.end - start,
+                    state: Box::new(state.clone()),
+                }]
             }
             _ => vec![],
         };

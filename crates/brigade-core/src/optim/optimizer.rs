@@ -11,7 +11,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::optim::one_pass::OnePass;
-use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, flattened};
+use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, array_bytes};
 use crate::optim::tile::tile;
 use crate::sharding::groups::ParameterGroup;
 use crate::sharding::layout::{FlatLayout, Segment};
@@ -305,8 +305,7 @@ impl<O: Optimizer> Segmented<O> {
             let states =
                 self.pieces.iter().filter_map(|piece| Some((piece.range.len(), piece.state.as_ref()?)));
             let (smallest, state) = states.min_by_key(|(elements, _)| *elements)?;
-            let bytes = flattened(state).tensors.iter().map(|(_, data)| data.as_bytes().len()).sum();
-            Some((bytes, smallest))
+            Some((array_bytes(state), smallest))
         };
         let Some((bytes, counted)) = self.size.get().copied().or_else(counted) else { return 0 };
         let (bytes, counted) = *self.size.get_or_init(|| (bytes, counted));
@@ -343,7 +342,7 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
     fn state(&self, range: Range<usize>) -> Box<dyn FlatState> {
         let segments = self.pieces.iter().filter_map(|Piece { range: own, state, .. }| {
             let part = own.start.max(range.start)..own.end.min(range.end).max(own.start);
-            let state = state.clone()?;
+            let state = Box::new(state.clone()?);
             (!part.is_empty())
                 .then(|| SegmentState { part: part.start - own.start..part.end - own.start, state })
         });

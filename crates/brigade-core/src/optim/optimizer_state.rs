@@ -34,6 +34,14 @@ pub struct SavedState {
 impl SavedState {
     /// The state of one segment of the part; `None` if the optimizer had none yet.
     pub(crate) fn segment<S: RecordState>(&self, part: Range<usize>, device: &Device) -> Result<Option<S>> {
+        let Some(mut source) = self.source(part)? else { return Ok(None) };
+        let state = S::state_unflatten("", &mut source, device);
+        self.check_names(state.as_ref().map(flattened))?;
+        Ok(state)
+    }
+
+    /// What a segment's state is read from; `None` if the optimizer had none yet.
+    fn source(&self, part: Range<usize>) -> Result<Option<StateSource>> {
         if self.slots.is_empty() && self.scalars.is_empty() {
             return Ok(None);
         }
@@ -53,45 +61,63 @@ impl SavedState {
             })?;
             source.insert_tensor(name.clone(), TensorData::new(values.to_vec(), [values.len()]));
         }
-        let state = S::state_unflatten("", &mut source, device);
-        let names = || {
-            let names: Vec<_> = self.slots.keys().chain(self.scalars.keys()).map(String::as_str).collect();
-            names.join(", ")
-        };
-        // State that this optimizer does not have belongs to another one.
-        let known = state.as_ref().map(flattened);
+        Ok(Some(source))
+    }
+
+    /// State that an optimizer does not have (`known` is what it made of this one) belongs to another one.
+    fn check_names(&self, known: Option<StateSink>) -> Result<()> {
         let is_known = |name: &String| {
             known.as_ref().is_some_and(|known| {
                 known.tensors.iter().any(|(own, _)| own == name)
                     || known.scalars.iter().any(|(own, _)| own == name)
             })
         };
-        match state {
-            Some(state) if self.slots.keys().chain(self.scalars.keys()).all(is_known) => Ok(Some(state)),
-            _ => Err(Error::State(format!("the saved optimizer state ({}) is of another kind", names()))),
+        let names = || self.slots.keys().chain(self.scalars.keys());
+        if known.is_some() && names().all(is_known) {
+            return Ok(());
         }
+        let names: Vec<_> = names().map(String::as_str).collect();
+        Err(Error::State(format!("the saved optimizer state ({}) is of another kind", names.join(", "))))
+    }
+}
+
+/// The state that an optimizer has of some elements.
+pub(crate) trait ElementState: Send {
+    /// Its arrays and numbers, copied to the host.
+    fn flattened(&self) -> StateSink;
+}
+
+impl<S: RecordState> ElementState for S {
+    fn flattened(&self) -> StateSink {
+        flattened(self)
     }
 }
 
 /// The state of one segment, and which of its elements are wanted.
-pub(crate) struct SegmentState<S> {
+pub(crate) struct SegmentState {
     pub part: Range<usize>,
-    pub state: S,
+    pub state: Box<dyn ElementState>,
 }
 
 /// The states of a part's segments. They have the same names and numbers, because they are stepped together.
-pub(crate) struct SegmentStates<S> {
-    pub segments: Vec<SegmentState<S>>,
+pub(crate) struct SegmentStates {
+    pub segments: Vec<SegmentState>,
     pub bytes: u64,
 }
 
-pub(crate) fn flattened<S: RecordState>(state: &S) -> StateSink {
+/// A state's arrays and numbers.
+fn flattened<S: RecordState>(state: &S) -> StateSink {
     let mut sink = StateSink::default();
     state.state_flatten("", &mut sink);
     sink
 }
 
-impl<S: RecordState> FlatState for SegmentStates<S> {
+/// Bytes of a state's arrays.
+pub(crate) fn array_bytes(state: &dyn ElementState) -> usize {
+    state.flattened().tensors.iter().map(|(_, data)| data.as_bytes().len()).sum()
+}
+
+impl FlatState for SegmentStates {
     fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -99,7 +125,7 @@ impl<S: RecordState> FlatState for SegmentStates<S> {
     fn read(self: Box<Self>) -> Result<SavedState> {
         let mut saved = SavedState::default();
         for SegmentState { part, state } in self.segments {
-            let StateSink { tensors, scalars, .. } = flattened(&state);
+            let StateSink { tensors, scalars, .. } = state.flattened();
             for (name, data) in tensors {
                 let values = data.as_slice::<f32>().map_err(|error| {
                     Error::State(format!("`{name}` of the optimizer's state cannot be saved: {error:?}"))
