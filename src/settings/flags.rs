@@ -243,7 +243,10 @@ impl StandardFlags {
     }
 
     /// Overrides settings by the flags.
-    pub fn apply(&self, settings: &mut Settings) {
+    ///
+    /// # Errors
+    /// If a number is too large. Files cannot have such numbers, and could not be written with them.
+    pub fn apply(&self, settings: &mut Settings) -> Result<(), SettingError> {
         fn lay<T: Clone>(flag: &Option<T>, setting: &mut T) {
             if let Some(value) = flag {
                 *setting = value.clone();
@@ -299,5 +302,6 @@ impl StandardFlags {
             settings.output.dir.clone_from(dir);
         }
         settings.output.overwrite |= self.overwrite;
+        settings.check_sizes()
     }
 }

@@ -10,6 +10,7 @@ mod nearest;
 mod plan;
 mod sections;
 mod server;
+mod sizes;
 mod typed;
 
 use std::net::SocketAddr;

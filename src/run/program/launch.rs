@@ -169,7 +169,7 @@ impl<'a> Launch<'a> {
             own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
         let flags = StandardFlags::from_arg_matches(&matches)?;
         let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &sets)?;
-        flags.apply(&mut settings);
+        flags.apply(&mut settings)?;
         let config = own.section(&matches)? + &config_to_toml(&settings)?;
         own.check_values(&matches)?;
         Ok(CommandLine { name, flags, matches, settings, config })

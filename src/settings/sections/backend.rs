@@ -215,7 +215,7 @@ mod tests {
             .unwrap();
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
         let mut settings = merge_config(&Settings::default(), &[file.path()], &sets).unwrap();
-        StandardFlags { backend: Some(backend), ..StandardFlags::default() }.apply(&mut settings);
+        StandardFlags { backend: Some(backend), ..StandardFlags::default() }.apply(&mut settings).unwrap();
         settings
     }
 

@@ -60,6 +60,37 @@ fn a_loop_with_its_own_batches_ends_as_train_does() {
     }
 }
 
+/// As those of `train` are, on any mesh, and a run continues from them with the same weights.
+#[test]
+fn checkpoints_that_a_loop_does_not_save_are_saved() {
+    let mut settings = settings(8);
+    settings.checkpoint.asynchronous = false;
+    let run = |out: &Path, mesh: Mesh, start_from: StartFrom, ends_after: u64| {
+        on_mesh(out, &settings, mesh, start_from, |session: &Session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            while let Some(batches) = trainer.next_batches()? {
+                trainer.step(batches)?;
+                if trainer.steps_done() == ends_after {
+                    // Killed before the next step.
+                    return Ok(());
+                }
+            }
+            trainer.finish().map(drop)
+        })
+        .unwrap();
+    };
+    let whole = tempfile::tempdir().unwrap();
+    on_mesh(whole.path(), &settings, MESHES[0], StartFrom::Scratch, trains).unwrap();
+    for mesh in MESHES {
+        let out = tempfile::tempdir().unwrap();
+        run(out.path(), mesh, StartFrom::Scratch, 5);
+        assert_eq!(checkpoints(out.path()), [4, 2]);
+        run(out.path(), mesh, StartFrom::Checkpoint, 9);
+        assert_eq!(checkpoints(out.path()), [8, 6, 4]);
+        assert!(weights(out.path()) == weights(whole.path()), "{mesh:?}");
+    }
+}
+
 /// What a loop draws follows from the step, whatever blocks have drawn meanwhile, and whether the run was interrupted before.
 #[test]
 fn a_loop_draws_the_same_in_a_resumed_run() {
@@ -241,6 +272,7 @@ fn a_validation_between_updates_is_one_of_the_last_update() {
 fn a_save_between_updates_is_one_of_the_last_update() {
     let mut accumulating = settings(8);
     accumulating.train.sync_every = 2;
+    accumulating.checkpoint.every = 6;
     let whole = tempfile::tempdir().unwrap();
     on_mesh(whole.path(), &accumulating, (1, 1, 0), StartFrom::Scratch, trains).unwrap();
     for (mesh, saves) in [((1, 1, 0), true), ((1, 2, 3), true), ((2, 2, 1), false)] {
@@ -269,7 +301,8 @@ fn a_save_between_updates_is_one_of_the_last_update() {
 #[test]
 fn a_loop_that_ends_early_can_be_resumed_by_another() {
     let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let settings = settings(9);
+    let mut settings = settings(9);
+    settings.checkpoint.every = 6;
     on_mesh(whole.path(), &settings, (1, 1, 0), StartFrom::Scratch, trains).unwrap();
     let steps = on_mesh(parts.path(), &settings, (1, 2, 3), StartFrom::Scratch, |session, _| {
         let mut trainer = session.prepare(model(), training())?;

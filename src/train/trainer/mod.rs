@@ -115,6 +115,8 @@ pub struct Trainer<'a, I, O, T> {
     best_being_saved: Best,
     /// The step that was saved last, or is being saved.
     saved_step: Option<u64>,
+    /// Whether a note has said that the loop saves no checkpoints.
+    has_noted_unsaved: bool,
     /// Checkpoints that were completed since the last record.
     completed: Vec<CheckpointRecord>,
     /// Whether a rank's machine is about to be taken away.

@@ -136,6 +136,7 @@ impl Session {
             saver,
             reporter,
             saved_step: resumes.then_some(progress.step),
+            has_noted_unsaved: false,
             progress,
             description,
             facts,

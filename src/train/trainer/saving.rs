@@ -24,6 +24,30 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         (is_due || self.best_is_unsaved) && self.works_for.is_none()
     }
 
+    /// Whether the loop goes on without the checkpoint that was [due](Self::save_is_due).
+    fn is_left_unsaved(&self) -> bool {
+        let can_be_saved = self.added.is_empty() || !self.is_between_updates();
+        let is_new = self.saved_step.unwrap_or(0) < self.update_step();
+        can_be_saved && is_new && !self.is_over() && self.save_is_due()
+    }
+
+    /// Saves the checkpoint that was due, if the loop has not.
+    pub(super) fn save_what_is_due(&mut self) -> anyhow::Result<()> {
+        if self.is_left_unsaved() { self.save() } else { Ok(()) }
+    }
+
+    /// Notes once that the checkpoint that was due is not saved. The loop has made the batches of the next step already: they
+    /// would not be the same ones in a run that resumes from it.
+    pub(super) fn note_what_is_due(&mut self) {
+        if self.is_left_unsaved() && !std::mem::replace(&mut self.has_noted_unsaved, true) {
+            self.note(&format!(
+                "step {} is not saved, though checkpoint.every = {}: a loop that makes its own batches calls `Trainer::save` when \
+                 `Trainer::save_is_due`",
+                self.progress.step, self.session.settings.checkpoint.every
+            ));
+        }
+    }
+
     /// Saves a checkpoint of the current step, of this model and of those that were [added](Self::add_model). With
     /// `checkpoint.asynchronous` it is written while training continues. All ranks call it. Between two updates (`train.sync_every`) it is
     /// a checkpoint of the last update, and a run that resumes from it repeats the steps since.

@@ -33,6 +33,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     }
 
     fn make_step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
+        self.note_what_is_due();
         self.proceed()?;
         if self.is_over() {
             bail!("the run ended with step {}; there is no next one", self.progress.step);

@@ -12,12 +12,13 @@ use crate::training::{Ahead, Data, Order, Reader, check_read_again};
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Reads this rank's micro-batches of the next step; `None` when the run is over. What was read counts as consumed when the
-    /// run resumes.
+    /// run resumes. A checkpoint that was [due](Self::save_is_due) before, and that the loop did not save, is saved first.
     ///
     /// # Errors
     /// If data cannot be read, the run was interrupted, or the machine of a rank is about to be taken away, for which a
     /// checkpoint has then been saved.
     pub fn next_batches(&mut self) -> anyhow::Result<Option<Vec<Batch<I, T>>>> {
+        self.save_what_is_due()?;
         self.proceed()?;
         if self.is_over() {
             self.reader = None;

@@ -84,7 +84,7 @@ impl TrainArgs {
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         let mut config =
             Config::read_with(self.model.as_deref(), self.lora_rank, &files, &self.standard.sets)?;
-        self.standard.apply(&mut config.settings);
+        self.standard.apply(&mut config.settings)?;
         if let Some(task) = self.task {
             config.task.name = task;
         }
