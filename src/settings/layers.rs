@@ -115,16 +115,16 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
     let known = config.clone();
     for Layer { origin, table } in layers {
         let length = GivenLength::of(&table);
-        apply(&mut config, table, &known, &origin)?;
-        check::<C>(&config, &origin)?;
+        apply(&mut config, table.clone(), &known, &origin)?;
+        check::<C>(&config, &table, &known, &origin)?;
         length.replace(&mut config);
     }
     let mut length = GivenLength::default();
     for set in sets {
         let Layer { origin, table } = Layer::of_set(set)?;
         length = length.and(GivenLength::of(&table));
-        apply(&mut config, table, &known, &origin)?;
-        check::<C>(&config, &origin)?;
+        apply(&mut config, table.clone(), &known, &origin)?;
+        check::<C>(&config, &table, &known, &origin)?;
     }
     length.replace(&mut config);
     from_table(config).map_err(|error| value_error("the configuration", &error))
@@ -165,8 +165,29 @@ fn to_table<C: Serialize>(config: &C, origin: &str) -> Result<Table, ConfigError
     Table::try_from(config).map_err(|error| value_error(origin, &error))
 }
 
-fn check<C: DeserializeOwned>(config: &Table, origin: &str) -> Result<(), ConfigError> {
-    from_table::<C>(config.clone()).map(drop).map_err(|error| value_error(origin, &error))
+/// Checks the configuration after the settings in `given` have been laid over it. Where a structure of the program flattens others, serde
+/// does not say which setting is wrong: it is the one that is wrong alone.
+fn check<C: DeserializeOwned>(
+    config: &Table,
+    given: &Table,
+    known: &Table,
+    origin: &str,
+) -> Result<(), ConfigError> {
+    let Err(wrong) = from_table::<C>(config.clone()) else { return Ok(()) };
+    if wrong.is_named() {
+        return Err(value_error(origin, &wrong));
+    }
+    for (section, values) in given {
+        for (key, value) in values.as_table().into_iter().flatten() {
+            let one = Table::from_iter([(key.clone(), value.clone())]);
+            let mut alone = known.clone();
+            apply(&mut alone, Table::from_iter([(section.clone(), Value::Table(one))]), known, origin)?;
+            if let Err(wrong) = from_table::<C>(alone) {
+                return Err(value_error(origin, &format!("`{section}.{key}`: {wrong}")));
+            }
+        }
+    }
+    Err(value_error(origin, &wrong))
 }
 
 fn value_error(origin: &str, error: &dyn std::fmt::Display) -> ConfigError {

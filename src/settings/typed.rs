@@ -26,6 +26,11 @@ pub(super) struct WrongValue {
 }
 
 impl WrongValue {
+    /// Whether the setting is known.
+    pub(super) fn is_named(&self) -> bool {
+        !self.name.is_empty()
+    }
+
     /// What is wrong with the setting inside of a section.
     fn within(mut self, section: &str) -> Self {
         let dot = if self.name.is_empty() || self.name.starts_with('[') { "" } else { "." };
