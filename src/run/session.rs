@@ -203,6 +203,12 @@ impl Session {
         Ok((0..pipelines).filter_map(first_rank).map(|rank| texts[rank].clone()).collect())
     }
 
+    /// Tells the launcher that this rank is alive, and what it is doing. A step does so by itself; what takes minutes between steps does so now and then, as a rank
+    /// that sends nothing for `--heartbeat-timeout` is killed.
+    pub fn send_heartbeat(&self, doing: &str) {
+        self.heartbeat.send(doing);
+    }
+
     /// From now until [`mark_started`](Self::mark_started) the process may end at once on a signal: nothing would be lost.
     pub(crate) fn mark_preparing(&self) {
         self.interrupt.mark_preparing();

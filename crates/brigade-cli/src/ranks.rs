@@ -43,6 +43,8 @@ pub struct RankProgram<'a> {
     /// Of the model's blocks.
     pub costs: Vec<f64>,
     pub quiet: bool,
+    /// Whether rank 0 reads standard input.
+    pub forwards_input: bool,
 }
 
 impl RankFlags {
@@ -104,6 +106,7 @@ impl RankProgram<'_> {
             config: self.config,
             targets_per_sample: 1,
             costs: self.costs,
+            forwards_input: self.forwards_input,
             chosen: None,
         };
         let code = program.run(prepare, body);

@@ -199,6 +199,7 @@ fn program<'a>(line: &'a CommandLine, settings: &'a Settings) -> Program<'a> {
         config: line.config.clone(),
         targets_per_sample: 1,
         costs: Vec::new(),
+        forwards_input: false,
         chosen: None,
     }
 }

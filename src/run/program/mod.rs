@@ -42,6 +42,8 @@ pub struct Program<'a> {
     /// Relative costs of the model's blocks, or empty if unknown. With them, the split into pipeline stages is checked before a
     /// rank starts.
     pub costs: Vec<f64>,
+    /// Whether rank 0 reads what its launcher reads on standard input; that of other ranks is empty.
+    pub forwards_input: bool,
     /// What was chosen for the run, where its command line left something open.
     pub chosen: Option<&'a Chosen>,
 }

@@ -48,6 +48,7 @@ fn on_ranks<R: Send>(
             config: config_to_toml(settings)?,
             targets_per_sample: 1,
             costs: Vec::new(),
+            forwards_input: false,
             chosen: None,
         };
         let interrupt = Interrupt::detached();

@@ -90,6 +90,7 @@ fn evaluate<T: TextTask>(
         config: brigade::config_to_toml(config)?,
         costs: task.costs()?,
         quiet: args.quiet,
+        forwards_input: false,
     };
     let prepare = |role| {
         let shows = !args.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });

@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use brigade::{CachedText, Settings, UsageError, exit, parse_whole_number};
+use brigade::{CachedText, Session, Settings, UsageError, exit, parse_whole_number};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::generation::{
-    ChatSession, Continuation, Generator, Prompt, PromptContent, SamplingFlags, UnloadedModel,
+    ChatSession, Continuation, GenerationSettings, Generator, Prompt, PromptContent, RankInput,
+    SamplingFlags, StandardInput, UnloadedModel,
 };
 use crate::model_files::model_folder::model_folder;
 use crate::output::show;
@@ -24,6 +25,7 @@ Examples:
   brigade generate --model runs/tuned --prompts questions.jsonl --format jsonl --stop \"\\n\\n\" > answers.jsonl
   brigade generate --model runs/tuned --chat --system \"Answer in one sentence.\"
   brigade generate --model runs/tuned --prompts questions.jsonl --dp 4    four prompts at a time, on four processes
+  brigade generate --model tuned-70b --chat --pp 4                a chat with a model spread over four processes
   brigade generate --model Llama-3.1-70B --prompt \"Once\" --pp 4        on four processes, each with a quarter of the layers
 
 Keys and values of earlier tokens are cached, so every token costs the same, from the first to the last. A text that grows beyond the
@@ -84,6 +86,10 @@ impl GenerateArgs {
         UnloadedModel::read(&model_folder(&self.model)?)
     }
 
+    fn settings(&self, described: &UnloadedModel) -> GenerationSettings {
+        self.sampling.settings(described.file.generation.as_ref())
+    }
+
     fn prompts(&self) -> anyhow::Result<Vec<Prompt>> {
         match &self.prompts {
             Some(path) => Prompt::of_file(path),
@@ -97,12 +103,13 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         return on_ranks(args);
     }
     let described = args.described().map_err(UsageError)?;
-    let settings = args.sampling.settings(described.file.generation.as_ref());
+    let settings = args.settings(&described);
     described.note_ignored_fields();
     if args.chat {
         let template = described.chat_template().map_err(UsageError)?;
         let mut generator = described.load(settings).map_err(UsageError)?;
-        ChatSession::new(template, args.system.clone()).run(&described, &mut generator)?;
+        let mut chat = ChatSession::new(template, args.system.clone());
+        chat.run(&described, &mut generator, &mut StandardInput::open())?;
         return Ok(ExitCode::from(exit::DONE));
     }
     let prompts = args.prompts().map_err(UsageError)?;
@@ -169,7 +176,17 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         settings,
         costs: described.model.costs()?,
         quiet: true,
+        forwards_input: args.chat,
     };
+    if args.chat {
+        let prepare = |_| described.chat_template();
+        return program.run(prepare, |session, template| {
+            note_ignored_fields(&described, session);
+            let mut generator = described.load_on(session, args.settings(&described))?;
+            let mut chat = ChatSession::new(template, args.system.clone());
+            chat.run(&described, &mut generator, &mut RankInput::open(session)?)
+        });
+    }
     let prepare = |_| {
         let prompts = args.prompts()?;
         let tokens = described.tokens_of(&prompts)?;
@@ -179,12 +196,9 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         let mut hasher = DefaultHasher::new();
         tokens.hash(&mut hasher);
         session.check_same("prompts (or tokenizer)", &format!("{:016x}", hasher.finish()))?;
+        note_ignored_fields(&described, session);
+        let mut generator = described.load_on(session, args.settings(&described))?;
         let is_shown = session.rank() == 0;
-        if is_shown {
-            described.note_ignored_fields();
-        }
-        let settings = args.sampling.settings(described.file.generation.as_ref());
-        let mut generator = described.load_on(session, settings)?;
         // All ranks continue, also where nobody reads what the first one prints.
         let mut show = |text: &str| if is_shown { show(text).map(|_| true) } else { Ok(true) };
         let given: Vec<_> = prompts.iter().zip(&tokens).enumerate().collect();
@@ -210,17 +224,23 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(UnloadedModel, Settings)> {
-    if args.chat {
-        bail!(
-            "--chat reads standard input, which ranks do not have; leave out --pp and other flags about ranks"
-        );
+fn note_ignored_fields(described: &UnloadedModel, session: &Session) {
+    if session.rank() == 0 {
+        described.note_ignored_fields();
     }
+}
+
+fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(UnloadedModel, Settings)> {
     let mut settings = Settings::default();
     args.ranks.apply(&mut settings);
     let dp = args.dp.unwrap_or(1);
     if dp == 0 {
         bail!("--dp 0 is not possible: it must be at least 1");
+    }
+    if args.chat && dp > 1 {
+        bail!(
+            "--dp {dp} is not possible with --chat, which answers one line at a time: leave it out, and spread the model with --pp"
+        );
     }
     let wanted = args.ranks.pp.unwrap_or(1).saturating_mul(dp);
     let world = args.ranks.world_size(Some(wanted), settings.compute.backend)?;

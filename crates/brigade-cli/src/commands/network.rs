@@ -36,6 +36,7 @@ pub fn run(flags: &RankFlags) -> anyhow::Result<ExitCode> {
         settings,
         costs: vec![1.0],
         quiet: true,
+        forwards_input: false,
     };
     program.run(|_| Ok(()), |session, ()| measure(session))
 }

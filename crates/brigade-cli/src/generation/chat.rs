@@ -1,15 +1,11 @@
 //! A chat with a model, line by line.
 
-use std::io::{BufRead, IsTerminal, Write};
-
-use anyhow::Context;
 use brigade::CachedText;
 use brigade::report::counted;
 use brigade_hf::chat::{Chat, ChatTemplate};
 
-use super::Generator;
 use super::generator::UnloadedModel;
-use crate::output::show;
+use super::{ChatInput, Generator};
 
 /// What has been said.
 pub struct ChatSession {
@@ -24,45 +20,44 @@ impl ChatSession {
         Self { template, system, messages: Vec::new() }
     }
 
-    /// Answers each line of standard input, until that ends. The oldest messages are left out where a chat no longer fits in the model.
-    pub fn run(&mut self, model: &UnloadedModel, generator: &mut Generator<'_>) -> anyhow::Result<()> {
+    /// Answers each line of `input`, until that ends or nobody reads the answers. The oldest messages are left out where a chat no longer fits in the model.
+    pub fn run(
+        &mut self,
+        model: &UnloadedModel,
+        generator: &mut Generator<'_>,
+        input: &mut dyn ChatInput,
+    ) -> anyhow::Result<()> {
         let mut text = CachedText::default();
-        let stdin = std::io::stdin();
-        let is_terminal = stdin.is_terminal();
-        let mut lines = stdin.lock().lines();
-        loop {
-            if is_terminal {
-                on_terminal("> ");
-            }
-            let Some(line) = lines.next().transpose().context("cannot read standard input")? else { break };
+        while let Some(line) = input.next_line()? {
             if line.trim().is_empty() {
                 continue;
             }
             self.messages.push(("user", line));
-            let Some(tokens) = self.tokens(model)? else {
+            let Some(tokens) = self.tokens(model, input)? else {
                 self.messages.pop();
                 continue;
             };
-            let answer = generator.continued(&mut text, &tokens, &mut |part| show(part))?;
-            if !show("\n")? {
+            let answer = generator.continued(&mut text, &tokens, &mut |part| input.show(part))?;
+            if !input.show("\n")? {
                 return Ok(());
             }
             self.messages.push(("assistant", answer.text));
-        }
-        if is_terminal {
-            on_terminal("\n");
         }
         Ok(())
     }
 
     /// The tokens of the chat, without the oldest messages where it does not fit; none if its last message alone does not.
-    fn tokens(&mut self, model: &UnloadedModel) -> anyhow::Result<Option<Vec<u32>>> {
+    fn tokens(
+        &mut self,
+        model: &UnloadedModel,
+        input: &mut dyn ChatInput,
+    ) -> anyhow::Result<Option<Vec<u32>>> {
         let mut left_out = 0;
         loop {
             let tokens = model.tokens_of_chat(&self.template, &self.chat())?;
             if model.fits(&tokens) {
                 if left_out > 0 {
-                    brigade::print_stderr(format_args!(
+                    input.note(format_args!(
                         "note: the chat has more tokens than the model has positions ({}); {} dropped from its beginning",
                         model.model.sequence_length(),
                         counted(left_out, "message")
@@ -71,7 +66,7 @@ impl ChatSession {
                 return Ok(Some(tokens));
             }
             if self.messages.len() < 3 {
-                brigade::print_stderr(format_args!(
+                input.note(format_args!(
                     "note: the message has {} tokens, but the model has {} positions; it is dropped",
                     tokens.len(),
                     model.model.sequence_length()
@@ -88,9 +83,4 @@ impl ChatSession {
         let system = self.system.iter().map(|text| ("system", text.as_str()));
         Chat::new(system.chain(self.messages.iter().map(|(role, text)| (*role, text.as_str()))))
     }
-}
-
-/// Text that is not part of the chat. It is only useful if somebody sees it.
-fn on_terminal(text: &str) {
-    drop(write!(std::io::stderr().lock(), "{text}"));
 }

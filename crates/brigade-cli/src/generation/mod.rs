@@ -1,6 +1,7 @@
 //! Text that a model continues.
 
 mod chat;
+mod chat_input;
 mod generator;
 mod prompts;
 mod sampling;
@@ -8,6 +9,7 @@ mod settings;
 mod text_stream;
 
 pub use chat::ChatSession;
+pub use chat_input::{ChatInput, RankInput, StandardInput};
 pub use generator::{Continuation, Generator, UnloadedModel};
 pub use prompts::{Prompt, PromptContent};
 pub use sampling::{SamplingConfig, TokenSampler};

@@ -82,6 +82,7 @@ fn ranks(args: &TrainArgs, settings: &Settings, tries_sizes: bool) -> anyhow::Re
         config: String::new(),
         targets_per_sample: 1,
         costs: Vec::new(),
+        forwards_input: false,
         chosen: None,
     };
     program.ranks()

@@ -139,6 +139,7 @@ fn train<T: TextTask>(
         config: brigade::config_to_toml(config)?,
         targets_per_sample: task.sequence_length(),
         costs: task.costs()?,
+        forwards_input: false,
         chosen,
     };
     let prepare = |role| {

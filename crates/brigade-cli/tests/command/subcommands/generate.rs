@@ -81,6 +81,13 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
         done.out,
         done.err
     );
+    // On stages, whose launcher reads the lines.
+    for ranks in ["--pp 2", "--nproc-per-node 3 --transport tcp"] {
+        let mut chat = place.brigade(&format!("generate --model a --chat --system no {how} {ranks}"));
+        let on_ranks = place.succeed(chat.stdin(std::fs::File::open(place.path("said")).unwrap()));
+        assert_eq!(on_ranks.out, done.out, "{ranks}");
+        assert_eq!(on_ranks.err.matches("dropped").count(), done.err.matches("dropped").count(), "{ranks}");
+    }
 }
 
 #[test]
@@ -106,7 +113,11 @@ fn what_is_missing_is_named() {
         "--model a --chat",
         "there is no chat template, neither `chat_template` in tokenizer_config.json",
     );
-    refused("--model a --chat --pp 2", "--chat reads standard input, which ranks do not have");
+    refused("--model a --chat --pp 2", "there is no chat template");
+    refused(
+        "--model a --chat --dp 2",
+        "--dp 2 is not possible with --chat, which answers one line at a time",
+    );
     refused("--model a --pp 5", "4 blocks");
     refused("--model a --dp 0", "--dp");
     std::fs::write(place.path("bad.jsonl"), "{\"prompt\": \"x\"}\n\n{\"text\": 1}").unwrap();

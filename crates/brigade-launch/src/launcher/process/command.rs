@@ -56,7 +56,8 @@ pub fn rank_command(launch: &LaunchConfig, local_rank: usize, start: &StartInfo)
     }
     command.env("MASTER_ADDR", &start.endpoint.host).env(TOKEN_VARIABLE, launch.token.expose());
     command.env(PREEMPTION_GRACE_VARIABLE, launch.preemption_grace.as_secs_f64().to_string());
-    command.stdin(Stdio::null()).process_group(0);
+    let reads = launch.forwards_input && launch.first_rank() + local_rank == 0;
+    command.stdin(if reads { Stdio::piped() } else { Stdio::null() }).process_group(0);
     command
 }
 

@@ -13,7 +13,7 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::process::CommandExt,
     },
-    process::Child,
+    process::{Child, ChildStdin},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -129,8 +129,7 @@ impl RankProcess {
             (0, ..) => Echo::Through(stream),
             _ => Echo::Lines(stream, rank),
         };
-        let out = child.stdout.take();
-        let err = child.stderr.take();
+        let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let mut process = Self {
             rank,
@@ -154,6 +153,9 @@ impl RankProcess {
             streams.push((Box::new(err), echo(Stream::Err)));
         }
         process.watch(streams, send)?;
+        if let Some(input) = input {
+            spawn("input".into(), Box::new(|| forward_input(input)))?;
+        }
         Ok(process)
     }
 
@@ -163,10 +165,6 @@ impl RankProcess {
         streams: Vec<(Box<dyn Read + Send>, Echo)>,
         send: impl Fn(RankEvent) + Clone + Send + 'static,
     ) -> Result<()> {
-        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
-            let started = thread::Builder::new().name(name).spawn(body);
-            started.map(drop).map_err(|source| Error::System { operation: "start a thread", source })
-        };
         let rank = self.rank;
         for (source, echo) in streams {
             let (log, send) = (Arc::clone(&self.log), send.clone());
@@ -233,6 +231,19 @@ impl RankProcess {
             stopped_by_launcher: true,
         })
     }
+}
+
+/// A thread that nobody waits for.
+fn spawn(name: String, body: Box<dyn FnOnce() + Send>) -> Result<()> {
+    let started = thread::Builder::new().name(name).spawn(body);
+    started.map(drop).map_err(|source| Error::System { operation: "start a thread", source })
+}
+
+/// Gives a rank what this process reads, until either ends.
+fn forward_input(mut input: ChildStdin) {
+    let mut stdin = io::stdin().lock();
+    // A rank that reads no more has ended, which is reported where its exit is; nobody else waits for input that cannot be read.
+    drop(io::copy(&mut stdin, &mut input));
 }
 
 impl Drop for RankProcess {

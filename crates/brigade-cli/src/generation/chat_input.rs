@@ -1,0 +1,188 @@
+//! Where the lines of a chat come from, and where its answers go.
+
+use std::fmt::Arguments;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use brigade::Session;
+
+use crate::output::show;
+
+/// The person that chats, or a program in its place.
+pub trait ChatInput {
+    /// The next line; none if there will be no more.
+    fn next_line(&mut self) -> anyhow::Result<Option<String>>;
+
+    /// Shows a part of an answer; `false` if nobody reads any more.
+    fn show(&mut self, part: &str) -> anyhow::Result<bool>;
+
+    /// Says something that is not part of the chat.
+    fn note(&mut self, note: Arguments<'_>);
+}
+
+/// The standard input and output of a process that has the whole model.
+pub struct StandardInput {
+    lines: io::Lines<io::StdinLock<'static>>,
+    is_terminal: bool,
+}
+
+impl StandardInput {
+    pub fn open() -> Self {
+        let stdin = io::stdin();
+        Self { is_terminal: stdin.is_terminal(), lines: stdin.lock().lines() }
+    }
+}
+
+impl ChatInput for StandardInput {
+    fn next_line(&mut self) -> anyhow::Result<Option<String>> {
+        if self.is_terminal {
+            prompt("> ");
+        }
+        let line = self.lines.next().transpose().context(CANNOT_READ)?;
+        if line.is_none() && self.is_terminal {
+            prompt("\n");
+        }
+        Ok(line)
+    }
+
+    fn show(&mut self, part: &str) -> anyhow::Result<bool> {
+        show(part)
+    }
+
+    fn note(&mut self, note: Arguments<'_>) {
+        brigade::print_stderr(note);
+    }
+}
+
+/// Those of rank 0, whose lines all ranks of a pipeline answer together.
+pub struct RankInput<'a> {
+    session: &'a Session,
+    /// On rank 0.
+    own: Option<OwnInput>,
+}
+
+/// What rank 0 reads.
+struct OwnInput {
+    lines: Receiver<io::Result<String>>,
+    /// Whether somebody sees a prompt.
+    is_terminal: bool,
+    /// Whether somebody reads the answers.
+    is_read: bool,
+}
+
+/// How long rank 0 waits for a line before it tells the others, who wait for it, that there is none yet.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What rank 0 tells the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    NoLineYet,
+    Line,
+    End,
+}
+
+impl<'a> RankInput<'a> {
+    /// On every rank of a session with one pipeline.
+    pub fn open(session: &'a Session) -> anyhow::Result<Self> {
+        let own = (session.rank() == 0).then(OwnInput::open).transpose()?;
+        Ok(Self { session, own })
+    }
+
+    /// Rank 0's news and line, on all ranks.
+    fn share(&self, news: News, line: &str) -> anyhow::Result<(News, String)> {
+        let group = self.session.group();
+        let mut head = [news as i64, line.len() as i64];
+        group.broadcast_in_place(&mut head, 0)?;
+        let all = [News::NoLineYet, News::Line, News::End];
+        let Some(news) = all.into_iter().find(|news| *news as i64 == head[0]) else {
+            bail!("rank 0 has sent {} instead of a line of the chat", head[0]);
+        };
+        let mut bytes = line.as_bytes().to_vec();
+        bytes.resize(usize::try_from(head[1])?, 0);
+        group.broadcast_in_place(&mut bytes, 0)?;
+        Ok((news, String::from_utf8(bytes).context("rank 0 has sent a line that is not UTF-8")?))
+    }
+}
+
+impl ChatInput for RankInput<'_> {
+    fn next_line(&mut self) -> anyhow::Result<Option<String>> {
+        if let Some(own) = &self.own {
+            own.prompt("> ");
+        }
+        loop {
+            let (news, line) = match &self.own {
+                Some(own) => own.wait()?,
+                None => (News::NoLineYet, String::new()),
+            };
+            self.session.send_heartbeat("waiting for a line of the chat");
+            match self.share(news, &line)? {
+                (News::NoLineYet, _) => {}
+                (News::Line, line) => return Ok(Some(line)),
+                (News::End, _) => {
+                    if let Some(own) = &self.own {
+                        own.prompt("\n");
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, part: &str) -> anyhow::Result<bool> {
+        if let Some(own) = &mut self.own {
+            own.is_read = own.is_read && show(part)?;
+        }
+        // The ranks continue together, and learn with the next line that nobody reads any more.
+        Ok(true)
+    }
+
+    fn note(&mut self, note: Arguments<'_>) {
+        if self.own.is_some() {
+            brigade::print_stderr(note);
+        }
+    }
+}
+
+impl OwnInput {
+    /// Begins to read.
+    fn open() -> anyhow::Result<Self> {
+        let (sender, lines) = sync_channel(1);
+        let read = move || {
+            for line in io::stdin().lock().lines() {
+                let is_last = line.is_err();
+                if sender.send(line).is_err() || is_last {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new().name("input".into()).spawn(read).context("cannot start a thread")?;
+        Ok(Self { lines, is_terminal: io::stderr().is_terminal(), is_read: true })
+    }
+
+    fn wait(&self) -> anyhow::Result<(News, String)> {
+        if !self.is_read {
+            return Ok((News::End, String::new()));
+        }
+        match self.lines.recv_timeout(POLL_INTERVAL) {
+            Ok(line) => Ok((News::Line, line.context(CANNOT_READ)?)),
+            Err(RecvTimeoutError::Timeout) => Ok((News::NoLineYet, String::new())),
+            Err(RecvTimeoutError::Disconnected) => Ok((News::End, String::new())),
+        }
+    }
+
+    fn prompt(&self, text: &str) {
+        if self.is_terminal {
+            prompt(text);
+        }
+    }
+}
+
+const CANNOT_READ: &str = "cannot read standard input";
+
+/// Text that is not part of the chat. It is only useful if somebody sees it.
+fn prompt(text: &str) {
+    drop(write!(io::stderr().lock(), "{text}"));
+}
