@@ -213,7 +213,7 @@ pub use clap;
 
 pub use checkpoint::{FileNames, RunDescription, best_step, consolidate};
 pub use dataset::{Dataset, Mixed, Samples, samples};
-pub use device::{doctor, most_ranks_per_node};
+pub use device::{NodeGpu, doctor, most_ranks_per_node, node_gpus};
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE,

@@ -151,6 +151,19 @@ pub fn kind(name: &str) -> Option<Cluster> {
     ROWS.iter().find(|row| is(row.name) || row.aliases.iter().any(|alias| is(alias))).map(Row::cluster)
 }
 
+/// The kind of a GPU, by the name that its driver reports: one node with one of them. `None` if it is none of the kinds.
+///
+/// ```
+/// use brigade_plan::cluster::kind_of_gpu;
+/// assert_eq!(kind_of_gpu("NVIDIA H100 80GB HBM3").unwrap().device.name, "H100-80GB");
+/// assert!(kind_of_gpu("NVIDIA GeForce RTX 4090").is_none());
+/// ```
+pub fn kind_of_gpu(name: &str) -> Option<Cluster> {
+    const MAKER: [&str; 2] = ["NVIDIA", "Tesla"];
+    let words: Vec<&str> = name.split_whitespace().filter(|word| !MAKER.contains(word)).collect();
+    kind(&words.join("-")).filter(|cluster| !cluster.is_cpu())
+}
+
 /// The kinds whose names are like this one: those that begin as it does, or else the nearest.
 pub(super) fn nearest(name: &str) -> Vec<&'static str> {
     let plain = |text: &str| text.to_ascii_uppercase();
@@ -198,6 +211,45 @@ impl Row {
             // 419 unexpected interruptions of 2,048 nodes in 54 days (Grattafiori et al. 2024, "The Llama 3 herd of models", section 3.3.4).
             node_mtbf_hours: if is_cpu { 0.0 } else { 6300.0 },
             measured: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_known_by_the_names_of_their_driver() {
+        let kind_name = |name| kind_of_gpu(name).map(|cluster| cluster.device.name);
+        for (name, kind) in [
+            ("Tesla V100-SXM2-16GB", "V100-16GB"),
+            ("Tesla V100-SXM2-32GB", "V100-32GB"),
+            ("Tesla V100-SXM3-32GB", "V100-32GB"),
+            ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+            ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+            ("NVIDIA L4", "L4"),
+            ("NVIDIA L40S", "L40S"),
+            ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+            ("NVIDIA H100 PCIe", "H100-PCIe"),
+            ("NVIDIA H100 NVL", "H100-NVL"),
+            ("NVIDIA H200", "H200"),
+            ("NVIDIA B200", "B200"),
+        ] {
+            assert_eq!(kind_name(name).as_deref(), Some(kind), "{name}");
+        }
+        // Other links, memory or peaks than those of a kind that sounds alike.
+        for name in [
+            "NVIDIA A100 80GB PCIe",
+            "NVIDIA A100-PCIE-40GB",
+            "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+            "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+            "NVIDIA H200 NVL",
+            "NVIDIA L40",
+            "CPU",
+            "",
+        ] {
+            assert_eq!(kind_name(name), None, "{name}");
         }
     }
 }

@@ -7,7 +7,7 @@ mod spec;
 use serde::Serialize;
 use thiserror::Error;
 
-pub use kinds::{KINDS, kind};
+pub use kinds::{KINDS, kind, kind_of_gpu};
 
 /// The number type of parameters and activations in forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -3,20 +3,20 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
 use brigade::core::Float;
-use brigade::plan::cluster::{Cluster, Dtype};
+use brigade::plan::cluster::Dtype;
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Plan, TensorParallelSearch, Workload, plan};
-use brigade::report::{HumanBytes, HumanCount, counted, memory_capacity};
-use brigade::{Backend, MicroBatchSize, Program, Ranks, SettingError, Settings};
+use brigade::report::{HumanBytes, HumanCount, counted};
+use brigade::{MicroBatchSize, Program, Ranks, SettingError, Settings};
 use clap::{Args, Command, FromArgMatches};
 
+use super::auto_cluster::cluster;
 use super::{TrainArgs, resolved};
-use crate::commands::plan::{cluster_file, this_machine};
 use crate::config::Config;
 
 /// `auto`, the only value of `--mesh`.
@@ -181,7 +181,7 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     let described = config.describe()?;
     let Settings { compute, train, .. } = &config.settings;
     let shape = ModelShape::of_config("the model", &described.file.config);
-    let cluster = cluster(args, compute.backend, ranks)?;
+    let cluster = cluster(args.cluster.as_deref(), compute.backend, ranks)?;
     let length = described.model.sequence_length();
     let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
     let bytes = |float: Float| if float == Float::F32 { 4.0 } else { 2.0 };
@@ -189,39 +189,4 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     workload.accounting = Accounting::brigade(workload.dtype, 8);
     workload.reduce_bytes = bytes(compute.reduce_dtype);
     Ok(workload)
-}
-
-/// The cluster to compute on: as given, or this machine's cores, as measured if they were.
-fn cluster(args: &TrainArgs, backend: Backend, ranks: &Ranks) -> anyhow::Result<Cluster> {
-    let mut cluster = match &args.cluster {
-        Some(given) => {
-            let cluster = Cluster::read(given)?;
-            ensure!(
-                cluster.devices() == ranks.world(),
-                "--cluster {given} has {}, but there are {}",
-                counted(cluster.devices(), "device"),
-                counted(ranks.world(), "rank")
-            );
-            return Ok(cluster);
-        }
-        None => match cluster_file() {
-            Ok(file) if file.is_file() => Cluster::read_file(&file)?,
-            _ => this_machine()?,
-        },
-    };
-    let is_cpu = matches!(backend, Backend::Auto | Backend::Cpu);
-    ensure!(
-        is_cpu,
-        "--mesh auto only knows this machine's processors; say what the ranks compute on, as in --cluster {}x{}xH100-80GB",
-        ranks.nodes,
-        ranks.per_node
-    );
-    (cluster.nodes, cluster.devices_per_node) = (ranks.nodes, ranks.per_node);
-    cluster.name = format!("{}x{}x{}", ranks.nodes, ranks.per_node, cluster.device.name);
-    if let Some(capacity) = memory_capacity() {
-        cluster.host_memory = capacity.available;
-        cluster.device.memory = capacity.available / ranks.per_node.max(1) as u64;
-        cluster.device.reserved = 0;
-    }
-    Ok(cluster)
 }

@@ -1,6 +1,7 @@
 //! `brigade train`
 
 mod auto;
+mod auto_cluster;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,118 @@
+//! What the ranks of `--mesh auto` compute on.
+
+use anyhow::{bail, ensure};
+use brigade::plan::cluster::{Cluster, KINDS, kind_of_gpu};
+use brigade::report::{counted, memory_capacity};
+use brigade::{Backend, NodeGpu, Ranks, node_gpus};
+
+use crate::commands::plan::{cluster_file, this_machine};
+
+/// The cluster to compute on: as given, or what this node has, once for every node, as it was measured if it was.
+pub fn cluster(given: Option<&str>, backend: Backend, ranks: &Ranks) -> anyhow::Result<Cluster> {
+    if let Some(given) = given {
+        let cluster = Cluster::read(given)?;
+        ensure!(
+            cluster.devices() == ranks.world(),
+            "--cluster {given} has {}, but there are {}",
+            counted(cluster.devices(), "device"),
+            counted(ranks.world(), "rank")
+        );
+        return Ok(cluster);
+    }
+    let measured = match cluster_file() {
+        Ok(file) if file.is_file() => Some(Cluster::read_file(&file)?),
+        _ => None,
+    };
+    let mut cluster = match backend.resolved() {
+        Backend::Cpu => of_cores(measured, ranks)?,
+        backend => of_gpus(&node_gpus(backend)?, measured, ranks)?,
+    };
+    (cluster.nodes, cluster.devices_per_node) = (ranks.nodes, ranks.per_node);
+    cluster.name = format!("{}x{}x{}", ranks.nodes, ranks.per_node, cluster.device.name);
+    Ok(cluster)
+}
+
+fn of_cores(measured: Option<Cluster>, ranks: &Ranks) -> anyhow::Result<Cluster> {
+    let mut cluster = match measured.filter(Cluster::is_cpu) {
+        Some(measured) => measured,
+        None => this_machine()?,
+    };
+    if let Some(capacity) = memory_capacity() {
+        cluster.host_memory = capacity.available;
+        cluster.device.memory = capacity.available / ranks.per_node.max(1) as u64;
+        cluster.device.reserved = 0;
+    }
+    Ok(cluster)
+}
+
+fn of_gpus(gpus: &[NodeGpu], measured: Option<Cluster>, ranks: &Ranks) -> anyhow::Result<Cluster> {
+    let (nodes, per_node) = (ranks.nodes, ranks.per_node);
+    let Some(first) = gpus.first() else {
+        bail!(
+            "--mesh auto does not know the devices of this node; say what the ranks compute on, as in --cluster {nodes}x{per_node}xH100-80GB"
+        );
+    };
+    if let Some(other) = gpus.iter().take(per_node).find(|gpu| gpu.name != first.name) {
+        bail!(
+            "--mesh auto plans for GPUs of one kind, but this node has {} and {}; say with --cluster what to plan for, as in --cluster \
+             {nodes}x{per_node}xH100-80GB, or give --pp, --dp and --zero",
+            first.name,
+            other.name
+        );
+    }
+    let Some(kind) = kind_of_gpu(&first.name) else {
+        bail!(
+            "--mesh auto does not know the GPU {}; describe it with --cluster: a TOML file, or {nodes}x{per_node}xKIND with the one of {} that is most \
+             like it",
+            first.name,
+            KINDS.join(", ")
+        );
+    };
+    let is_it = |measured: &Cluster| measured.device.name == kind.device.name;
+    let mut cluster = measured.filter(is_it).unwrap_or(kind);
+    cluster.device.memory = gpus.iter().map(|gpu| gpu.memory).min().unwrap_or(first.memory);
+    Ok(cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANKS: Ranks = Ranks { nodes: 2, per_node: 2, is_launcher: true };
+
+    fn gpus(names: [&str; 2]) -> [NodeGpu; 2] {
+        let memories = [85_000_000_000, 84_000_000_000];
+        let gpu = |(name, memory): (&str, u64)| NodeGpu { name: name.into(), memory };
+        [gpu((names[0], memories[0])), gpu((names[1], memories[1]))]
+    }
+
+    #[test]
+    fn gpus_are_those_of_the_node() {
+        let same = gpus(["NVIDIA H100 80GB HBM3"; 2]);
+        let found = of_gpus(&same, None, &RANKS).unwrap();
+        assert_eq!((found.device.name.as_str(), found.device.memory), ("H100-80GB", 84_000_000_000));
+
+        // As measured, where that was such a GPU.
+        let mut measured = found.clone();
+        measured.device.efficiency.products = 0.5;
+        let again = of_gpus(&same, Some(measured.clone()), &RANKS).unwrap();
+        assert_eq!(again.device.efficiency.products, 0.5);
+        let other = of_gpus(&gpus(["NVIDIA L4"; 2]), Some(measured.clone()), &RANKS).unwrap();
+        assert_eq!(other.device.name, "L4");
+        assert!(of_cores(Some(measured), &RANKS).unwrap().is_cpu());
+    }
+
+    #[test]
+    fn gpus_that_are_not_known_are_named() {
+        let refused = |names| of_gpus(&gpus(names), None, &RANKS).unwrap_err().to_string();
+        let unknown = refused(["NVIDIA GeForce RTX 4090"; 2]);
+        assert!(
+            unknown.contains("the GPU NVIDIA GeForce RTX 4090;") && unknown.contains("2x2xKIND"),
+            "{unknown}"
+        );
+        let mixed = refused(["NVIDIA H200", "NVIDIA L4"]);
+        assert!(mixed.contains("has NVIDIA H200 and NVIDIA L4"), "{mixed}");
+        let none = of_gpus(&[], None, &RANKS).unwrap_err().to_string();
+        assert!(none.contains("as in --cluster 2x2xH100-80GB"), "{none}");
+    }
+}
