@@ -66,7 +66,7 @@ impl Program<'_> {
         let timeouts = timeouts(&self.settings.comm);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
         launch.stopped_timeout = timeouts.step + STOPPED_GRACE;
-        (launch.blocks_signals, launch.forwards_input) = (true, self.forwards_input);
+        (launch.blocks_signals, launch.streams) = (true, self.streams);
         launch.format = (log_format() == LogFormat::Json)
             .then_some(LineFormat { write: |rank, line| json_line(Some(rank), line), read: message_of });
         launch.args = args;

@@ -200,6 +200,9 @@ pub(crate) fn is_section(origin: &str, section: &str) -> ConfigError {
     ConfigError::Value { origin: origin.to_owned(), message }
 }
 
+/// No setting's name has more parts.
+const MOST_PARTS: usize = 32;
+
 fn parse_set(set: &str) -> Result<Table, ConfigError> {
     let bad = |allowed: &str| ConfigError::Set { given: set.to_owned(), allowed: allowed.to_owned() };
     let (key, value) = set
@@ -207,7 +210,7 @@ fn parse_set(set: &str) -> Result<Table, ConfigError> {
         .ok_or_else(|| bad("write section.key=value, as in optimizer.learning_rate=3e-4"))?;
     let (key, value) = (key.trim(), value.trim());
     let path: Vec<&str> = key.split('.').collect();
-    if path.iter().any(|part| part.is_empty()) {
+    if path.len() > MOST_PARTS || path.iter().any(|part| part.is_empty()) {
         return Err(bad("the key is a setting's full name, as in optimizer.learning_rate"));
     }
     let nested = path.iter().rev().fold(parse_value(value), |value, part| {
@@ -322,6 +325,9 @@ mod tests {
         assert!(message("train.steps=-1").contains("train.steps=-1"), "{}", message("train.steps=-1"));
         assert_eq!(message("train=1"), "--set train=1: `train` is a section; set one of its keys");
         assert!(message("train.steps").contains("write section.key=value"));
+        assert!(
+            message(&format!("model{}=1", ".a".repeat(40_000))).contains("the key is a setting's full name")
+        );
         assert!(message("optimizer.learning_rate_scaling=cubic").contains("unknown variant `cubic`"));
     }
 }

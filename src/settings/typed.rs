@@ -55,6 +55,50 @@ impl Error for WrongValue {
     fn custom<T: Display>(what: T) -> Self {
         Self { what: what.to_string(), ..Self::default() }
     }
+
+    #[cold]
+    fn invalid_type(given: Unexpected<'_>, needed: &dyn Expected) -> Self {
+        Self::custom(format_args!("{} is needed, not {}", needed_in_words(needed), given_in_words(given)))
+    }
+
+    #[cold]
+    fn invalid_value(given: Unexpected<'_>, needed: &dyn Expected) -> Self {
+        Self::invalid_type(given, needed)
+    }
+}
+
+/// What serde calls by the names of Rust's types.
+fn needed_in_words(needed: &dyn Expected) -> String {
+    let needed = needed.to_string();
+    let words = match needed.as_str() {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number of 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a string" => "text in quotes",
+        "a sequence" => "a list",
+        "a map" => "a section",
+        other if other.starts_with("struct ") => "a section",
+        other if other.starts_with("enum ") => "a name in quotes",
+        other => other,
+    };
+    words.to_owned()
+}
+
+fn given_in_words(given: Unexpected<'_>) -> String {
+    match given {
+        Unexpected::Bool(value) => value.to_string(),
+        Unexpected::Signed(value) => value.to_string(),
+        Unexpected::Unsigned(value) => value.to_string(),
+        Unexpected::Float(value) => value.to_string(),
+        Unexpected::Str(value) => format!("{value:?}"),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map => "a section".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 type Result<T, E = WrongValue> = std::result::Result<T, E>;
@@ -357,17 +401,14 @@ mod tests {
         );
         assert_eq!(
             message("small = 255", "small = 256"),
-            "`small`: invalid value: integer `256`, expected u8"
+            "`small`: a whole number from 0 to 255 is needed, not 256"
         );
-        assert_eq!(
-            message("flag = true", "flag = 1"),
-            "`flag`: invalid type: integer `1`, expected a boolean"
-        );
+        assert_eq!(message("flag = true", "flag = 1"), "`flag`: true or false is needed, not 1");
         assert_eq!(
             message("{ size = 2 }]", "{ size = 'x' }]"),
-            "`parts[1].size`: invalid type: string \"x\", expected u16"
+            "`parts[1].size`: a whole number from 0 to 65535 is needed, not \"x\""
         );
-        assert!(message("{ size = 2 } }", "3 }").starts_with("`choice`: invalid type: integer `3`"));
+        assert!(message("{ size = 2 } }", "3 }").starts_with("`choice`: a name in quotes is needed, not 3"));
         assert!(message("{ named = { size = 2 } }", "'one'").starts_with("`choice`: the value is missing"));
         assert!(message("{ named = { size = 2 } }", "{ plain = 1 }").contains("takes no value, but 1"));
         assert!(

@@ -23,7 +23,7 @@ impl Session {
     /// skip.
     ///
     /// `micro_batch` gives a micro-batch of so many samples, on which each kind of block runs once, so that what blocks
-    /// keep inside is measured. Any values of the right shapes will do.
+    /// keep inside is measured. Any values of the right shapes will do. Further models count that were [named](Self::count_model) before.
     ///
     /// # Errors
     /// In a dry run.
@@ -32,7 +32,7 @@ impl Session {
         model: &Model<I, O, T>,
         micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
     ) -> anyhow::Result<()> {
-        self.stop_if_dry_run_of(&self.plan, &Sampled { model, samples: &micro_batch }, true)
+        self.stop_if_dry_run_of(&self.plan, &Sampled { model, samples: &micro_batch }, false)
     }
 
     /// The same for a plan with what the program brings of its own.

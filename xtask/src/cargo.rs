@@ -100,14 +100,22 @@ const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
 /// # Errors
 /// [`Failed`] if it does not compile.
 pub fn build(args: &[&str]) -> Result<PathBuf> {
-    let mut command = command(args);
+    build_by(command(args))
+}
+
+/// [`build`] by a command of one's own.
+///
+/// # Errors
+/// As there.
+pub fn build_by(mut command: Command) -> Result<PathBuf> {
+    let line = shown(&command);
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let output = command.output().context("cannot start cargo")?;
     if !output.status.success() {
         return Err(Failed(output.status).into());
     }
     let messages = String::from_utf8_lossy(&output.stdout);
-    executable(&messages).with_context(|| format!("`cargo {}` made no executable", args.join(" ")))
+    executable(&messages).with_context(|| format!("`{line}` made no executable"))
 }
 
 /// The last executable that cargo's JSON messages name.

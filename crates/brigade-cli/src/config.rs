@@ -248,14 +248,15 @@ impl Config {
             if self.lora.targets.is_empty() {
                 self.lora.targets = LoraConfig::usual_targets(Some(&file.config));
             }
-            self.take_adapters()?;
+            self.take_adapters(&file)?;
+            self.check_has_rank(&file)?;
             if self.model.shape.sequence_length == 0 {
                 self.model.shape.sequence_length = usual_length(&file);
             }
             if self.data.tokenizer == TokenizerSpec::default() {
                 self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
             }
-            self.task = self.task.clone().resolved(&file, &self.data, &given)?;
+            self.task = self.task.clone().resolved(&file, &self.data, &given, self.model.pretrained)?;
             self.describe()?;
             if !matches!(self.data.tokenizer, TokenizerSpec::File(_)) {
                 bail!(
@@ -315,7 +316,7 @@ impl Config {
             true => LoraConfig::usual_targets(Some(&file.config)),
             false => std::mem::take(&mut self.lora.targets),
         };
-        self.task = self.task.clone().resolved(&file, &self.data, "model.config")?;
+        self.task = self.task.clone().resolved(&file, &self.data, "model.config", false)?;
         self.describe().map(drop)
     }
 
@@ -348,11 +349,22 @@ impl Config {
     }
 
     /// Continues training the adapters in the model's folder, if it has any.
-    fn take_adapters(&mut self) -> anyhow::Result<()> {
+    fn take_adapters(&mut self, file: &ConfigFile) -> anyhow::Result<()> {
         let Some(saved) = self.model.origin()?.adapters else { return Ok(()) };
         if self.lora.rank == 0 {
-            self.lora = saved.lora;
-            return Ok(());
+            // What is not given is as it was.
+            let (given, none) = (&self.lora, no_adapters(file));
+            self.lora = LoraConfig {
+                rank: saved.lora.rank,
+                alpha: if given.alpha == none.alpha { saved.lora.alpha } else { given.alpha },
+                dropout: if given.dropout == none.dropout { saved.lora.dropout } else { given.dropout },
+                targets: if given.targets == none.targets {
+                    saved.lora.targets.clone()
+                } else {
+                    given.targets.clone()
+                },
+                rslora: given.rslora || saved.lora.rslora,
+            };
         }
         let (given, saved) = (&self.lora, LoraConfig { dropout: self.lora.dropout, ..saved.lora });
         if *given == saved {
@@ -364,6 +376,17 @@ impl Config {
             in_words(given),
             self.model.path.display(),
             in_words(&saved)
+        )
+    }
+
+    /// Refuses settings of adapters without a rank, which would train the model itself instead.
+    fn check_has_rank(&self, file: &ConfigFile) -> anyhow::Result<()> {
+        if self.lora.rank > 0 || self.lora == no_adapters(file) {
+            return Ok(());
+        }
+        bail!(
+            "[lora] with {} is not possible without a rank: the whole model would be trained; give --lora-rank (lora.rank), or leave the rest of [lora] out",
+            in_words(&self.lora)
         )
     }
 
@@ -379,6 +402,11 @@ impl Config {
     pub fn largest_token_count(&self) -> anyhow::Result<usize> {
         largest_vocabulary(&self.data.tokenizer)
     }
+}
+
+/// `[lora]` where nothing of it is given.
+fn no_adapters(file: &ConfigFile) -> LoraConfig {
+    LoraConfig { targets: LoraConfig::usual_targets(Some(&file.config)), ..LoraConfig::default() }
 }
 
 fn in_words(LoraConfig { rank, alpha, targets, rslora, .. }: &LoraConfig) -> String {
@@ -522,7 +550,7 @@ mod tests {
             ("data.tokenizer=none/tokenizer.json", "none/tokenizer.json: it cannot be read"),
             ("data.validation_fraction=1", "data.validation_fraction = 1 is not possible"),
             ("model.name=llama", "`model.name`: unknown variant `llama`, expected `gpt2`"),
-            ("train.seed=-1", "`train.seed`: invalid value: integer `-1`"),
+            ("train.seed=-1", "`train.seed`: a whole number of 0 or more is needed, not -1"),
             ("model.config.model_type=mamba", "mamba"),
             ("model.config={model_type='llama', hidden=64}", "hidden"),
             ("model.config={model_type='llama', vocab_size=64}", "more than model.config.vocab_size = 64"),

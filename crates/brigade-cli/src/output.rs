@@ -1,8 +1,12 @@
 //! Text on standard output.
 
 use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 /// Prints a text. It is not an error if the reader closes the pipe early.
 pub fn print(text: &str) -> anyhow::Result<()> {
@@ -15,5 +19,54 @@ pub fn show(text: &str) -> anyhow::Result<bool> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         written => written.map(|()| true).context("cannot write to standard output"),
+    }
+}
+
+/// Standard output of a rank, whose peers must not wait for a slow reader (a pager): a thread writes what is shown.
+pub struct PatientOutput {
+    texts: Sender<String>,
+    is_read: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl PatientOutput {
+    pub fn open() -> anyhow::Result<Self> {
+        let (texts, receiver) = channel::<String>();
+        let is_read = Arc::new(AtomicBool::new(true));
+        let is_read_there = Arc::clone(&is_read);
+        let write = move || {
+            let mut result = Ok(());
+            for text in receiver {
+                match show(&text) {
+                    Ok(true) => {}
+                    Ok(false) => is_read_there.store(false, Ordering::Relaxed),
+                    Err(error) => result = Err(error),
+                }
+                if result.is_err() {
+                    is_read_there.store(false, Ordering::Relaxed);
+                    break;
+                }
+            }
+            result
+        };
+        let thread = thread::Builder::new().name("output".into()).spawn(write);
+        Ok(Self { texts, is_read, thread: thread.context("cannot start a thread")? })
+    }
+
+    /// Shows a text soon; `false` if nobody reads any more, or it cannot be written.
+    pub fn show(&self, text: &str) -> bool {
+        self.is_read.load(Ordering::Relaxed) && self.texts.send(text.to_owned()).is_ok()
+    }
+
+    /// Waits until all is written.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub fn finish(self) -> anyhow::Result<()> {
+        let Self { texts, thread, .. } = self;
+        drop(texts);
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(anyhow!("the thread that writes to standard output has panicked")))
     }
 }

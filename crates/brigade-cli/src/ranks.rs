@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use brigade::launcher::{Detected, LaunchArgs, Source, detect};
+use brigade::launcher::{Detected, LaunchArgs, Source, StandardStreams, detect};
 use brigade::{
     Backend, CollectivesBackend, Program, Role, Session, Settings, StandardFlags, Transport, exit,
     most_ranks_per_node, parse_transport, parse_whole_number,
@@ -43,8 +43,8 @@ pub struct RankProgram<'a> {
     /// Of the model's blocks.
     pub costs: Vec<f64>,
     pub quiet: bool,
-    /// Whether rank 0 reads standard input.
-    pub forwards_input: bool,
+    /// `Results`, or `Dialogue`.
+    pub streams: StandardStreams,
 }
 
 impl RankFlags {
@@ -81,6 +81,14 @@ impl RankFlags {
         }
     }
 
+    /// The flag that would start ranks again, if one was given.
+    pub fn restarts(&self) -> Option<String> {
+        let LaunchArgs { max_restarts, nnodes, .. } = &self.world;
+        let elastic = nnodes.filter(|nodes| nodes.least < nodes.most);
+        let restarts = max_restarts.filter(|times| *times > 0).map(|times| format!("--max-restarts {times}"));
+        restarts.or_else(|| elastic.map(|nodes| format!("--nnodes {nodes}")))
+    }
+
     fn detected(&self) -> anyhow::Result<Detected> {
         Ok(detect(&self.world, &|name: &str| std::env::var(name).ok())?)
     }
@@ -106,7 +114,7 @@ impl RankProgram<'_> {
             config: self.config,
             targets_per_sample: 1,
             costs: self.costs,
-            forwards_input: self.forwards_input,
+            streams: self.streams,
             chosen: None,
         };
         let code = program.run(prepare, body);

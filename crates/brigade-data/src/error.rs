@@ -180,12 +180,14 @@ pub enum Error {
     },
     /// A document is longer than a row, and such are refused.
     #[error(
-        "document {document} has {given} tokens, more than the {most} of a row (sequence_length), and long = \
+        "document {document}{place} has {given} tokens, more than the {most} of a row (sequence_length), and long = \
         \"refuse\"; use \"cut\", \"split\" or longer rows"
     )]
     LongExample {
         /// The document's number, from 1, in its split.
         document: usize,
+        /// Where it is: ` (notes.jsonl:3)`, or ` of notes.txt` where only the source is known; empty where that is not known either.
+        place: String,
         /// Its tokens, as a row would have them.
         given: usize,
         /// A row's tokens.

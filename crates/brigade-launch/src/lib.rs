@@ -76,7 +76,7 @@ pub use launcher::{
     config::{
         DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
         DEFAULT_LAST_CALL, DEFAULT_RESIZE_INTERVAL, DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, Elastic,
-        LaunchConfig, LineFormat,
+        LaunchConfig, LineFormat, StandardStreams,
     },
     deadlines::ROOT_CAUSE_WINDOW,
     launch,
@@ -86,6 +86,7 @@ pub use launcher::{
         failure::{NodeFailure, OtherRank, RankFailure, StoppedRank},
         rank_exit::{ExitReason, RankExit},
     },
+    process::TERMINAL_INPUT_VARIABLE,
 };
 pub use node_count::NodeCount;
 pub use rank::{

@@ -8,7 +8,7 @@ use std::path::Path;
 use brigade_core::NamedTensor;
 use brigade_models::{
     MappedParameter, ShardSize, WeightsDtype, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping,
-    WeightsWriter, convert_weights, save_safetensors, stored_tensors,
+    WeightsWriter, convert_weights, same_values, save_safetensors, stored_tensors,
 };
 use burn::tensor::TensorData;
 use safetensors::{Dtype, tensor::TensorView};
@@ -221,6 +221,30 @@ fn large_weights_are_several_files_whoever_writes_which() {
         WeightsWriter::filled(&path, &parameters(&tensors), format(WeightsDtype::Fp32, 50), values).unwrap();
     let there = again.finish_new().unwrap_err();
     assert!(there.to_string().contains("model.safetensors.index.json"), "{there}");
+}
+
+#[test]
+fn tensors_are_the_same_if_type_shape_and_every_value_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    // More than are read at once.
+    let values: Vec<f32> = (0..300_000).map(|index| index as f32).collect();
+    let mut changed = values.clone();
+    changed[299_999] = 0.5;
+    let tensor = |name: &str, values: &[f32], shape: [usize; 2]| NamedTensor {
+        name: name.into(),
+        data: TensorData::new(values.to_vec(), shape),
+    };
+    let tensors = [
+        tensor("a", &values, [300, 1000]),
+        tensor("copy", &values, [300, 1000]),
+        tensor("changed", &changed, [300, 1000]),
+        tensor("turned", &values, [1000, 300]),
+    ];
+    save_safetensors(&path, &tensors, &WeightsMapping::default()).unwrap();
+    let same = |other: &str| same_values(&[&path], "a", other).unwrap();
+    assert!(same("copy"));
+    assert!(!same("changed") && !same("turned") && !same("absent"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use brigade_launch::interrupt;
+use brigade_launch::{StandardStreams, interrupt};
 use clap::builder::{Resettable, StyledStr};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use toml::Table;
@@ -199,7 +199,7 @@ fn program<'a>(line: &'a CommandLine, settings: &'a Settings) -> Program<'a> {
         config: line.config.clone(),
         targets_per_sample: 1,
         costs: Vec::new(),
-        forwards_input: false,
+        streams: StandardStreams::Logged,
         chosen: None,
     }
 }

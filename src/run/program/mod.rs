@@ -4,7 +4,7 @@ pub(crate) mod launch;
 pub(crate) mod own_flags;
 pub(crate) mod start;
 
-use brigade_launch::{Detected, NodeInfo, Source, server_nodes};
+use brigade_launch::{Detected, NodeInfo, Source, StandardStreams, server_nodes};
 
 use crate::device;
 use crate::error::UsageError;
@@ -42,8 +42,8 @@ pub struct Program<'a> {
     /// Relative costs of the model's blocks, or empty if unknown. With them, the split into pipeline stages is checked before a
     /// rank starts.
     pub costs: Vec<f64>,
-    /// Whether rank 0 reads what its launcher reads on standard input; that of other ranks is empty.
-    pub forwards_input: bool,
+    /// What rank 0 has for standard input and output.
+    pub streams: StandardStreams,
     /// What was chosen for the run, where its command line left something open.
     pub chosen: Option<&'a Chosen>,
 }

@@ -3,7 +3,7 @@
 use brigade_core::{LearningRateScaling, OptimizerFactory, ParameterGroup};
 use brigade_kernels::{AdamWConfig, LionConfig, SgdConfig};
 use burn::optim::{AdaGradConfig, AdamConfig, AdanConfig, RmsPropConfig, decay::WeightDecayConfig};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::settings::SettingError;
 
@@ -20,14 +20,19 @@ pub struct OptimizerSettings {
     /// The global batch size that `learning_rate` was tuned for; 0 is the run's own.
     pub base_batch_size: usize,
     /// Weight decay; biases and norms have none.
+    #[serde(serialize_with = "shortest")]
     pub weight_decay: f32,
     /// First momentum coefficient (AdamW, Adam, Lion, Adan).
+    #[serde(serialize_with = "shortest")]
     pub beta1: f32,
     /// Second momentum coefficient (AdamW, Adam, Lion, Adan).
+    #[serde(serialize_with = "shortest")]
     pub beta2: f32,
     /// Third momentum coefficient (Adan).
+    #[serde(serialize_with = "shortest")]
     pub beta3: f32,
     /// Added to the denominator (all but SGD and Lion).
+    #[serde(serialize_with = "shortest")]
     pub epsilon: f32,
     /// Momentum (SGD, RMSprop); 0 turns it off.
     pub momentum: f64,
@@ -40,6 +45,7 @@ pub struct OptimizerSettings {
     /// Weight decay only where it points in the direction of the update (AdamW).
     pub cautious_weight_decay: bool,
     /// Smoothing of the squared gradients (RMSprop).
+    #[serde(serialize_with = "shortest")]
     pub alpha: f32,
     /// Divides by an estimate of the gradients' variance (RMSprop).
     pub centered: bool,
@@ -101,11 +107,23 @@ pub struct OptimizerGroup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// Weight decay, in place of `optimizer.weight_decay`; biases and norms have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", serialize_with = "shortest_if_given")]
     pub weight_decay: Option<f32>,
     /// Whether the parameters are left as they are.
     #[serde(default)]
     pub frozen: bool,
+}
+
+/// A number of 32 bits with the digits that it was given with: TOML's numbers have 64, and would show what rounding has made of it.
+fn shortest<S: Serializer>(value: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(value.to_string().parse().unwrap_or(f64::from(*value)))
+}
+
+fn shortest_if_given<S: Serializer>(value: &Option<f32>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => shortest(value, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 impl OptimizerGroup {
@@ -272,6 +290,20 @@ mod tests {
 
     use super::*;
     use crate::settings::Settings;
+
+    #[test]
+    fn numbers_are_written_as_they_were_given() {
+        let given =
+            "weight_decay = 0.1\nbeta1 = 0.9\nbeta2 = 0.95\nbeta3 = 0.99\nepsilon = 1e-8\nalpha = 0.3";
+        let settings: OptimizerSettings =
+            toml::from_str(&format!("{given}\n[[groups]]\npattern = '*'\nweight_decay = 0.2")).unwrap();
+        let table = toml::Table::try_from(&settings).unwrap();
+        for (name, value) in given.parse::<toml::Table>().unwrap() {
+            assert_eq!(table[&name], value, "{name}");
+        }
+        assert_eq!(table["groups"][0]["weight_decay"].as_float(), Some(0.2));
+        assert_eq!(table.try_into::<OptimizerSettings>().unwrap(), settings);
+    }
 
     #[test]
     fn every_elementwise_optimizer_has_a_name_and_others_a_reason() {

@@ -48,7 +48,7 @@ fn on_ranks<R: Send>(
             config: config_to_toml(settings)?,
             targets_per_sample: 1,
             costs: Vec::new(),
-            forwards_input: false,
+            streams: brigade_launch::StandardStreams::Logged,
             chosen: None,
         };
         let interrupt = Interrupt::detached();

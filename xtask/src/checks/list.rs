@@ -49,15 +49,13 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
         Check::new("documentation", &[&["doc"], &EVERYTHING, &DOCUMENTED])
             .env("DOCS_RS", "1")
             .env("RUSTDOCFLAGS", "-D warnings"),
-        // What a program builds that asks for nothing: elsewhere the command turns on what it needs.
-        Check::new("default features", &[&["clippy", "-p", "brigade", "--lib", "--", "-D", "warnings"]]),
         machine.tests("tests", &[&cargo::WORKSPACE]),
     ];
     if machine.runner == Runner::Nextest {
         let args: [&[&str]; 3] = [&["test", "--doc"], &cargo::WORKSPACE, &["--no-fail-fast"]];
         checks.push(Check::new("tests in documentation", &args));
     }
-    // Its twin is a package of its own, whose Burn has other features.
+    // Its twin is a package of its own, whose Burn has other features. It has Brigade with its default features alone, without a warning.
     checks.push(Check::new("burn-train's program", &[&["xtask", "check-burn-train"]]));
     if machine.software_adapter {
         checks.push(machine.wgpu());
@@ -166,7 +164,6 @@ mod tests {
                     "DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {EVERYTHING} --no-deps --lib --examples --bin xtask"
                 ),
             ),
-            ("default features", "cargo clippy -p brigade --lib -- -D warnings".to_owned()),
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
             ("tests in documentation", format!("cargo test --doc {EACH} --no-fail-fast")),
             ("burn-train's program", "cargo xtask check-burn-train".to_owned()),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
+use brigade::launcher::StandardStreams;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::{ConsoleMode, HumanCount};
 use brigade::{
@@ -90,7 +91,7 @@ fn evaluate<T: TextTask>(
         config: brigade::config_to_toml(config)?,
         costs: task.costs()?,
         quiet: args.quiet,
-        forwards_input: false,
+        streams: StandardStreams::Results,
     };
     let prepare = |role| {
         let shows = !args.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });

@@ -1,10 +1,12 @@
 //! `brigade generate`
 
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use brigade::launcher::StandardStreams;
 use brigade::{CachedText, Session, Settings, UsageError, exit, parse_whole_number};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -14,7 +16,7 @@ use crate::generation::{
     SamplingFlags, StandardInput, UnloadedModel,
 };
 use crate::model_files::model_folder::model_folder;
-use crate::output::show;
+use crate::output::{PatientOutput, show};
 use crate::ranks::{RankFlags, RankProgram};
 
 pub const EXAMPLES: &str = "\
@@ -176,15 +178,19 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         settings,
         costs: described.model.costs()?,
         quiet: true,
-        forwards_input: args.chat,
+        streams: if args.chat { StandardStreams::Dialogue } else { StandardStreams::Results },
     };
     if args.chat {
         let prepare = |_| described.chat_template();
         return program.run(prepare, |session, template| {
+            let mut chat = ChatSession::new(template, args.system.clone());
+            let begins = hash_of(&chat.beginning(&described));
+            session.check_same("--system (or chat template, or tokenizer)", &begins)?;
             note_ignored_fields(&described, session);
             let mut generator = described.load_on(session, args.settings(&described))?;
-            let mut chat = ChatSession::new(template, args.system.clone());
-            chat.run(&described, &mut generator, &mut RankInput::open(session)?)
+            let mut input = RankInput::open(session)?;
+            chat.run(&described, &mut generator, &mut input)?;
+            input.finish()
         });
     }
     let prepare = |_| {
@@ -193,14 +199,16 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         Ok((prompts, tokens))
     };
     program.run(prepare, |session, (prompts, tokens)| {
-        let mut hasher = DefaultHasher::new();
-        tokens.hash(&mut hasher);
-        session.check_same("prompts (or tokenizer)", &format!("{:016x}", hasher.finish()))?;
+        session.check_same("prompts (or tokenizer)", &hash_of(&tokens))?;
         note_ignored_fields(&described, session);
         let mut generator = described.load_on(session, args.settings(&described))?;
-        let is_shown = session.rank() == 0;
-        // All ranks continue, also where nobody reads what the first one prints.
-        let mut show = |text: &str| if is_shown { show(text).map(|_| true) } else { Ok(true) };
+        let output = (session.rank() == 0).then(PatientOutput::open).transpose()?;
+        let is_read = Cell::new(true);
+        // All ranks continue a prompt together, also where nobody reads what the first one prints.
+        let mut show = |text: &str| {
+            is_read.set(output.as_ref().is_none_or(|output| output.show(text)));
+            Ok(true)
+        };
         let given: Vec<_> = prompts.iter().zip(&tokens).enumerate().collect();
         let (place, pipelines) = session.data_place();
         for round in given.chunks(pipelines) {
@@ -219,9 +227,25 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
                     show(&text)?;
                 }
             }
+            if session
+                .all_gather_text(if is_read.get() { "" } else { NOT_READ })?
+                .first()
+                .is_some_and(|text| text == NOT_READ)
+            {
+                break;
+            }
         }
-        Ok(())
+        output.map_or(Ok(()), PatientOutput::finish)
     })
+}
+
+/// What rank 0 tells the others where nobody reads what it prints.
+const NOT_READ: &str = "not read";
+
+fn hash_of(value: &impl Hash) -> String {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 fn note_ignored_fields(described: &UnloadedModel, session: &Session) {
@@ -240,6 +264,13 @@ fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(UnloadedModel, Sett
     if args.chat && dp > 1 {
         bail!(
             "--dp {dp} is not possible with --chat, which answers one line at a time: leave it out, and spread the model with --pp"
+        );
+    }
+    if args.chat
+        && let Some(flag) = args.ranks.restarts()
+    {
+        bail!(
+            "{flag} is not possible with --chat: ranks that are started again know nothing of what was said; leave it out"
         );
     }
     let wanted = args.ranks.pp.unwrap_or(1).saturating_mul(dp);

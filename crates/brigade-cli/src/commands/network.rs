@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use brigade::comm::{Algorithm, AlgorithmRow, Group, OpType, ProcessGroup, ReduceOp};
+use brigade::launcher::StandardStreams;
 use brigade::report::HumanBytes;
 use brigade::{Session, Settings};
 use comfy_table::Row;
@@ -36,7 +37,7 @@ pub fn run(flags: &RankFlags) -> anyhow::Result<ExitCode> {
         settings,
         costs: vec![1.0],
         quiet: true,
-        forwards_input: false,
+        streams: StandardStreams::Results,
     };
     program.run(|_| Ok(()), |session, ()| measure(session))
 }

@@ -250,6 +250,7 @@ mod tests {
                 column `text`",
             ),
             ("{\"prompt\": \"A\", \"completion\": \"\"}".into(), "", "`completion` is empty"),
+            ("{\"messages\": null, \"text\": null}".into(), "", "the text is null, but must be a string"),
         ] {
             let bench = Bench::new(&format!("{{\"text\": \"a\"}}\n\n{line}\n"));
             let error = bench.prepared(tokenizer, Learn::Assistant).unwrap_err();

@@ -20,6 +20,13 @@ impl ChatSession {
         Self { template, system, messages: Vec::new() }
     }
 
+    /// The tokens of a short chat, which differ where the system message, the template or the tokenizer does; none if the template refuses it.
+    pub fn beginning(&self, model: &UnloadedModel) -> Option<Vec<u32>> {
+        let system = self.system.iter().map(|text| ("system", text.as_str()));
+        let chat = Chat::new(system.chain([("user", "a")]));
+        model.tokens_of_chat(&self.template, &chat).ok()
+    }
+
     /// Answers each line of `input`, until that ends or nobody reads the answers. The oldest messages are left out where a chat no longer fits in the model.
     pub fn run(
         &mut self,

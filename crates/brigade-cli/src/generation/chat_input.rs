@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use brigade::Session;
+use brigade::launcher::TERMINAL_INPUT_VARIABLE;
 
-use crate::output::show;
+use crate::output::{PatientOutput, show};
 
 /// The person that chats, or a program in its place.
 pub trait ChatInput {
@@ -64,11 +65,12 @@ pub struct RankInput<'a> {
     own: Option<OwnInput>,
 }
 
-/// What rank 0 reads.
+/// What rank 0 reads and writes.
 struct OwnInput {
     lines: Receiver<io::Result<String>>,
-    /// Whether somebody sees a prompt.
+    /// Whether somebody types the lines.
     is_terminal: bool,
+    output: PatientOutput,
     /// Whether somebody reads the answers.
     is_read: bool,
 }
@@ -89,6 +91,14 @@ impl<'a> RankInput<'a> {
     pub fn open(session: &'a Session) -> anyhow::Result<Self> {
         let own = (session.rank() == 0).then(OwnInput::open).transpose()?;
         Ok(Self { session, own })
+    }
+
+    /// Waits until all answers are written.
+    ///
+    /// # Errors
+    /// If they cannot be.
+    pub fn finish(self) -> anyhow::Result<()> {
+        self.own.map_or(Ok(()), |own| own.output.finish())
     }
 
     /// Rank 0's news and line, on all ranks.
@@ -133,7 +143,7 @@ impl ChatInput for RankInput<'_> {
 
     fn show(&mut self, part: &str) -> anyhow::Result<bool> {
         if let Some(own) = &mut self.own {
-            own.is_read = own.is_read && show(part)?;
+            own.is_read = own.output.show(part);
         }
         // The ranks continue together, and learn with the next line that nobody reads any more.
         Ok(true)
@@ -159,7 +169,8 @@ impl OwnInput {
             }
         };
         thread::Builder::new().name("input".into()).spawn(read).context("cannot start a thread")?;
-        Ok(Self { lines, is_terminal: io::stderr().is_terminal(), is_read: true })
+        let is_terminal = std::env::var_os(TERMINAL_INPUT_VARIABLE).is_some() || io::stdin().is_terminal();
+        Ok(Self { lines, is_terminal, output: PatientOutput::open()?, is_read: true })
     }
 
     fn wait(&self) -> anyhow::Result<(News, String)> {

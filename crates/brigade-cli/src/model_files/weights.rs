@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, stored_tensors};
+use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, same_values, stored_tensors};
 use brigade::report::METRICS_FILE;
-use brigade_hf::weights::{compare_tensors, match_tensors, weights_file};
-use brigade_hf::{ConfigFile, Task};
+use brigade_hf::weights::{MatchedTensors, compare_tensors, match_tensors, weights_file};
+use brigade_hf::{Config, ConfigFile, Task};
 use brigade_sorted::SortedMap;
 
 use crate::model_files::adapters::Origin;
@@ -24,7 +24,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Finds the files in the folders of a model and its adapters, and compares names, shapes and types of all tensors. No values are read.
+    /// Finds the files in the folders of a model and its adapters, and compares names, shapes and types of all tensors. No values are read but
+    /// those of copies in a head that is tied.
     ///
     /// # Errors
     /// If there are none, one of them is not whole, or they are not of this model.
@@ -40,7 +41,11 @@ impl Weights {
         let found = stored_tensors(&[&file])?;
         // A head of the language model is no new one that only fine-tuning makes good.
         let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };
-        let mut names = match_tensors(&file, &config, task, trained_for, &shapes(&found))?.names;
+        let matched = match_tensors(&file, &config, task, trained_for, &shapes(&found))?;
+        if matches!(task, Task::CausalLanguageModel | Task::MaskedLanguageModel) {
+            check_copies(&file, &config, &matched)?;
+        }
+        let mut names = matched.names;
         check_types(&file, &found, names.values())?;
         let mut files = vec![file];
         if let Some(saved) = &origin.adapters {
@@ -78,6 +83,26 @@ impl Weights {
 
 fn shapes(found: &SortedMap<String, StoredTensor>) -> SortedMap<String, Vec<usize>> {
     found.iter().map(|(name, tensor)| (name.clone(), tensor.shape.clone())).collect()
+}
+
+/// Refuses copies in a head that is tied, if they have other values than what they are tied to: they would be lost.
+fn check_copies(file: &Path, config: &Config, matched: &MatchedTensors) -> anyhow::Result<()> {
+    for copy in &matched.unused {
+        let Some(original) = matched.tied_to(copy) else { continue };
+        if same_values(&[file], copy, original)? {
+            continue;
+        }
+        let instead = match config {
+            Config::Decoder(_) => "`tie_word_embeddings` = false in config.json keeps both",
+            Config::Encoder(_) => "a head with values of its own is not possible for an encoder",
+        };
+        bail!(
+            "{}: `{copy}` is tied to `{original}` (`tie_word_embeddings` in config.json is true, or is not given and true by default), but \
+            their values differ; {instead}",
+            file.display()
+        );
+    }
+    Ok(())
 }
 
 /// Refuses numbers of types that are not read, such as quantized ones.

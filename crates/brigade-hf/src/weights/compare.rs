@@ -18,6 +18,9 @@ const NO_PARAMETERS: [&str; 5] = [
     "embeddings.token_type_ids",
 ];
 
+/// Tables of embeddings, by the ends of their names.
+const TABLES: [&str; 3] = ["embed_tokens.weight", "wte.weight", "embeddings.word_embeddings.weight"];
+
 /// Copies of the table of embeddings and of the bias beside it, as heads that are tied to it have them.
 const TIED: [&str; 5] = [
     "lm_head.weight",
@@ -36,6 +39,21 @@ pub struct MatchedTensors {
     pub fresh: Vec<String>,
     /// Tensors of the files that are left: of another head, or no parameters.
     pub unused: Vec<String>,
+}
+
+impl MatchedTensors {
+    /// Where an unused tensor is a copy of one that the model has, as a head that is tied to the table of embeddings: the name of that one
+    /// in the files.
+    pub fn tied_to(&self, unused: &str) -> Option<&str> {
+        let originals: &[&str] = match unused {
+            "cls.predictions.decoder.bias" => &["cls.predictions.bias"],
+            "lm_head.decoder.bias" => &["lm_head.bias"],
+            _ if TIED.contains(&unused) => &TABLES,
+            _ => return None,
+        };
+        let is_original = |name: &String| originals.iter().any(|end| name.ends_with(end));
+        self.names.iter().find(|&(name, _)| is_original(name)).map(|(_, there)| there.as_str())
+    }
 }
 
 /// Finds a model's tensors in its files, by the names of this and of older versions, with or without the prefix that models with a head

@@ -122,6 +122,27 @@ fn a_head_for_something_else_is_left_and_the_new_one_is_fresh() {
 }
 
 #[test]
+fn copies_in_tied_heads_say_of_what() {
+    let tied = config(json!({
+        "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 5,
+        "tie_word_embeddings": true,
+    }));
+    let task = Task::CausalLanguageModel;
+    let mut with_copy = file(&tied, task);
+    with_copy.insert("lm_head.weight".into(), vec![5, 8]);
+    let found = matched(&tied, task, Some(task), &with_copy).unwrap();
+    assert_eq!(found.unused, ["lm_head.weight"]);
+    assert_eq!(found.tied_to("lm_head.weight"), Some("model.embed_tokens.weight"));
+
+    let (bert, task) = (bert(), Task::MaskedLanguageModel);
+    let found = matched(&bert, task, Some(task), &file(&bert, task)).unwrap();
+    let table = "bert.embeddings.word_embeddings.weight";
+    assert_eq!(found.tied_to("cls.predictions.decoder.weight"), Some(table));
+    assert_eq!(found.tied_to("cls.predictions.decoder.bias"), Some("cls.predictions.bias"));
+    assert_eq!(found.tied_to("cls.seq_relationship.weight"), None);
+}
+
+#[test]
 fn differences_are_one_message_each_with_the_first_ten() {
     let (llama, task) = (llama(), Task::CausalLanguageModel);
     let mut found = file(&llama, task);

@@ -22,6 +22,19 @@ pub struct LineFormat {
     pub read: fn(&str) -> Option<String>,
 }
 
+/// What rank 0 has for standard input and output. Standard error, and all that other ranks print, goes into the logs in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StandardStreams {
+    /// What it prints goes into its log and, beside that, to the launcher's output; its input is empty.
+    #[default]
+    Logged,
+    /// What it prints is the result of the run: it has the launcher's standard output itself, so that it knows when that cannot be written. As
+    /// there is nothing to save, every signal to the launcher interrupts the run.
+    Results,
+    /// As results, and it reads the launcher's standard input.
+    Dialogue,
+}
+
 /// Default of [`LaunchConfig::grace_period`].
 pub const DEFAULT_GRACE_PERIOD: Duration = Duration::from_millis(1500);
 
@@ -95,7 +108,7 @@ impl fmt::Debug for Elastic {
 /// Each rank runs `program args…` with the launcher's environment, `env`, and `RANK LOCAL_RANK WORLD_SIZE
 /// LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT BRIGADE_TOKEN BRIGADE_LAUNCHED=1
 /// BRIGADE_RESTART_COUNT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS BRIGADE_PREEMPTION_GRACE
-/// BRIGADE_HEARTBEAT_FD`; standard input is empty, unless rank 0 [gets](Self::forwards_input) the launcher's. Local rank `r` is rank `node_rank * nproc + r`
+/// BRIGADE_HEARTBEAT_FD`; standard input is empty, but for a [dialogue](StandardStreams::Dialogue). Local rank `r` is rank `node_rank * nproc + r`
 /// of the world, so all nodes need the same `nproc`. In an [elastic](Elastic) world the nodes that are there are numbered anew
 /// for this, in their order.
 #[derive(Debug, Clone)]
@@ -127,8 +140,8 @@ pub struct LaunchConfig {
     pub log_dir: PathBuf,
     /// Also print the output of ranks other than 0, each line with `[rank r]` before it.
     pub tee: bool,
-    /// Whether rank 0 reads what the launcher reads on its own standard input; that of other ranks is empty.
-    pub forwards_input: bool,
+    /// What rank 0 has for standard input and output.
+    pub streams: StandardStreams,
     /// How lines on standard error are written, if not as text. Ranks must write theirs so, too; what else is in their output is brought into it.
     pub format: Option<LineFormat>,
     /// How long after SIGINT a rank may continue before it is killed.
@@ -172,7 +185,7 @@ impl LaunchConfig {
             token,
             log_dir: log_dir.into(),
             tee: false,
-            forwards_input: false,
+            streams: StandardStreams::Logged,
             format: None,
             grace_period: DEFAULT_GRACE_PERIOD,
             max_restarts: 0,

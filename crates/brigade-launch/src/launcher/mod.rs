@@ -15,7 +15,7 @@ mod message;
 mod multi_node;
 mod node_group;
 pub mod outcome;
-mod process;
+pub mod process;
 mod rendezvous;
 mod signals;
 mod single_node;

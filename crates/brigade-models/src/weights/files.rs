@@ -258,6 +258,31 @@ pub fn stored_tensors(paths: &[&Path]) -> Result<SortedMap<String, StoredTensor>
     Ok(tensors.map(|(name, tensor)| (name, described(tensor))).collect())
 }
 
+/// Whether two tensors of files of weights have the same type, shape and values. No more than a chunk of each is in memory.
+///
+/// # Errors
+/// If a file is missing or not whole.
+pub fn same_values(paths: &[&Path], first: &str, second: &str) -> Result<bool, WeightsError> {
+    let Files { path, tensors } = Files::open_all(paths)?;
+    let (Some(first), Some(second)) = (tensors.get(first), tensors.get(second)) else { return Ok(false) };
+    if (&first.type_name, &first.shape) != (&second.type_name, &second.shape) {
+        return Ok(false);
+    }
+    let length = first.length(&path)?;
+    let mut values = Vec::new();
+    for start in (0..length).step_by(CHUNK) {
+        let chunk = start..length.min(start + CHUNK);
+        values.clear();
+        first.read_at_once(&path, chunk.clone(), |bytes| values.extend_from_slice(bytes))?;
+        let mut are_same = false;
+        second.read_at_once(&path, chunk, |bytes| are_same = bytes == values.as_slice())?;
+        if !are_same {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Where samples of this many bytes are: at the beginning, at the end, and in between.
 fn samples(length: usize) -> impl Iterator<Item = Range<usize>> {
     const LENGTH: usize = 64;

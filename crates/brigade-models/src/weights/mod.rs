@@ -14,7 +14,7 @@ mod write;
 pub use convert::convert_weights;
 pub use differences::{MissingParameter, NameDifferences, Strict};
 pub use error::WeightsError;
-pub use files::{StoredTensor, stored_tensors};
+pub use files::{StoredTensor, same_values, stored_tensors};
 pub use load::{LoadReport, LoadWeights};
 pub use mapping::{MappedParameter, Stored, WeightsMapping};
 #[cfg(feature = "text")]

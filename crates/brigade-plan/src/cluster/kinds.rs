@@ -1,7 +1,8 @@
 //! Devices that are known by name.
 //!
 //! Memory, peaks and bandwidths are those of NVIDIA's data sheets (dense products; a link's bandwidth is that of one direction): V100
-//! (2017 data sheet), A100 (2021), L4 and L40S (2023), H100 SXM, PCIe and NVL (2023), H200 (2023), B200 (2024, DGX B200). Links
+//! (2017 data sheet), A100 (2021), L4 and L40S (2023), H100 SXM, PCIe and NVL (2023), H200 (2023), B200 (2024, DGX B200). NVLink
+//! joins H100 NVL in pairs alone, so that larger groups are as fast as PCIe. Links
 //! between nodes are those of the DGX of that generation, of others one port of 100 Gbit/s. What kernels reach of them was
 //! measured by many: cuBLAS 60 to 75% of the peak, less where power is short; fused attention (FlashAttention 2) 55% on A100, 40% on H100.
 
@@ -34,7 +35,7 @@ const ROWS: [Row; 12] = [
         aliases: &["V100-SXM2-32GB", "V100-SXM3-32GB"],
         memory: 32,
         peaks: [0.0, 125.0, 0.0, 15.7],
-        bandwidths: [900.0, 150.0, 12.5, 12.0],
+        bandwidths: [900.0, 150.0, 6.25, 12.0],
         reaches: [0.65, 0.35],
     },
     Row {
@@ -82,7 +83,7 @@ const ROWS: [Row; 12] = [
         aliases: &["H100-PCIe-80GB"],
         memory: 80,
         peaks: [756.0, 756.0, 378.0, 51.0],
-        bandwidths: [2000.0, 50.0, 25.0, 50.0],
+        bandwidths: [2000.0, 50.0, 12.5, 50.0],
         reaches: [0.55, 0.4],
     },
     Row {
@@ -90,7 +91,7 @@ const ROWS: [Row; 12] = [
         aliases: &["H100-NVL-94GB"],
         memory: 94,
         peaks: [835.0, 835.0, 417.0, 60.0],
-        bandwidths: [3900.0, 300.0, 25.0, 50.0],
+        bandwidths: [3900.0, 50.0, 12.5, 50.0],
         reaches: [0.55, 0.4],
     },
     Row {

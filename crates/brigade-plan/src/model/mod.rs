@@ -72,6 +72,9 @@ pub enum ModelError {
 const MOST: usize = 1 << 31;
 
 /// The most parameters that a model may have: a thousand times those of the largest, and few enough to count bytes with.
+/// As deep as a plan can look at in a few seconds.
+const MOST_LAYERS: usize = 512;
+
 const MOST_PARAMETERS: u128 = 1 << 50;
 
 impl ModelShape {
@@ -173,9 +176,10 @@ impl ModelShape {
     }
 
     /// FLOPs of a token by the formula that MFU is defined with, `6 N + 12 L h s`: `N` counts the head but not the embedding, and attention
-    /// as if every token saw all others.
+    /// as if every token saw all others, or in a layer with a window as many as that has.
     pub fn flops_per_token(&self, sequence_length: usize) -> f64 {
-        let attention = 12.0 * self.query_size() as f64 * self.layers() as f64 * sequence_length as f64;
+        let seen = |window: &Option<usize>| window.unwrap_or(sequence_length).min(sequence_length) as f64;
+        let attention = 12.0 * self.query_size() as f64 * self.windows.iter().map(seen).sum::<f64>();
         6.0 * self.multiplying_parameters() as f64 + attention
     }
 
@@ -220,6 +224,9 @@ impl ModelShape {
             if !(1..MOST).contains(&value) {
                 return Err(wrong(file, field, value, &format!("a whole number from 1 to {}", MOST - 1)));
             }
+        }
+        if self.layers() > MOST_LAYERS {
+            return Err(wrong(file, "layers", self.layers(), &format!("at most {MOST_LAYERS}")));
         }
         let [before, layer, after] =
             [self.embedding_parameters, self.layer_parameters, self.head_parameters].map(u128::from);

@@ -34,7 +34,7 @@ pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
         text.push_str("What would fit, the cheapest first:\n");
         advice.changes.iter().for_each(|change| text.push_str(&format!("  {change}\n")));
         if advice.changes.is_empty() {
-            text.push_str("  no number of nodes up to 128 times as many\n");
+            text.push_str("  nothing that was tried: a smaller batch, up to 128 times as many nodes, shorter sequences, devices with more memory\n");
         }
     }
     if let Some(best) = plan.best.first() {
@@ -68,10 +68,14 @@ pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
 
 fn heading(workload: &Workload, plan: &Plan) -> String {
     let Workload { model, cluster, .. } = workload;
+    let with_tensor_parallelism = match plan.fitting_with_tensor_parallelism {
+        0 => String::new(),
+        more => format!(", and {} with tensor parallelism", count(more as f64)),
+    };
     format!(
         "{}: {} parameters in {}, {} without the embedding, which is how MFU counts them\n\
          {}: {} of {} {}, {} each; {} of {} tokens in a step ({} tokens), {}\n\
-         {} configurations, {} of which fit\n",
+         {} configurations, {} of which fit{with_tensor_parallelism}\n",
         model.name,
         billions(model.parameters() as f64),
         counted(model.blocks(), "block"),

@@ -67,17 +67,19 @@ pub(super) fn advise(
         if other.cluster.devices() > 1 << 15 {
             break;
         }
-        // As many sequences more, where there would be too few for the ranks.
-        let grows = if other.global_batch < other.cluster.devices() { times } else { 1 };
-        other.global_batch *= grows;
         if let Some(candidate) = fits(&other) {
-            let batch = if grows > 1 {
-                format!(" and a global batch of {}", counted(other.global_batch, "sequence"))
-            } else {
-                String::new()
-            };
-            changes.push(format!("{} nodes{batch}: {}", other.cluster.nodes, candidate.label()));
+            changes.push(format!("{} nodes: {}", other.cluster.nodes, candidate.label()));
             break;
+        }
+        // As many sequences more, where there are fewer than ranks.
+        if other.global_batch < other.cluster.devices() {
+            other.global_batch *= times;
+            if let Some(candidate) = fits(&other) {
+                let batch = counted(other.global_batch, "sequence");
+                let label = candidate.label();
+                changes.push(format!("{} nodes and a global batch of {batch}: {label}", other.cluster.nodes));
+                break;
+            }
         }
     }
     let shorter = std::iter::successors(Some(workload.sequence_length / 2), |length| Some(length / 2));

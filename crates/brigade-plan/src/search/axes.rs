@@ -70,6 +70,21 @@ impl Axes {
         let allowed = format!("it must divide the {}: {}", counted(ranks, "rank"), possible.join(", "));
         Some(PlanError::new(option, sizes[0], allowed))
     }
+
+    /// Why no tensor-parallel size as asked for is looked at: it must divide a node's devices, and what is split.
+    pub(super) fn not_within_a_node(&self, workload: &Workload) -> Option<PlanError> {
+        let first = self.tp.first().filter(|_| self.tp_sizes(workload).is_empty())?;
+        let any = Self { tp: Vec::new(), ..self.clone() };
+        let possible: Vec<String> = any.tp_sizes(workload).iter().map(usize::to_string).collect();
+        let devices = counted(workload.cluster.devices_per_node, "device");
+        let allowed = format!(
+            "it must divide the {devices} of a node, the heads ({}) and the width between the layer's products ({}): {}",
+            workload.model.heads,
+            workload.model.intermediate,
+            possible.join(", ")
+        );
+        Some(PlanError::new("--tp", *first, allowed))
+    }
 }
 
 /// Divisors, rising.

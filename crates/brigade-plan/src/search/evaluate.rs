@@ -60,7 +60,7 @@ impl<'a> Evaluator<'a> {
         Self { context: Context::new(workload), network: Network::new(&workload.cluster, workload.algorithm) }
     }
 
-    fn workload(&self) -> &'a Workload {
+    pub(super) fn workload(&self) -> &'a Workload {
         self.context.workload
     }
 

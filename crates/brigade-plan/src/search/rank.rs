@@ -1,6 +1,7 @@
 //! The best configurations.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
@@ -26,8 +27,10 @@ pub struct Plan {
     pub tensor_parallel: Vec<PlanEvaluation>,
     /// Configurations whose memory was computed.
     pub considered: usize,
-    /// Those that fit.
+    /// Those that fit and can be run.
     pub fitting: usize,
+    /// Those that would fit with tensor parallelism, which is not built yet.
+    pub fitting_with_tensor_parallelism: usize,
     /// What one technique alone would need.
     pub alone: Vec<TechniqueAlone>,
     /// What to do where nothing fits.
@@ -61,7 +64,7 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
         .fitting
         .into_iter()
         .partition(|candidate| axes.tensor == TensorParallelSearch::Ranked || candidate.is_built());
-    let fitting = built.len() + unbuilt.len();
+    let (fitting, fitting_with_tensor_parallelism) = (built.len(), unbuilt.len());
     let best = fastest(&evaluator, built, keep)?;
     let tensor_parallel = fastest(&evaluator, unbuilt, keep.min(3))?;
     let advice = match (is_unfit, found.leanest) {
@@ -70,7 +73,8 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
         }
         _ => None,
     };
-    Ok(Plan { best, tensor_parallel, considered, fitting, alone: alone(&evaluator, workload)?, advice })
+    let alone = alone(&evaluator, workload)?;
+    Ok(Plan { best, tensor_parallel, considered, fitting, fitting_with_tensor_parallelism, alone, advice })
 }
 
 /// The fastest of these, played: the best one of each mesh and stage of ZeRO.
@@ -91,9 +95,8 @@ fn fastest(
         *count += 1;
         *count <= PLAYED_ALIKE
     });
-    let played = estimated.iter().take(PLAYED.max(PLAYED_ALIKE * keep));
-    let mut all: Vec<PlanEvaluation> =
-        played.map(|(_, candidate)| evaluator.evaluate(candidate)).collect::<Result<_, _>>()?;
+    estimated.truncate(PLAYED.max(PLAYED_ALIKE * keep));
+    let mut all = evaluate_all(evaluator, &estimated)?;
     // Of those that are equally fast to a thousandth, the one that holds less.
     let key = |evaluation: &PlanEvaluation| (evaluation.seconds.ln() * 1000.0).round() as i64;
     all.sort_by_key(|evaluation| (key(evaluation), evaluation.memory.total()));
@@ -101,6 +104,40 @@ fn fastest(
     all.retain(|evaluation| seen.insert(kind(&evaluation.candidate)));
     all.truncate(keep);
     Ok(all)
+}
+
+/// Plays configurations, on all cores: each takes up to some 50 ms.
+fn evaluate_all(
+    evaluator: &Evaluator<'_>,
+    candidates: &[(f64, Candidate)],
+) -> Result<Vec<PlanEvaluation>, PlanError> {
+    let workload = evaluator.workload();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let play = || {
+        // Its caches are a thread's own.
+        let (evaluator, mut own) = (Evaluator::new(workload), Vec::new());
+        while let Some((index, (_, candidate))) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            candidates.get(index).map(|candidate| (index, candidate))
+        } {
+            own.push((index, evaluator.evaluate(candidate)));
+        }
+        own
+    };
+    let mut all = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..cores.min(candidates.len())).map(|_| scope.spawn(play)).collect();
+        let mut all = play();
+        for other in others {
+            match other.join() {
+                Ok(own) => all.extend(own),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, evaluation)| evaluation).collect()
 }
 
 /// What a search has found.
@@ -206,7 +243,7 @@ fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
         );
         return PlanError::Nothing(format!("{} cannot be combined with {text}", axes.asked()));
     }
-    if let Some(impossible) = axes.not_a_divisor(ranks) {
+    if let Some(impossible) = axes.not_a_divisor(ranks).or_else(|| axes.not_within_a_node(workload)) {
         return impossible;
     }
     let most = workload.model.blocks();

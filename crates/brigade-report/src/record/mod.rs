@@ -3,6 +3,7 @@
 pub mod compute;
 
 use brigade_sorted::SortedMap;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// One step of a run: a line of `metrics.jsonl`, whose field names these are.
@@ -108,7 +109,7 @@ pub struct StepRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook_seconds: Option<f64>,
     /// The step's time on each rank, in worlds of up to 128 ranks; in larger ones every so many steps. Old files have none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "as_many_in_each")]
     pub rank_seconds: Option<RankSeconds>,
     /// The outer step with which a step ended, where workers make updates of their own; all else is then of their steps since the last
     /// one.
@@ -300,6 +301,19 @@ impl DeviceMemory {
 /// JSON has no NaN and no infinity.
 fn null_is_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+/// Every rank needs a number in each list.
+fn as_many_in_each<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RankSeconds>, D::Error> {
+    let read = Option::<RankSeconds>::deserialize(deserializer)?;
+    let is_whole = |all: &RankSeconds| {
+        let ranks = all.step.len();
+        ranks > 0 && [&all.compute, &all.data_wait, &all.comm_wait].iter().all(|part| part.len() == ranks)
+    };
+    match read.as_ref().is_none_or(is_whole) {
+        true => Ok(read),
+        false => Err(D::Error::custom("rank_seconds needs a number of every rank in each of its lists")),
+    }
 }
 
 fn nulls_are_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SortedMap<String, f64>, D::Error> {

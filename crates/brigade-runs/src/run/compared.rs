@@ -81,7 +81,7 @@ impl Run {
         ))
     }
 
-    /// The settings that differ, in the order of the configuration.
+    /// What differs: the number of ranks and the mesh, and settings in the order of the configuration.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
         let names = self.settings.iter().map(|setting| &setting.name);
         let further = other.settings.iter().map(|setting| &setting.name);
@@ -90,7 +90,17 @@ impl Run {
             let value = |run: &Self| run.setting(name).map(str::to_owned);
             Difference { name: name.clone(), own: value(self), other: value(other) }
         };
-        names.chain(further).map(difference).filter(|found| found.own != found.other).collect()
+        let of_runs = |name: &str, value: fn(&Self) -> Option<String>| Difference {
+            name: name.to_owned(),
+            own: value(self),
+            other: value(other),
+        };
+        let started = [
+            of_runs("ranks", |run| run.ranks().map(|ranks| ranks.to_string())),
+            of_runs("mesh", |run| Some(run.mesh_text()).filter(|text| !text.is_empty())),
+        ];
+        let all = started.into_iter().chain(names.chain(further).map(difference));
+        all.filter(|found| found.own != found.other).collect()
     }
 }
 

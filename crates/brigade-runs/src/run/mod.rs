@@ -85,6 +85,12 @@ impl Run {
         }
     }
 
+    /// The mesh's axes with more than one rank, as in `pp 2 dp 4`.
+    pub(crate) fn mesh_text(&self) -> String {
+        let axes = self.mesh().into_iter().filter(|(_, size)| *size > 1);
+        axes.map(|(name, size)| format!("{name} {size}")).collect::<Vec<_>>().join(" ")
+    }
+
     /// The number of ranks, where it is known.
     pub fn ranks(&self) -> Option<usize> {
         match self.started() {

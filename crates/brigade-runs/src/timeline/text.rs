@@ -34,12 +34,13 @@ impl fmt::Display for Idle {
 impl Idle {
     fn write_rank(&self, f: &mut fmt::Formatter<'_>, idle: &IdleTime) -> fmt::Result {
         let named = idle.causes.iter().filter(|cause| cause.share >= NAMED).take(MOST_CAUSES);
-        let mut causes: Vec<String> = named.map(|cause| self.cause(idle, cause)).collect();
-        if idle.other >= NAMED {
-            causes.push(format!("{:.0}% unaccounted for", 100.0 * idle.other));
-        }
+        let causes: Vec<String> = named.map(|cause| self.cause(idle, cause)).collect();
         let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
-        writeln!(f, "rank {} waits {:.0}%{causes}", idle.rank, 100.0 * idle.share)
+        write!(f, "rank {} waits {:.0}%{causes}", idle.rank, 100.0 * idle.share)?;
+        match idle.other >= NAMED {
+            true => writeln!(f, "; {:.0}% more is unaccounted for", 100.0 * idle.other),
+            false => writeln!(f),
+        }
     }
 
     fn cause(&self, idle: &IdleTime, cause: &IdleCause) -> String {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
 use brigade::core::Float;
+use brigade::launcher::StandardStreams;
 use brigade::plan::cluster::Dtype;
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
@@ -82,7 +83,7 @@ fn ranks(args: &TrainArgs, settings: &Settings, tries_sizes: bool) -> anyhow::Re
         config: String::new(),
         targets_per_sample: 1,
         costs: Vec::new(),
-        forwards_input: false,
+        streams: StandardStreams::Logged,
         chosen: None,
     };
     program.ranks()

@@ -52,7 +52,8 @@ fn of_gpus(gpus: &[NodeGpu], measured: Option<Cluster>, ranks: &Ranks) -> anyhow
             "--mesh auto does not know the devices of this node; say what the ranks compute on, as in --cluster {nodes}x{per_node}xH100-80GB"
         );
     };
-    if let Some(other) = gpus.iter().take(per_node).find(|gpu| gpu.name != first.name) {
+    let used = &gpus[..per_node.clamp(1, gpus.len())];
+    if let Some(other) = used.iter().find(|gpu| gpu.name != first.name) {
         bail!(
             "--mesh auto plans for GPUs of one kind, but this node has {} and {}; say with --cluster what to plan for, as in --cluster \
              {nodes}x{per_node}xH100-80GB, or give --pp, --dp and --zero",
@@ -70,7 +71,12 @@ fn of_gpus(gpus: &[NodeGpu], measured: Option<Cluster>, ranks: &Ranks) -> anyhow
     };
     let is_it = |measured: &Cluster| measured.device.name == kind.device.name;
     let mut cluster = measured.filter(is_it).unwrap_or(kind);
-    cluster.device.memory = gpus.iter().map(|gpu| gpu.memory).min().unwrap_or(first.memory);
+    // Several ranks may share one.
+    let ranks_of_each = per_node.div_ceil(used.len()).max(1) as u64;
+    cluster.device.memory = used.iter().map(|gpu| gpu.memory).min().unwrap_or(first.memory) / ranks_of_each;
+    if let Some(capacity) = memory_capacity() {
+        cluster.host_memory = capacity.available;
+    }
     Ok(cluster)
 }
 
@@ -100,6 +106,13 @@ mod tests {
         let other = of_gpus(&gpus(["NVIDIA L4"; 2]), Some(measured.clone()), &RANKS).unwrap();
         assert_eq!(other.device.name, "L4");
         assert!(of_cores(Some(measured), &RANKS).unwrap().is_cpu());
+
+        // Others than the ranks have do not count; ranks that share one have a part of it each.
+        let one = Ranks { per_node: 1, ..RANKS };
+        let found = of_gpus(&gpus(["NVIDIA H100 80GB HBM3", "NVIDIA L4"]), None, &one).unwrap();
+        assert_eq!((found.device.name.as_str(), found.device.memory), ("H100-80GB", 85_000_000_000));
+        let found = of_gpus(&same[..1], None, &RANKS).unwrap();
+        assert_eq!(found.device.memory, 42_500_000_000);
     }
 
     #[test]

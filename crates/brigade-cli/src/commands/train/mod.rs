@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use brigade::command_line::Chosen;
 use brigade::data::Tokenizer;
+use brigade::launcher::StandardStreams;
 use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
@@ -140,7 +141,7 @@ fn train<T: TextTask>(
         config: brigade::config_to_toml(config)?,
         targets_per_sample: task.sequence_length(),
         costs: task.costs()?,
-        forwards_input: false,
+        streams: StandardStreams::Logged,
         chosen,
     };
     let prepare = |role| {

@@ -3,6 +3,7 @@
 mod labels;
 mod records;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use brigade::data::{Columns, RecordEncoder, RowOptions, TargetToken, Tokenizer, 
 use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::{Encoder, Masking};
 use brigade::models::{Adapters, CausalLm, LoraConfig};
+use brigade::report::counted;
 use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression, TextTask};
 use brigade_hf::config::{Labels, Problem};
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
@@ -129,8 +131,14 @@ fn padding_of(tokenizer: &Path) -> anyhow::Result<Option<u32>> {
 }
 
 impl TaskSection {
-    /// The task of a model, and the labels that it has or that the data have. `given` is the model, for messages.
-    pub fn resolved(mut self, file: &ConfigFile, data: &DataSection, given: &str) -> anyhow::Result<Self> {
+    /// The task of a model, and the labels that it has or that the data have. `given` is the model, for messages; `keeps_head`: whether its weights are loaded.
+    pub fn resolved(
+        mut self,
+        file: &ConfigFile,
+        data: &DataSection,
+        given: &str,
+        keeps_head: bool,
+    ) -> anyhow::Result<Self> {
         let labels = file.config.labels();
         let is_classifier = file.task == Some(Task::SequenceClassification);
         if self.name == TaskName::Auto {
@@ -155,12 +163,19 @@ impl TaskSection {
                 self.mask_probability
             );
         }
+        if is_classifier && keeps_head {
+            self.check_head(labels, given)?;
+        }
         match self.name {
             TaskName::Classification | TaskName::MultiLabelClassification => {
                 if self.labels.is_empty() && is_classifier {
                     self.labels.clone_from(&labels.names);
                 } else if self.labels.is_empty() {
                     self.labels = labels_in(&sources(data, &self.columns())?)?;
+                }
+                let mut seen = BTreeSet::new();
+                if let Some(twice) = self.labels.iter().find(|label| !seen.insert(*label)) {
+                    bail!("task.labels has {twice:?} twice; each label is one of the model's outputs");
                 }
                 if self.name == TaskName::MultiLabelClassification && self.labels.len() > MOST_SEVERAL {
                     bail!(
@@ -178,6 +193,43 @@ impl TaskSection {
             _ => {}
         }
         Ok(self)
+    }
+
+    /// Checks that the head of a model that is a classifier already, with these labels, has as many outputs as the task needs.
+    fn check_head(&self, own: &Labels, given: &str) -> anyhow::Result<()> {
+        let is_number =
+            own.problem == Some(Problem::Regression) || own.problem.is_none() && own.names.len() == 1;
+        let has = match is_number {
+            true => "predicts a number".to_owned(),
+            false => format!(
+                "is a classifier with {}: {}",
+                counted(own.names.len(), "label"),
+                own.names.join(", ")
+            ),
+        };
+        let instead = "begin with the model that it was trained from, which gets a new head";
+        match self.name {
+            TaskName::Regression if own.names.len() != 1 => {
+                bail!("task.name (--task) = \"regression\" is not possible: {given} {has}; {instead}")
+            }
+            TaskName::Classification | TaskName::MultiLabelClassification if is_number => {
+                let name = if self.name == TaskName::Classification {
+                    "classification"
+                } else {
+                    "multi-label-classification"
+                };
+                bail!("task.name (--task) = {name:?} is not possible: {given} {has}; {instead}")
+            }
+            TaskName::Classification | TaskName::MultiLabelClassification
+                if !self.labels.is_empty() && self.labels.len() != own.names.len() =>
+            {
+                bail!(
+                    "task.labels = {:?} is not possible: {given} {has}; give as many, leave it out, or {instead}",
+                    self.labels
+                )
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The model for this task; records in `file` what `config.json` will say about it.

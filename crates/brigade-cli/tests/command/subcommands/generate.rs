@@ -1,5 +1,7 @@
 //! `brigade generate`
 
+use std::process::Stdio;
+
 use crate::place::Place;
 
 #[test]
@@ -87,6 +89,15 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
         let on_ranks = place.succeed(chat.stdin(std::fs::File::open(place.path("said")).unwrap()));
         assert_eq!(on_ranks.out, done.out, "{ranks}");
         assert_eq!(on_ranks.err.matches("dropped").count(), done.err.matches("dropped").count(), "{ranks}");
+    }
+    // Rank 0 knows when its results cannot be written, or are not read.
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for line in ["--chat", "--prompt fn"] {
+        let mut chat = place.brigade(&format!("generate --model a {line} --tokens 4 --pp 2"));
+        let input = std::fs::File::open(place.path("said")).unwrap();
+        let failed = chat.stdin(input).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+        assert!(failed.status.code() == Some(1) && said.contains("No space left"), "{line}: {said}");
     }
 }
 

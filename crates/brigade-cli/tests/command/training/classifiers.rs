@@ -46,6 +46,18 @@ fn a_llama_becomes_a_classifier() {
     let more =
         "--model alone --data reviews.jsonl --nproc-per-node 2 --steps 1 --set optimizer.learning_rate=1e-30";
     assert!(train(&place, "more", more) == alone);
+    for (line, said) in [
+        ("--task regression", "alone is a classifier with 2 labels: "),
+        ("--set task.labels=['a','b','c']", "give as many, leave it out, or begin with the model"),
+        ("--set task.labels=['a','a']", "task.labels has \"a\" twice"),
+        ("--set lora.alpha=9", "alpha = 9"),
+    ] {
+        let done = place.run(&mut place.brigade(&format!(
+            "train --config tiny.toml {SET} --model alone --data reviews.jsonl --nproc-per-node 1 --out other {line}"
+        )));
+        assert!(done.code == Some(2) && done.err.contains(said), "{line}: {:?} {}", done.code, done.err);
+        assert!(!place.path("other").exists(), "{line}");
+    }
     let refused = place.run(&mut place.brigade("generate --model alone --prompt film"));
     assert!(
         refused.code != Some(0) && refused.err.contains("score.weight"),

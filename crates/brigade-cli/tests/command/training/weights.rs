@@ -94,6 +94,27 @@ fn weights_that_are_not_the_models_are_found_before_there_is_a_folder() {
 }
 
 #[test]
+fn a_tied_head_with_other_values_is_refused_and_a_copy_is_not() {
+    let (place, mut tensors) = with_base();
+    let mut config: Value = serde_json::from_str(&place.text("base/config.json")).unwrap();
+    config["tie_word_embeddings"] = json!(true);
+    std::fs::write(place.path("base/config.json"), config.to_string()).unwrap();
+    let line = format!("--model base {BYTES} --nproc-per-node 1 --steps 1 --out a");
+    let done = place.run(&mut place.train(&line));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    for part in [
+        "`lm_head.weight` is tied to `model.embed_tokens.weight`",
+        "but their values differ; `tie_word_embeddings` = false in config.json keeps both",
+    ] {
+        assert!(done.err.contains(part), "{part}: {}", done.err);
+    }
+    assert!(!place.path("a").exists());
+    tensors.insert("lm_head.weight".into(), tensors["model.embed_tokens.weight"].clone());
+    write(&place.path("base/model.safetensors"), &tensors);
+    place.succeed(&mut place.train(&line));
+}
+
+#[test]
 fn buffers_of_an_older_gpt2_are_no_leftovers() {
     let place = with_llama();
     let mut tensors = read(&place.path("gpt/model.safetensors"));

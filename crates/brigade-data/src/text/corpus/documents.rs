@@ -22,8 +22,10 @@ pub(crate) struct TextChunk {
     pub(crate) text: String,
     /// Whether it belongs to the prompt.
     pub(crate) masked: bool,
-    /// Where it is, if the text is a whole record as JSON, of which a [`RecordEncoder`] makes an example.
-    pub(crate) record: Option<RecordLocation>,
+    /// Whether the text is a whole record as JSON, of which a [`RecordEncoder`] makes an example.
+    pub(crate) is_record: bool,
+    /// Where its document is.
+    pub(crate) place: RecordLocation,
     /// Whether it is the last of its document.
     pub(crate) ends_document: bool,
 }
@@ -42,31 +44,37 @@ pub(crate) fn chunks(
 ) -> Result<TextChunks> {
     if file.format == Format::Text {
         let (path, input) = (file.path.clone(), Input::open(file, 0, u64::MAX, read)?);
-        return Ok(Box::new(TextFileChunks { path, input, buffer: Vec::new(), offset: 0, done: false }));
+        let place = RecordLocation::file(&path);
+        return Ok(Box::new(TextFileChunks {
+            path,
+            place,
+            input,
+            buffer: Vec::new(),
+            offset: 0,
+            done: false,
+        }));
     }
     let (records, encoder) = (records(file, part, columns, read)?, encoder.cloned());
     Ok(Box::new(records.flat_map(move |record| of_record(record, encoder.as_deref()))))
 }
 
-/// Cuts a document into chunks; errors are passed on. A record whose text is null has no document.
+/// Cuts a document into chunks; errors are passed on. A record of which `encoder` makes nothing must have a text.
 fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec<Result<TextChunk>> {
-    let chunk = |text, masked, ends_document| TextChunk { text, masked, record: None, ends_document };
     let cut_up = |record: Record| {
         let is_example =
             |encoder: &dyn RecordEncoder| encoder.takes(&record) || !record.fields.contains_key("text");
         if encoder.is_some_and(is_example) {
-            let text = record.json();
-            return Ok(vec![TextChunk {
-                text,
-                masked: false,
-                record: Some(record.place),
-                ends_document: true,
-            }]);
+            let (text, place) = (record.json(), record.place);
+            return Ok(vec![TextChunk { text, masked: false, is_record: true, place, ends_document: true }]);
         }
-        let mut chunks = Vec::new();
         if record.text("text")?.is_none() {
-            return Ok(chunks);
+            return Err(record.place.error("the text is null, but must be a string"));
         }
+        let chunk = |text, masked, ends_document| {
+            let place = record.place.clone();
+            TextChunk { text, masked, is_record: false, place, ends_document }
+        };
+        let mut chunks = Vec::new();
         for (column, masked) in [("prompt", true), ("text", false)] {
             let mut rest = record.text(column)?.unwrap_or_default();
             while !rest.is_empty() {
@@ -105,6 +113,7 @@ fn cut(text: &str, limit: usize) -> usize {
 /// A text file as one document.
 struct TextFileChunks {
     path: PathBuf,
+    place: RecordLocation,
     input: Input,
     buffer: Vec<u8>,
     /// Where the buffer begins in the file.
@@ -149,7 +158,8 @@ impl TextFileChunks {
         let text = valid[..end].to_string();
         self.buffer.drain(..end);
         self.offset += end as u64;
-        Ok(TextChunk { text, masked: false, record: None, ends_document: at_end })
+        let place = self.place.clone();
+        Ok(TextChunk { text, masked: false, is_record: false, place, ends_document: at_end })
     }
 }
 

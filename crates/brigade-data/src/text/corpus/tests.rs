@@ -143,6 +143,7 @@ fn jsonl_lines_are_documents_and_broken_ones_are_named() {
         ("{\"text\":", "EOF"),
         ("{\"body\":\"x\"}", "there is no column `text`; there are: body. data.columns"),
         ("{\"text\":3}", "a number, but must have text"),
+        ("{\"prompt\":\"x\",\"text\":null}", "the text is null, but must be a string"),
     ] {
         fs::write(&path, format!("{{\"text\":\"fine\"}}\n\n{line}\n")).unwrap();
         let message = message(&[&path]);
@@ -200,10 +201,14 @@ fn parquet_rows_are_documents() {
     ] {
         for kind in ["(UTF8)", ""] {
             let schema = format!("message m {{ REQUIRED INT32 id; OPTIONAL BYTE_ARRAY text {kind}; }}");
-            write_parquet(&path, &schema, compression, &[&[Some("one"), None, Some("zwé")], &rows]);
+            write_parquet(&path, &schema, compression, &[&[Some("one"), Some("zwé")], &rows]);
             let mut expected = vec!["one".to_string(), "zwé".into()];
             expected.extend(many.iter().cloned());
             assert_eq!(texts(&[&path]).unwrap(), expected);
+            write_parquet(&path, &schema, compression, &[&[Some("one")], &[Some("zwé"), None]]);
+            let message = message(&[&path]);
+            let said = "a.parquet, row 3: the text is null, but must be a string";
+            assert!(message.ends_with(said), "{message}");
         }
     }
 }
@@ -229,7 +234,7 @@ fn damaged_parquet_files_never_panic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
     let schema = "message m { REQUIRED INT32 id; OPTIONAL BYTE_ARRAY text (UTF8); }";
-    write_parquet(&path, schema, ParquetCompression::SNAPPY, &[&[Some("one"), None, Some("one two three")]]);
+    write_parquet(&path, schema, ParquetCompression::SNAPPY, &[&[Some("one"), Some("one two three"), None]]);
     let whole = fs::read(&path).unwrap();
     for at in 0..whole.len() {
         for flip in [0x01, 0x80, 0xff] {

@@ -88,7 +88,7 @@ impl RowOptions {
     }
 
     /// How many tokens a document may have beside the inputs of a row.
-    pub(super) fn beyond_inputs(&self) -> usize {
+    pub(crate) fn beyond_inputs(&self) -> usize {
         match self.target {
             TargetToken::Next => 1,
             TargetToken::Same => 0,

@@ -157,8 +157,9 @@ pub fn prepare(settings: &PrepareOptions, progress: &dyn Progress) -> Result<Pre
     let entries = files.iter().map(|(train, validation)| preparation.entries(train, validation.as_ref()));
     let entries = entries.collect::<Result<Vec<_>>>()?;
     let rows = preparation.rows(&entries);
-    let entries = settings.sources.iter().zip(entries);
-    let sources = entries.map(|(source, entries)| preparation.prepared(source, entries, rows));
+    let entries = settings.sources.iter().zip(&files).zip(entries);
+    let sources =
+        entries.map(|((source, files), entries)| preparation.prepared(source, files, entries, rows));
     let sources: Vec<PreparedSource> = sources.collect::<Result<_>>()?;
     let mut counts = DataCounts { notes: trained.notes, ..DataCounts::default() };
     counts.tokenizer_training_bytes = trained.training_bytes;

@@ -9,9 +9,10 @@ use super::spans::{PIECE_BYTES, pieces, spans};
 use super::split::Split;
 use super::tokenize::{Encoders, PieceWriter};
 use super::{COUNTS_FILE, DataCounts, PrepareOptions, TRAIN, VALIDATION};
+use crate::text::corpus::{BytesRead, chunks};
 use crate::{
-    Columns, Corpus, Error, Progress, Result, RowOptions, SequenceLayout, TokenFile, TokenSequences,
-    Tokenizer,
+    Columns, Corpus, Error, Progress, RecordLocation, Result, RowOptions, SequenceLayout, TokenFile,
+    TokenSequences, Tokenizer,
 };
 
 /// One source of text.
@@ -121,10 +122,15 @@ impl Preparation<'_> {
     pub(super) fn prepared(
         &self,
         source: &DataSource,
+        (train_files, validation_files): &(SourceFiles, Option<SourceFiles>),
         entries: Entries,
         rows: RowOptions,
     ) -> Result<PreparedSource> {
         let Entries { train, validation } = entries;
+        let fraction = if validation.is_some() { 0.0 } else { self.settings.validation_fraction };
+        let split = Split { fraction, seed: self.settings.split_seed };
+        let documents = (train.counts.train_documents + train.counts.validation_documents) as u64;
+        let number = |index, validates| split.number(documents, index, validates);
         let (mut key, mut counts) = (train.key, train.counts);
         let (mut files, mut file_bytes, mut from_cache) = (train.files, train.file_bytes, train.from_cache);
         let validates = match validation {
@@ -140,11 +146,17 @@ impl Preparation<'_> {
         let sequences = |(file, folder, name): (TokenFile, PathBuf, &str)| {
             TokenSequences::of(file, &folder, name, rows, self.tokenizer.end_of_text())
         };
+        let train_rows = sequences((train.train, train.folder.clone(), TRAIN))
+            .map_err(|error| self.placed(error, train_files, rows, |index| number(index, false)))?;
+        let validation_rows = sequences(validates).map_err(|error| match validation_files {
+            Some(own) => self.placed(error, own, rows, |index| Some(index as u64)),
+            None => self.placed(error, train_files, rows, |index| number(index, true)),
+        })?;
         Ok(PreparedSource {
             name: source.corpus.describe(),
             weight: source.weight,
-            train: sequences((train.train, train.folder.clone(), TRAIN))?,
-            validation: sequences(validates)?,
+            train: train_rows,
+            validation: validation_rows,
             counts,
             files,
             file_bytes,
@@ -152,6 +164,48 @@ impl Preparation<'_> {
             cache_entry: train.folder,
             from_cache,
         })
+    }
+
+    /// The error of documents that are too long, with the place of the first. `number` has a document's number among all, by that in its
+    /// split, both from 0.
+    fn placed(
+        &self,
+        error: Error,
+        files: &SourceFiles,
+        rows: RowOptions,
+        number: impl FnOnce(usize) -> Option<u64>,
+    ) -> Error {
+        let Error::LongExample { document, given, most, .. } = error else { return error };
+        let tokens = given + rows.beyond_inputs();
+        let found = number(document - 1).and_then(|number| self.place(files, number, tokens).ok().flatten());
+        let place = found.map_or_else(|| format!(" of {}", files.name), |place| format!(" ({place})"));
+        Error::LongExample { document, place, given, most }
+    }
+
+    /// Where the document `number` of files is, found by reading them again; `None` where that one has not as many tokens. Only it is
+    /// tokenized, and those without a character are not counted.
+    fn place(&self, files: &SourceFiles, number: u64, tokens: usize) -> Result<Option<RecordLocation>> {
+        let records = self.settings.records.as_ref();
+        let encoders = Encoders::new(self.tokenizer, self.settings.records.clone());
+        let (mut before, mut is_empty, mut found) = (number, true, 0);
+        for HashedFile { file, .. } in &files.files {
+            for chunk in chunks(file, &None, &files.columns, records, &BytesRead::default())? {
+                let chunk = chunk?;
+                is_empty &= chunk.text.is_empty();
+                if before == 0 {
+                    found += encoders.count(&chunk)?;
+                }
+                if !chunk.ends_document || std::mem::replace(&mut is_empty, true) {
+                    continue;
+                }
+                if before == 0 {
+                    let around = if chunk.is_record { 0 } else { self.tokenizer.beginning()?.len() + 1 };
+                    return Ok((found + around == tokens).then_some(chunk.place));
+                }
+                before -= 1;
+            }
+        }
+        Ok(None)
     }
 
     /// The tokens of files, from the cache or made.

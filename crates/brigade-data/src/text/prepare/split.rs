@@ -26,6 +26,13 @@ impl Split {
         ((documents as f64 * self.fraction).round() as u64).clamp(1, documents - 1)
     }
 
+    /// The number of a document among all, by that in its part of them, both from 0.
+    pub(super) fn number(self, documents: u64, index: usize, validates: bool) -> Option<u64> {
+        let (for_validation, order) = (self.count(documents), Permutation::new(documents, self.seed, 0));
+        let is_for_validation = |number| order.apply(number).is_some_and(|place| place < for_validation);
+        (0..documents).filter(|number| is_for_validation(*number) == validates).nth(index)
+    }
+
     /// Writes the documents of all pieces into `folder`, in order. Those for validation are the ones that a permutation of all
     /// documents puts first. Says what it counted; there may be no document at all.
     pub(super) fn write(

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::cache::FileLock;
 use super::*;
-use crate::{Columns, Example, Label, NoProgress, Record, RecordLocation, TokenSequences};
+use crate::{Columns, Example, Label, LongExamples, NoProgress, Record, RecordLocation, TokenSequences};
 
 /// A corpus of `documents` JSONL lines in a folder of its own, and a cache beside it.
 struct Bench {
@@ -434,6 +434,34 @@ fn records_become_examples_with_labels_or_rows_that_keep_them_whole() {
     let mixed = "{\"text\":\"abc\"}\n{\"label\":null,\"text\":\"abc\"}\n";
     let prepared = labelled(&bench, mixed, SequenceLayout::Packed).unwrap();
     assert_eq!(only(&prepared).train.options().layout, SequenceLayout::Packed);
+}
+
+#[test]
+fn a_document_that_is_too_long_is_named_by_its_place() {
+    let bench = Bench::new(0);
+    let line = |length: usize| format!("{{\"text\":\"{}\"}}\n", "a".repeat(length));
+    // Of documents without a character there are no tokens.
+    let lines = |long: usize| -> String {
+        (0..40).map(|index| line(if index == long { 30 } else { index % 3 })).collect()
+    };
+    let long = RowOptions { long: LongExamples::Refuse, ..RowOptions::new(16, SequenceLayout::Documents) };
+    for at in [0, 17, 37] {
+        fs::write(bench.data(), lines(at)).unwrap();
+        // The second time, the tokens come from the cache.
+        for fraction in [0.0, 0.5, 0.5] {
+            let settings =
+                PrepareOptions { rows: long, validation_fraction: fraction, ..bench.settings("bytes") };
+            let error = prepare(&settings, &NoProgress).unwrap_err();
+            let said = format!("(data.jsonl:{}) has 30 tokens, more than the 16 of a row", at + 1);
+            let message = error.to_string().replace(&format!("{}/", bench.folder.path().display()), "");
+            assert!(error.is_usage() && message.contains(&said), "{message}");
+        }
+    }
+    // What is left of a single document is not the document.
+    fs::write(bench.data(), line(60)).unwrap();
+    let settings = PrepareOptions { rows: long, ..bench.settings("bytes") };
+    let message = prepare(&settings, &NoProgress).unwrap_err().to_string();
+    assert!(message.contains("document 1 of /") && message.contains("data.jsonl has 57 tokens"), "{message}");
 }
 
 #[test]

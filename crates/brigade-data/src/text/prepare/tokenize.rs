@@ -143,7 +143,7 @@ impl Documents {
     fn push(&mut self, encoded: &Encoded, chunk: &TextChunk) -> Result<()> {
         let (kind, place) = match encoded {
             Encoded::Text(_) => (None, None),
-            Encoded::Example(example) => (example.label.map(Label::kind), chunk.record.as_ref()),
+            Encoded::Example(example) => (example.label.map(Label::kind), Some(&chunk.place)),
         };
         let before = *self.labels.get_or_insert(kind);
         let place = || place.map_or_else(|| "a text".into(), RecordLocation::to_string);
@@ -205,10 +205,20 @@ impl<'a> Encoders<'a> {
     }
 
     fn encode(&self, chunk: &TextChunk) -> Result<Encoded> {
-        if let (Some(place), Some(records)) = (&chunk.record, &self.records) {
-            return records.example(place, &chunk.text, self.tokenizer).map(Encoded::Example);
+        match &self.records {
+            Some(records) if chunk.is_record => {
+                records.example(&chunk.place, &chunk.text, self.tokenizer).map(Encoded::Example)
+            }
+            _ => self.encode_text(&chunk.text).map(Encoded::Text),
         }
-        self.encode_text(&chunk.text).map(Encoded::Text)
+    }
+
+    /// How many tokens a chunk has.
+    pub(super) fn count(&self, chunk: &TextChunk) -> Result<usize> {
+        Ok(match self.encode(chunk)? {
+            Encoded::Text(ids) => ids.len(),
+            Encoded::Example(example) => example.ids.len(),
+        })
     }
 
     fn encode_text(&self, text: &str) -> Result<Vec<u32>> {

@@ -104,7 +104,7 @@ impl Trained {
             let records = settings.records.as_ref();
             for chunk in chunks(file, &span.part, &source.columns, records, &BytesRead::default())? {
                 let chunk = chunk?;
-                let text = if chunk.record.is_some() { text_of_record(&chunk.text) } else { chunk.text };
+                let text = if chunk.is_record { text_of_record(&chunk.text) } else { chunk.text };
                 let bytes = text.len() as u64;
                 from_span += bytes;
                 total += bytes;

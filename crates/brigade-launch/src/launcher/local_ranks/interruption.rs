@@ -9,6 +9,7 @@ use crate::{
     exit,
     interrupt::InterruptKind,
     launcher::{
+        config::StandardStreams,
         deadlines::PREEMPTION_MARGIN,
         node_group::{NodeStatus, StopCause},
         outcome::{
@@ -48,7 +49,11 @@ impl Supervisor<'_> {
 
     /// This launcher got a signal.
     pub(super) fn handle_signal(&mut self, signal: i32) {
-        let (kind, first) = (InterruptKind::of(signal), !std::mem::replace(&mut self.signalled, true));
+        let first = !std::mem::replace(&mut self.signalled, true);
+        let kind = match self.group.launch.streams {
+            StandardStreams::Logged => InterruptKind::of(signal),
+            StandardStreams::Results | StandardStreams::Dialogue => InterruptKind::Stop,
+        };
         let source = signal_name(signal);
         match self.phase {
             _ if !self.has_ranks() => self.handle_signal_without_ranks(kind, first, signal),

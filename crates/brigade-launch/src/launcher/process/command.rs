@@ -12,6 +12,7 @@ use std::{
 use rustix::{
     io::{Errno, FdFlags, fcntl_setfd},
     process::{Pid, Signal, getppid},
+    termios::isatty,
 };
 
 use super::terminal::Terminal;
@@ -20,9 +21,12 @@ use crate::{
     endpoint::Endpoint,
     environment::LAUNCHED_VARIABLE,
     interrupt::PREEMPTION_GRACE_VARIABLE,
-    launcher::config::LaunchConfig,
+    launcher::config::{LaunchConfig, StandardStreams},
     rank::{listener::LISTENER_VARIABLE, restart::RESTART_VARIABLE},
 };
+
+/// Set for a rank whose standard input is what the launcher reads from a terminal.
+pub const TERMINAL_INPUT_VARIABLE: &str = "BRIGADE_TERMINAL_INPUT";
 
 /// Which start of the ranks this is, and where they meet.
 #[derive(Clone)]
@@ -38,7 +42,7 @@ pub struct StartInfo {
 pub fn rank_command(launch: &LaunchConfig, local_rank: usize, start: &StartInfo) -> Command {
     let mut command = Command::new(&launch.program);
     command.args(&launch.args).envs(launch.env.iter().map(|(name, value)| (name, value)));
-    command.env_remove(LISTENER_VARIABLE).env(LAUNCHED_VARIABLE, "1");
+    command.env_remove(LISTENER_VARIABLE).env_remove(TERMINAL_INPUT_VARIABLE).env(LAUNCHED_VARIABLE, "1");
     // From a torchrun that started this launcher; its agent does not listen at our port.
     command.env_remove("TORCHELASTIC_USE_AGENT_STORE");
     for (name, value) in [
@@ -56,18 +60,33 @@ pub fn rank_command(launch: &LaunchConfig, local_rank: usize, start: &StartInfo)
     }
     command.env("MASTER_ADDR", &start.endpoint.host).env(TOKEN_VARIABLE, launch.token.expose());
     command.env(PREEMPTION_GRACE_VARIABLE, launch.preemption_grace.as_secs_f64().to_string());
-    let reads = launch.forwards_input && launch.first_rank() + local_rank == 0;
-    command.stdin(if reads { Stdio::piped() } else { Stdio::null() }).process_group(0);
+    command.stdin(Stdio::null()).process_group(0);
     command
 }
 
-/// Standard output and error: the pseudo-terminal where the launcher has a terminal, else pipes.
-pub fn redirect(command: &mut Command, terminal: Option<&(Terminal, OwnedFd)>) -> io::Result<()> {
+/// Standard output and error: the pseudo-terminal where the launcher has a terminal, else pipes. Where rank 0 prints results, it has the launcher's output itself. What
+/// a terminal reads can only be passed on to it, as it is in a process group of its own.
+pub fn redirect(
+    command: &mut Command,
+    terminal: Option<&(Terminal, OwnedFd)>,
+    streams: StandardStreams,
+) -> io::Result<()> {
     let choose = |is_terminal: fn(&Terminal) -> bool| match terminal {
         Some((terminal, side)) if is_terminal(terminal) => side.try_clone().map(Stdio::from),
         _ => Ok(Stdio::piped()),
     };
-    command.stdout(choose(|terminal| terminal.out)?).stderr(choose(|terminal| terminal.err)?);
+    command.stderr(choose(|terminal| terminal.err)?);
+    command.stdout(match streams {
+        StandardStreams::Logged => choose(|terminal| terminal.out)?,
+        StandardStreams::Results | StandardStreams::Dialogue => Stdio::inherit(),
+    });
+    if streams == StandardStreams::Dialogue {
+        if isatty(io::stdin()) {
+            command.stdin(Stdio::piped()).env(TERMINAL_INPUT_VARIABLE, "1");
+        } else {
+            command.stdin(Stdio::inherit());
+        }
+    }
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use rustix::{
 };
 
 pub use self::{
-    command::StartInfo,
+    command::{StartInfo, TERMINAL_INPUT_VARIABLE},
     heartbeat::{HeartbeatMonitor, TICK},
     terminal::Terminal,
 };
@@ -34,7 +34,7 @@ use self::{
     output::{Echo, Log, Stream, copy_output},
 };
 use super::{
-    config::LaunchConfig,
+    config::{LaunchConfig, StandardStreams},
     deadlines::KILL_WAIT,
     outcome::rank_exit::{ExitReason, RankExit},
 };
@@ -115,7 +115,8 @@ impl RankProcess {
         if launch.blocks_signals {
             interrupt::block_signals();
         }
-        let started = redirect(&mut command, terminal).and_then(|()| command.spawn());
+        let streams = if rank == 0 { launch.streams } else { StandardStreams::Logged };
+        let started = redirect(&mut command, terminal, streams).and_then(|()| command.spawn());
         if launch.blocks_signals {
             interrupt::unblock_signals();
         }
@@ -142,17 +143,19 @@ impl RankProcess {
             heartbeat,
             timed_out: None,
         };
-        let mut streams: Vec<(Box<dyn Read + Send>, Echo)> = vec![];
+        let mut sources: Vec<(Box<dyn Read + Send>, Echo)> = vec![];
         if let Some((terminal, _)) = terminal {
-            streams.push((Box::new(terminal.reader().map_err(failed)?), echo(terminal.stream())));
+            let of_terminal =
+                if launch.streams == StandardStreams::Logged { terminal.stream() } else { Stream::Err };
+            sources.push((Box::new(terminal.reader().map_err(failed)?), echo(of_terminal)));
         }
         if let Some(out) = out {
-            streams.push((Box::new(out), echo(Stream::Out)));
+            sources.push((Box::new(out), echo(Stream::Out)));
         }
         if let Some(err) = err {
-            streams.push((Box::new(err), echo(Stream::Err)));
+            sources.push((Box::new(err), echo(Stream::Err)));
         }
-        process.watch(streams, send)?;
+        process.watch(sources, send)?;
         if let Some(input) = input {
             spawn("input".into(), Box::new(|| forward_input(input)))?;
         }
@@ -239,10 +242,10 @@ fn spawn(name: String, body: Box<dyn FnOnce() + Send>) -> Result<()> {
     started.map(drop).map_err(|source| Error::System { operation: "start a thread", source })
 }
 
-/// Gives a rank what this process reads, until either ends.
+/// Gives a rank what this process reads from its terminal, until either ends.
 fn forward_input(mut input: ChildStdin) {
     let mut stdin = io::stdin().lock();
-    // A rank that reads no more has ended, which is reported where its exit is; nobody else waits for input that cannot be read.
+    // A rank that reads no more has ended, which is reported where its exit is; a terminal that cannot be read is gone.
     drop(io::copy(&mut stdin, &mut input));
 }
 

@@ -162,7 +162,8 @@ fn check_length(tokens: &TokenFile, document: usize, options: &RowOptions) -> Re
     if given <= options.sequence_length {
         return Ok(());
     }
-    Err(Error::LongExample { document: document + 1, given, most: options.sequence_length })
+    let (document, place, most) = (document + 1, String::new(), options.sequence_length);
+    Err(Error::LongExample { document, place, given, most })
 }
 
 struct Writer {
