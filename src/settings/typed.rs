@@ -408,7 +408,7 @@ mod tests {
             message("{ size = 2 }]", "{ size = 'x' }]"),
             "`parts[1].size`: a whole number from 0 to 65535 is needed, not \"x\""
         );
-        assert!(message("{ size = 2 } }", "3 }").starts_with("`choice`: a name in quotes is needed, not 3"));
+        assert!(message("{ size = 2 } }", "3 }").starts_with("`choice`: a section is needed, not 3"));
         assert!(message("{ named = { size = 2 } }", "'one'").starts_with("`choice`: the value is missing"));
         assert!(message("{ named = { size = 2 } }", "{ plain = 1 }").contains("takes no value, but 1"));
         assert!(

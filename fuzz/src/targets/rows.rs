@@ -104,23 +104,22 @@ fn gzip(rows: &[u8]) -> std::io::Result<Vec<u8>> {
 
 /// A file of two groups of rows.
 fn parquet_file(compression: Compression) -> parquet::errors::Result<Vec<u8>> {
-    let schema = parse_message_type("message m { REQUIRED INT32 id; OPTIONAL BYTE_ARRAY text (UTF8); }")?;
+    let schema = parse_message_type("message m { OPTIONAL INT32 id; OPTIONAL BYTE_ARRAY text (UTF8); }")?;
     let properties = WriterProperties::builder().set_compression(compression).build();
     let mut file = Vec::new();
     let mut writer = SerializedFileWriter::new(&mut file, schema.into(), properties.into())?;
     for rows in [&["one", "zwé", "one", "three three three"][..], &["four"]] {
         let mut group = writer.next_row_group()?;
-        let numbers: Vec<i32> = (0..=rows.len() as i32).collect();
+        // The last row has no number.
+        let numbers: Vec<i32> = (1..rows.len() as i32).collect();
+        let levels = |present: usize| (0..rows.len()).map(|row| i16::from(row < present)).collect::<Vec<_>>();
         if let Some(mut ids) = group.next_column()? {
-            ids.typed::<Int32Type>().write_batch(&numbers, None, None)?;
+            ids.typed::<Int32Type>().write_batch(&numbers, Some(&levels(numbers.len())), None)?;
             ids.close()?;
         }
         if let Some(mut column) = group.next_column()? {
-            // The last row has no text.
-            let levels: Vec<i16> =
-                numbers.iter().map(|row| i16::from((*row as usize) < rows.len())).collect();
             let values: Vec<ByteArray> = rows.iter().map(|row| ByteArray::from(*row)).collect();
-            column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+            column.typed::<ByteArrayType>().write_batch(&values, Some(&levels(values.len())), None)?;
             column.close()?;
         }
         group.close()?;

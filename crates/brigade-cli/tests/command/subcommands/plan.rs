@@ -60,7 +60,7 @@ fn strategies_are_ranked() {
     // The command that it prints is one that there is.
     let line = json["commands"][0].as_str().unwrap().strip_prefix("brigade ").unwrap().to_owned();
     let line = line.split_whitespace().filter(|word| !word.starts_with("HOST")).collect::<Vec<_>>().join(" ");
-    let help = line.replace("--nnodes 2 --rdzv-endpoint", "--nnodes 2") + " --help";
+    let help = line.replace("--node-rank NODE --rdzv-endpoint", "--node-rank 1") + " --help";
     place.succeed(&mut place.brigade(&help));
 }
 
