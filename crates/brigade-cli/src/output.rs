@@ -35,27 +35,30 @@ impl PatientOutput {
         let is_read = Arc::new(AtomicBool::new(true));
         let is_read_there = Arc::clone(&is_read);
         let write = move || {
-            let mut result = Ok(());
             for text in receiver {
                 match show(&text) {
                     Ok(true) => {}
-                    Ok(false) => is_read_there.store(false, Ordering::Relaxed),
-                    Err(error) => result = Err(error),
-                }
-                if result.is_err() {
-                    is_read_there.store(false, Ordering::Relaxed);
-                    break;
+                    ended => {
+                        is_read_there.store(false, Ordering::Relaxed);
+                        return ended.map(drop);
+                    }
                 }
             }
-            result
+            Ok(())
         };
         let thread = thread::Builder::new().name("output".into()).spawn(write);
         Ok(Self { texts, is_read, thread: thread.context("cannot start a thread")? })
     }
 
-    /// Shows a text soon; `false` if nobody reads any more, or it cannot be written.
-    pub fn show(&self, text: &str) -> bool {
-        self.is_read.load(Ordering::Relaxed) && self.texts.send(text.to_owned()).is_ok()
+    /// Whether somebody reads it, as far as is known, and it could be written.
+    pub fn is_read(&self) -> bool {
+        self.is_read.load(Ordering::Relaxed)
+    }
+
+    /// Shows a text soon, if somebody reads it.
+    pub fn show(&self, text: &str) {
+        // Nobody receives it where it cannot be written, which `finish` says.
+        drop(self.texts.send(text.to_owned()));
     }
 
     /// Waits until all is written.

@@ -1,6 +1,5 @@
 //! `brigade generate`
 
-use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -203,10 +202,9 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         note_ignored_fields(&described, session);
         let mut generator = described.load_on(session, args.settings(&described))?;
         let output = (session.rank() == 0).then(PatientOutput::open).transpose()?;
-        let is_read = Cell::new(true);
         // All ranks continue a prompt together, also where nobody reads what the first one prints.
         let mut show = |text: &str| {
-            is_read.set(output.as_ref().is_none_or(|output| output.show(text)));
+            output.iter().for_each(|output| output.show(text));
             Ok(true)
         };
         let given: Vec<_> = prompts.iter().zip(&tokens).enumerate().collect();
@@ -227,11 +225,8 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
                     show(&text)?;
                 }
             }
-            if session
-                .all_gather_text(if is_read.get() { "" } else { NOT_READ })?
-                .first()
-                .is_some_and(|text| text == NOT_READ)
-            {
+            let news = if output.as_ref().is_none_or(PatientOutput::is_read) { "" } else { NOT_READ };
+            if session.all_gather_text(news)?.first().is_some_and(|text| text == NOT_READ) {
                 break;
             }
         }

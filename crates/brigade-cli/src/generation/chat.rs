@@ -22,9 +22,7 @@ impl ChatSession {
 
     /// The tokens of a short chat, which differ where the system message, the template or the tokenizer does; none if the template refuses it.
     pub fn beginning(&self, model: &UnloadedModel) -> Option<Vec<u32>> {
-        let system = self.system.iter().map(|text| ("system", text.as_str()));
-        let chat = Chat::new(system.chain([("user", "a")]));
-        model.tokens_of_chat(&self.template, &chat).ok()
+        model.tokens_of_chat(&self.template, &self.chat_of(&[("user", "a".to_owned())])).ok()
     }
 
     /// Answers each line of `input`, until that ends or nobody reads the answers. The oldest messages are left out where a chat no longer fits in the model.
@@ -61,7 +59,7 @@ impl ChatSession {
     ) -> anyhow::Result<Option<Vec<u32>>> {
         let mut left_out = 0;
         loop {
-            let tokens = model.tokens_of_chat(&self.template, &self.chat())?;
+            let tokens = model.tokens_of_chat(&self.template, &self.chat_of(&self.messages))?;
             if model.fits(&tokens) {
                 if left_out > 0 {
                     input.note(format_args!(
@@ -86,8 +84,9 @@ impl ChatSession {
         }
     }
 
-    fn chat(&self) -> Chat {
+    /// The system message, if there is one, and others.
+    fn chat_of(&self, messages: &[(&'static str, String)]) -> Chat {
         let system = self.system.iter().map(|text| ("system", text.as_str()));
-        Chat::new(system.chain(self.messages.iter().map(|(role, text)| (*role, text.as_str()))))
+        Chat::new(system.chain(messages.iter().map(|(role, text)| (*role, text.as_str()))))
     }
 }

@@ -71,8 +71,6 @@ struct OwnInput {
     /// Whether somebody types the lines.
     is_terminal: bool,
     output: PatientOutput,
-    /// Whether somebody reads the answers.
-    is_read: bool,
 }
 
 /// How long rank 0 waits for a line before it tells the others, who wait for it, that there is none yet.
@@ -142,8 +140,8 @@ impl ChatInput for RankInput<'_> {
     }
 
     fn show(&mut self, part: &str) -> anyhow::Result<bool> {
-        if let Some(own) = &mut self.own {
-            own.is_read = own.output.show(part);
+        if let Some(own) = &self.own {
+            own.output.show(part);
         }
         // The ranks continue together, and learn with the next line that nobody reads any more.
         Ok(true)
@@ -170,11 +168,11 @@ impl OwnInput {
         };
         thread::Builder::new().name("input".into()).spawn(read).context("cannot start a thread")?;
         let is_terminal = std::env::var_os(TERMINAL_INPUT_VARIABLE).is_some() || io::stdin().is_terminal();
-        Ok(Self { lines, is_terminal, output: PatientOutput::open()?, is_read: true })
+        Ok(Self { lines, is_terminal, output: PatientOutput::open()? })
     }
 
     fn wait(&self) -> anyhow::Result<(News, String)> {
-        if !self.is_read {
+        if !self.output.is_read() {
             return Ok((News::End, String::new()));
         }
         match self.lines.recv_timeout(POLL_INTERVAL) {

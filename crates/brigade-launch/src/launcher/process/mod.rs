@@ -146,7 +146,7 @@ impl RankProcess {
         let mut sources: Vec<(Box<dyn Read + Send>, Echo)> = vec![];
         if let Some((terminal, _)) = terminal {
             let of_terminal =
-                if launch.streams == StandardStreams::Logged { terminal.stream() } else { Stream::Err };
+                if streams == StandardStreams::Logged { terminal.stream() } else { Stream::Err };
             sources.push((Box::new(terminal.reader().map_err(failed)?), echo(of_terminal)));
         }
         if let Some(out) = out {
