@@ -72,10 +72,10 @@ pub enum ModelError {
 const MOST: usize = 1 << 31;
 
 /// The most parameters that a model may have: a thousand times those of the largest, and few enough to count bytes with.
+const MOST_PARAMETERS: u128 = 1 << 50;
+
 /// As deep as a plan can look at in a few seconds.
 const MOST_LAYERS: usize = 512;
-
-const MOST_PARAMETERS: u128 = 1 << 50;
 
 impl ModelShape {
     /// A decoder of Llama's form, whose matrices have no biases.
