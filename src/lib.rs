@@ -153,6 +153,7 @@
 //! | `text` | corpora, tokenizers and token files in [`data`], language models in [`models`], `TokenDataset`, `LanguageModel` |
 //! | `parquet` | `text`, and corpora in Parquet files |
 //! | `object-store` | checkpoints at `gs://` and `s3://`, and text there and at `https://` |
+//! | `clusters` | the launcher of several nodes; ranks that `srun`, `mpirun` or `torchrun` starts do not need it |
 //! | `cuda` | NVIDIA GPUs; NCCL is found at run time |
 //! | `wgpu` | GPUs of any vendor, through Vulkan |
 //! | `mpi` | collectives by the cluster's MPI; needs its `mpicc` |

@@ -46,8 +46,10 @@ pub(crate) fn create_folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if dir.as_os_str().is_empty() {
         return next_folder(name);
     }
-    std::fs::create_dir_all(dir).with_context(|| format!("--out {}", dir.display()))?;
-    Ok(dir.to_owned())
+    match std::fs::create_dir_all(dir) {
+        Err(_) if dir.is_file() => bail!("--out {} is a file; give a folder", dir.display()),
+        made => made.with_context(|| format!("--out {}", dir.display())).map(|()| dir.to_owned()),
+    }
 }
 
 /// Refuses a folder with a finished run or a run of another configuration, where `--resume auto` found no checkpoint.

@@ -27,6 +27,7 @@ const STOPPED_GRACE: Duration = Duration::from_secs(3);
 impl Program<'_> {
     /// Starts this node's ranks and waits for them.
     pub(super) fn launch_ranks(&self, node: &NodeInfo, prepare: Prepare<'_>) -> anyhow::Result<u8> {
+        brigade_launch::check_nnodes(node.nnodes)?;
         self.settings.check_backend().map_err(|error| usage(error.into()))?;
         let nproc = self.ranks_per_node(node).map_err(usage)?;
         let is_default =

@@ -271,6 +271,10 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
                     }
                     *slot = value;
                 }
+                (None, _) if key.contains('.') => {
+                    let message = format!("`\"{key}\"` is one name to TOML; write it without the quotes");
+                    return Err(ConfigError::Value { origin: origin.to_owned(), message });
+                }
                 (None, _) => {
                     let suggestion = suggest(&full, known);
                     return Err(ConfigError::Unknown { origin: origin.to_owned(), key: full, suggestion });
@@ -305,6 +309,12 @@ mod tests {
         assert_eq!((config.train.steps, config.train.seed), (7, 3));
         assert_eq!((config.optimizer.name.as_str(), config.optimizer.learning_rate), ("sgd", 1.0));
         assert_eq!(set(&["optimizer.name=lion"]).unwrap().optimizer.name, "lion");
+    }
+
+    #[test]
+    fn a_name_with_dots_in_quotes_is_no_setting_of_a_section() {
+        let wrong = parse_defaults::<Settings>("\"train.steps\" = 7").unwrap_err().to_string();
+        assert!(wrong.contains("`\"train.steps\"` is one name to TOML"), "{wrong}");
     }
 
     #[test]

@@ -89,6 +89,15 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// There are several nodes, and the program was built without the feature `clusters`.
+    #[error(
+        "there are {nnodes} nodes, but this program has only the launcher of a single node: build it with the feature `clusters` of \
+         `brigade`, or have each rank started by srun, mpirun or torchrun"
+    )]
+    SingleNodeOnly {
+        /// Nodes of the world.
+        nnodes: usize,
+    },
     /// The rendezvous address cannot be bound.
     #[error("cannot listen on {address} for the rendezvous: {source}")]
     Bind {
@@ -123,6 +132,14 @@ pub enum Error {
         /// Where they meet.
         endpoint: String,
         /// What went wrong.
+        reason: String,
+    },
+    /// A launcher of another node is gone before any rank was started.
+    #[error("{}{reason}", node.map_or_else(String::new, |node| format!("node {node}: ")))]
+    NodeLost {
+        /// Which one, where it is known.
+        node: Option<usize>,
+        /// What was noticed.
         reason: String,
     },
     /// A rank's process cannot be started. Ranks that had been started were killed.
@@ -164,7 +181,8 @@ impl Error {
             | Self::FlagNeeds { .. }
             | Self::NoToken { .. }
             | Self::BadToken { .. }
-            | Self::LaunchConfig { .. } => exit::USAGE,
+            | Self::LaunchConfig { .. }
+            | Self::SingleNodeOnly { .. } => exit::USAGE,
             _ => exit::FAILED,
         }
     }

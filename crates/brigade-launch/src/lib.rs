@@ -48,7 +48,13 @@
 //! - [`workers`] says which workers of an elastic run meet when; it supervises no process.
 //! - This crate knows no tensors, and no communicator but the one between the launchers.
 //!
+//! Without the feature `clusters`, [`launch`] starts the ranks of a single node. Ranks that another launcher has started on several nodes
+//! need nothing of it.
+//!
 //! Unix only; behaviour that only Linux has is documented as such.
+
+// What only several nodes need.
+#![cfg_attr(not(feature = "clusters"), allow(dead_code, unused_imports))]
 
 mod args;
 mod auth_token;
@@ -73,6 +79,7 @@ pub use endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint};
 pub use environment::{Detected, LAUNCHED_VARIABLE, NodeInfo, RankInfo, Source, detect, server_nodes};
 pub use error::{Error, Result};
 pub use launcher::{
+    check_nnodes,
     config::{
         DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
         DEFAULT_LAST_CALL, DEFAULT_RESIZE_INTERVAL, DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, Elastic,
@@ -80,6 +87,7 @@ pub use launcher::{
     },
     deadlines::ROOT_CAUSE_WINDOW,
     launch,
+    node_group::LauncherGroup,
     outcome::{
         Outcome,
         event::Event,

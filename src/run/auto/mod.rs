@@ -3,6 +3,7 @@
 //! What is found takes the place of `auto` in the command line, with which the ranks are started, so that a run means the same as if it had been given.
 
 mod command_line;
+mod nodes;
 mod resumed;
 mod trial;
 
@@ -12,14 +13,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade_core::PP;
-use brigade_launch::interrupt;
+use brigade_launch::{Detected, interrupt};
 use serde::{Deserialize, Serialize};
 
+use super::program::environment;
 use super::ranks::Ranks;
 use crate::error::print_stderr;
 use crate::settings::{MicroBatchSize, Settings, StandardFlags};
 
 pub use command_line::{has_option, without};
+use nodes::Nodes;
 pub use resumed::{CHOICE_FILE, earlier_choice};
 use trial::{Trial, run_trial};
 
@@ -64,11 +67,19 @@ pub struct Choice {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mesh_reason: String,
     /// What took the place of `--micro-batch-size auto`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub micro_batch_size: Option<usize>,
+    #[serde(flatten)]
+    pub micro_batch: MicroBatch,
+}
+
+/// The size of micro-batches that was chosen for a run, and why.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct MicroBatch {
+    /// The size.
+    #[serde(default, rename = "micro_batch_size", skip_serializing_if = "Option::is_none")]
+    pub size: Option<usize>,
     /// Why.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub micro_batch_reason: String,
+    #[serde(default, rename = "micro_batch_reason", skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     /// The sizes that were tried, in that order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<Trial>,
@@ -76,11 +87,11 @@ pub struct Choice {
 
 impl StandardFlags {
     /// Tries sizes of micro-batches, where `--micro-batch-size auto` asks for it, and puts the fastest that fits in its place: each size trains two
-    /// steps in a child process. `args`: the arguments of this program with all else decided; `settings`: those that they make, for this many
+    /// steps in a child process, on all nodes. `args`: the arguments of this program with all else decided; `settings`: those that they make, for this many
     /// `ranks`; `chosen`: what is known already.
     ///
     /// # Errors
-    /// If the ranks are not all on this node, or no size can be trained with.
+    /// If another launcher has started the ranks, the number of nodes may change, a node is lost, or no size can be trained with.
     pub fn choose_micro_batch(
         &self,
         chosen: Chosen,
@@ -104,39 +115,40 @@ impl StandardFlags {
                 print_stderr(text);
             }
         };
-        let earlier = earlier_choice(self, settings);
-        if let Some(kept) = earlier.as_ref().and_then(|earlier| earlier.micro_batch_size)
-            && sizes.0.contains(&kept)
-        {
-            record.micro_batch_size = Some(kept);
-            record.micro_batch_reason = format!("{kept}, as before the run was resumed");
-            record.tried = earlier.map(|earlier| earlier.tried).unwrap_or_default();
-        } else if self.dry_run {
-            let size = sizes.nearest(settings.train.micro_batch_size);
-            record.micro_batch_size = Some(size);
-            record.micro_batch_reason = format!("{size} in this dry run; a run would try sizes");
-        } else {
-            if ranks.nodes > 1 {
-                bail!(
-                    "--micro-batch-size auto tries sizes on one node, before the {} nodes meet; give the size that one node finds",
-                    ranks.nodes
-                );
+        let search = |run_trial: &mut dyn FnMut(usize) -> anyhow::Result<Trial>| {
+            let earlier = earlier_choice(self, settings).map(|earlier| earlier.micro_batch);
+            if let Some(MicroBatch { size: Some(kept), tried, .. }) = earlier
+                && sizes.0.contains(&kept)
+            {
+                let reason = format!("{kept}, as before the run was resumed");
+                return Ok(MicroBatch { size: Some(kept), reason, tried });
             }
-            let mut attempt = |size: usize| -> anyhow::Result<Trial> {
-                let trial = run_trial(&open, size, settings, ranks)?;
+            let start = settings.train.micro_batch_size;
+            if self.dry_run {
+                let size = sizes.nearest(start);
+                let reason = format!("{size} in this dry run; a run would try sizes");
+                return Ok(MicroBatch { size: Some(size), reason, tried: Vec::new() });
+            }
+            let (size, tried) = sizes.search(start, &mut |size| {
+                let trial = run_trial(size)?;
                 say(&format!("micro-batch size {size}: {trial}"));
                 Ok(trial)
-            };
-            interrupt::block_signals();
-            (record.micro_batch_size, record.tried) =
-                sizes.search(settings.train.micro_batch_size, &mut attempt)?;
-            record.micro_batch_reason = reason(record.micro_batch_size, &record.tried);
-        }
-        let size = record.micro_batch_size.with_context(|| {
-            let why = record.tried.last().map(ToString::to_string).unwrap_or_default();
+            })?;
+            Ok(MicroBatch { size, reason: reason(size, &tried), tried })
+        };
+        interrupt::block_signals();
+        let detected = brigade_launch::detect(&self.world, &environment)?;
+        record.micro_batch = match detected {
+            Detected::Node(node) if node.nnodes > 1 && !self.dry_run => {
+                Nodes::join(node, &open, settings, ranks)?.choose(search)?
+            }
+            _ => search(&mut |size| run_trial(&open, size, settings, ranks))?,
+        };
+        let size = record.micro_batch.size.with_context(|| {
+            let why = record.micro_batch.tried.last().map(ToString::to_string).unwrap_or_default();
             format!("--micro-batch-size auto found no size that works; the last one, {why}")
         })?;
-        say(&format!("--micro-batch-size auto: {}", record.micro_batch_reason));
+        say(&format!("--micro-batch-size auto: {}", record.micro_batch.reason));
         let mut args = open;
         args.extend(["--micro-batch-size".into(), size.to_string().into()]);
         if !has_option(&args, "--nproc-per-node") {

@@ -12,10 +12,12 @@ pub mod deadlines;
 mod listener;
 mod local_ranks;
 mod message;
+#[cfg(feature = "clusters")]
 mod multi_node;
-mod node_group;
+pub mod node_group;
 pub mod outcome;
 pub mod process;
+#[cfg(feature = "clusters")]
 mod rendezvous;
 mod signals;
 mod single_node;
@@ -63,7 +65,7 @@ use crate::{Error, Result};
 /// - **A killed launcher.** On Linux the kernel kills the ranks with it (not what a rank itself has started).
 ///
 /// # Errors
-/// If the configuration makes no sense, a rank's process cannot be started, or the launchers of several nodes do not find each other.
+/// If the configuration makes no sense, there are several nodes and the program was built without the feature `clusters`, a rank's process cannot be started, or the launchers of several nodes do not find each other.
 pub fn launch(config: &LaunchConfig, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
     config.check()?;
     check_open_files(config.nproc, raise_open_files())?;
@@ -73,7 +75,21 @@ pub fn launch(config: &LaunchConfig, on_event: &mut dyn FnMut(Event)) -> Result<
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     match config.nnodes {
         1 => single_node::run(config, &host, &sender, &messages, on_event),
+        #[cfg(feature = "clusters")]
         _ => multi_node::run(config, host, sender, messages, on_event),
+        #[cfg(not(feature = "clusters"))]
+        nnodes => Err(Error::SingleNodeOnly { nnodes }),
+    }
+}
+
+/// Refuses several nodes in a program that has only the launcher of a single one.
+///
+/// # Errors
+/// If the program was built without the feature `clusters`, and there is more than one node.
+pub fn check_nnodes(nnodes: usize) -> Result<()> {
+    match nnodes {
+        2.. if cfg!(not(feature = "clusters")) => Err(Error::SingleNodeOnly { nnodes }),
+        _ => Ok(()),
     }
 }
 

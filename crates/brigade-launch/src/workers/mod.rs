@@ -12,13 +12,16 @@
 //!   or ask again.
 //! - The coordinator keeps nothing on disk. One that is started again learns from the workers' reports what it has to know.
 
+#[cfg(feature = "clusters")]
 mod coordinator;
 mod member;
 mod message;
+#[cfg(feature = "clusters")]
 mod quorum;
-#[cfg(test)]
+#[cfg(all(test, feature = "clusters"))]
 mod tests;
 
+#[cfg(feature = "clusters")]
 pub use coordinator::Coordinator;
 pub use member::{CoordinatorDecision, Member};
 pub use message::{Base, JoinRequest, Quorum, Request, Status, VERSION};

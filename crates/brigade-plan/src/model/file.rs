@@ -6,6 +6,8 @@ use brigade_hf::Config;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::experts::Experts;
+use super::other_families::{self, OTHER_FAMILIES};
 use super::{ModelError, ModelShape, wrong};
 
 /// What a plan reads of a configuration of training.
@@ -32,6 +34,8 @@ struct Section {
     vocabulary: usize,
     #[serde(default)]
     gated: bool,
+    experts: Option<usize>,
+    experts_per_token: Option<usize>,
     tied_head: Option<bool>,
     #[serde(default)]
     sequence_length: usize,
@@ -45,7 +49,7 @@ struct Data {
 }
 
 /// The fields of `[model]`: those of training, and those that only a plan knows.
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 18] = [
     "path",
     "pretrained",
     "resize_embeddings",
@@ -62,13 +66,15 @@ const FIELDS: [&str; 16] = [
     "kv_heads",
     "intermediate",
     "gated",
+    "experts",
+    "experts_per_token",
 ];
 
 /// Those that only a plan knows.
-const PLAN_FIELDS: [&str; 3] = ["kv_heads", "intermediate", "gated"];
+const PLAN_FIELDS: [&str; 5] = ["kv_heads", "intermediate", "gated", "experts", "experts_per_token"];
 
-/// Whether a model can be planned from this file, but not trained: a `config.json` under another name, or a TOML with fields that only a
-/// plan knows.
+/// Whether a model can be planned from this file, but not trained: a `config.json` under another name or of one of the
+/// [`OTHER_FAMILIES`], or a TOML with fields that only a plan knows.
 pub fn is_only_for_plans(path: &Path) -> bool {
     let has_end = |end: &str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(end));
     if has_end("toml") {
@@ -81,7 +87,17 @@ pub fn is_only_for_plans(path: &Path) -> bool {
         };
         return table.as_ref().and_then(has).unwrap_or(false);
     }
-    has_end("json") && path.file_name().is_some_and(|name| name != "config.json")
+    if has_end("json") && path.file_name().is_some_and(|name| name != "config.json") {
+        return true;
+    }
+    let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    let fields = std::fs::read(file).ok().and_then(|text| serde_json::from_slice::<Map<_, _>>(&text).ok());
+    fields.is_some_and(|fields| other_family(&fields).is_some())
+}
+
+/// The family of a `config.json` that can only be planned.
+fn other_family(fields: &Map<String, Value>) -> Option<&str> {
+    fields.get("model_type")?.as_str().filter(|family| OTHER_FAMILIES.contains(family))
 }
 
 /// A field of `[model]` that there is not, with the nearest that there is.
@@ -111,6 +127,9 @@ impl ModelShape {
         }
         let value: Value = serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
         let object = value.as_object().ok_or_else(|| problem("it must be a JSON object".into()))?;
+        if let Some(family) = other_family(object) {
+            return other_families::shape(&file, family, object);
+        }
         let config = Config::from_fields(&file, object).map_err(|error| ModelError::File {
             file: String::from("--model"),
             problem: error.to_string(),
@@ -157,6 +176,8 @@ impl ModelShape {
             intermediate,
             vocabulary,
             gated,
+            experts,
+            experts_per_token,
             ..
         } = described.model;
         if !folder.is_empty() {
@@ -187,7 +208,7 @@ impl ModelShape {
         };
         let tied = described.model.tied_head.unwrap_or(true);
         let length = described.model.sequence_length;
-        if !gated && kv_heads.is_none() && intermediate.is_none() {
+        if !gated && kv_heads.is_none() && intermediate.is_none() && experts.is_none() {
             let mut shape = Self::gpt(&file, layers, hidden, heads, vocabulary, length);
             shape.tied = tied;
             shape.head_parameters += if tied { 0 } else { vocabulary as u64 * hidden as u64 };
@@ -198,6 +219,12 @@ impl ModelShape {
             Self::llama(&file, layers, hidden, heads, kv_heads.unwrap_or(heads), inner, vocabulary, tied);
         shape.gated = gated;
         shape.layer_parameters -= if gated { 0 } else { (hidden * inner) as u64 };
+        let experts = Experts { count: experts.unwrap_or(1), per_token: experts_per_token.unwrap_or(1) };
+        let mlp = if gated { 3 } else { 2 } * (hidden * inner) as u64;
+        experts.widen(&mut shape, mlp).map_err(|allowed| {
+            let given = format!("{} of {}", experts.per_token, experts.count);
+            wrong(&file, "model.experts_per_token of model.experts", given, &allowed)
+        })?;
         shape.check(&file)
     }
 }

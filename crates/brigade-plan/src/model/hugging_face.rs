@@ -53,6 +53,7 @@ fn decoder_shape(name: &str, config: &DecoderConfig) -> ModelShape {
         tied: config.tied_embeddings,
         embedding_parameters: 0,
         layer_parameters: 0,
+        idle_parameters: 0,
         head_parameters: 0,
         most_positions: config.max_positions,
     }
@@ -73,6 +74,7 @@ fn encoder_shape(name: &str, config: &EncoderConfig) -> ModelShape {
         tied: true,
         embedding_parameters: 0,
         layer_parameters: 0,
+        idle_parameters: 0,
         head_parameters: 0,
         most_positions: config.max_positions,
     }

@@ -1,9 +1,12 @@
 //! What a plan knows of a model: the sizes of its blocks.
 
+mod experts;
 mod file;
 mod hugging_face;
+mod other_families;
 
 pub use file::is_only_for_plans;
+pub use other_families::OTHER_FAMILIES;
 
 use serde::Serialize;
 use thiserror::Error;
@@ -17,7 +20,7 @@ pub struct ModelShape {
     pub vocabulary: usize,
     /// Numbers of a token between layers.
     pub hidden: usize,
-    /// Numbers of a token within an MLP.
+    /// Numbers of a token within an MLP; of a mixture of experts, within all that it passes.
     pub intermediate: usize,
     /// Heads of queries.
     pub heads: usize,
@@ -37,6 +40,8 @@ pub struct ModelShape {
     pub embedding_parameters: u64,
     /// Parameters of one layer.
     pub layer_parameters: u64,
+    /// Parameters of one layer that a token does not pass: those of the experts that are not chosen for it.
+    pub idle_parameters: u64,
     /// Parameters of the head but for a tied table: the last norm, and the matrix that gives logits.
     pub head_parameters: u64,
     /// The longest sequence that it can take; 0 where it does not say.
@@ -112,6 +117,7 @@ impl ModelShape {
             tied,
             embedding_parameters: v * h,
             layer_parameters: 2 * h * h + 2 * h * kv + 3 * h * f + 2 * h,
+            idle_parameters: 0,
             head_parameters: h + if tied { 0 } else { v * h },
             most_positions: 0,
         }
@@ -165,9 +171,11 @@ impl ModelShape {
         (0..self.blocks()).map(|block| self.block_parameters(block)).sum()
     }
 
-    /// Parameters that multiply every token: all but the embedding, but with the table where the head is tied to it.
+    /// Parameters that multiply every token: all but the embedding and the experts that are not chosen for it, but with the table where the head is tied
+    /// to it.
     pub fn multiplying_parameters(&self) -> u64 {
-        self.parameters() - self.embedding_parameters + self.tied_parameters()
+        let idle = self.idle_parameters * self.layers() as u64;
+        self.parameters() - self.embedding_parameters - idle + self.tied_parameters()
     }
 
     /// Parameters of the largest block.

@@ -72,8 +72,12 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
         0 => String::new(),
         more => format!(", and {} with tensor parallelism", count(more as f64)),
     };
+    let counted_for_mfu = match model.idle_parameters {
+        0 => "without the embedding",
+        _ => "without the embedding and the experts that a token does not pass",
+    };
     format!(
-        "{}: {} parameters in {}, {} without the embedding, which is how MFU counts them\n\
+        "{}: {} parameters in {}, {} {counted_for_mfu}, which is how MFU counts them\n\
          {}: {} of {} {}, {} each; {} of {} tokens in a step ({} tokens), {}\n\
          {} configurations, {} of which fit{with_tensor_parallelism}\n",
         model.name,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use brigade_hf::{Config, Task};
-use brigade_plan::model::ModelShape;
+use brigade_plan::model::{ModelShape, is_only_for_plans};
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -36,6 +36,109 @@ fn parameters_of_config_json_are_those_of_its_tensors() {
     );
     assert_eq!(shape.parameters(), config.parameters(Task::CausalLanguageModel));
     assert!(count >= 9, "{count} families");
+}
+
+/// Sizes as the models' own `config.json` have them, and the parameters of their published files of weights.
+#[test]
+fn families_that_can_only_be_planned_have_the_parameters_of_published_models() {
+    let sizes = |hidden: u64, layers: u64, heads: u64, vocabulary: u64| {
+        serde_json::json!({
+            "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "vocab_size": vocabulary,
+        })
+    };
+    let cases = [
+        ("gpt_neox", sizes(6144, 44, 64, 50432), r#"{"intermediate_size": 24576}"#, 20_554_567_680),
+        (
+            "opt",
+            sizes(4096, 32, 32, 50272),
+            r#"{"ffn_dim": 16384, "max_position_embeddings": 2048}"#,
+            6_658_473_984,
+        ),
+        ("bloom", sizes(1024, 24, 16, 250_880), "{}", 559_214_592),
+        (
+            "falcon",
+            sizes(4544, 32, 71, 65024),
+            r#"{"multi_query": true, "parallel_attn": true}"#,
+            6_921_720_704,
+        ),
+        ("mpt", sizes(4096, 32, 32, 50432), r#"{"expansion_ratio": 4, "no_bias": true}"#, 6_649_286_656),
+        (
+            "gemma",
+            sizes(2048, 18, 8, 256_000),
+            r#"{"num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 16384}"#,
+            2_506_172_416,
+        ),
+        ("phi", sizes(2560, 32, 32, 51200), r#"{"intermediate_size": 10240}"#, 2_779_683_840),
+        ("phi3", sizes(3072, 32, 32, 32064), r#"{"intermediate_size": 8192}"#, 3_821_079_552),
+        ("gptj", sizes(4096, 28, 16, 50400), "{}", 6_050_882_784),
+        ("gpt_bigcode", sizes(6144, 40, 48, 49152), r#"{"n_positions": 8192}"#, 15_517_456_384),
+        (
+            "starcoder2",
+            sizes(3072, 30, 24, 49152),
+            r#"{"num_key_value_heads": 2, "intermediate_size": 12288}"#,
+            3_030_371_328,
+        ),
+        ("stablelm", sizes(2560, 32, 32, 50304), r#"{"intermediate_size": 6912}"#, 2_795_443_200),
+        ("olmo", sizes(4096, 32, 32, 50304), r#"{"intermediate_size": 11008}"#, 6_888_095_744),
+        (
+            "mixtral",
+            sizes(4096, 32, 32, 32000),
+            r#"{"num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}"#,
+            46_702_792_704,
+        ),
+        (
+            "qwen3_moe",
+            sizes(2048, 48, 32, 151_936),
+            r#"{"num_key_value_heads": 4, "head_dim": 128, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8}"#,
+            30_532_122_624,
+        ),
+        (
+            "qwen2_moe",
+            sizes(2048, 24, 16, 151_936),
+            r#"{"moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4}"#,
+            14_315_784_192,
+        ),
+        ("cohere", sizes(8192, 40, 64, 256_000), r#"{"intermediate_size": 22528}"#, 34_980_831_232),
+    ];
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-other", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (family, sizes, more, parameters) in cases {
+        let more: serde_json::Map<String, serde_json::Value> = serde_json::from_str(more).unwrap();
+        let mut fields = sizes.as_object().unwrap().clone();
+        fields.extend(more);
+        fields.insert("model_type".into(), family.into());
+        let file = folder.join("config.json");
+        std::fs::write(&file, serde_json::to_vec(&fields).unwrap()).unwrap();
+        let shape = ModelShape::read(&folder).unwrap();
+        assert_eq!(shape.parameters(), parameters, "{family}");
+        assert!(is_only_for_plans(&folder) && is_only_for_plans(&file), "{family}");
+        // Of 46.7 billion, a token passes 12.9.
+        if family == "mixtral" {
+            let passed = shape.multiplying_parameters() + shape.embedding_parameters;
+            assert_eq!((passed / 100_000_000, shape.intermediate), (128, 2 * 14336));
+        }
+        fields.insert("num_attention_heads".into(), 0.into());
+        std::fs::write(&file, serde_json::to_vec(&fields).unwrap()).unwrap();
+        let wrong = ModelShape::read(&folder).unwrap_err().to_string();
+        assert!(wrong.contains("heads = 0 is not possible"), "{family}: {wrong}");
+    }
+    let dense = |more: &str| {
+        let text = format!(
+            "[model]\nwidth = 64\nlayers = 2\nheads = 4\nintermediate = 96\nvocabulary = 100\ngated = true\n{more}"
+        );
+        ModelShape::read(&tempfile(&text))
+    };
+    let (one, eight) = (dense("").unwrap(), dense("experts = 8\nexperts_per_token = 2").unwrap());
+    let mlp = 3 * 64 * 96;
+    assert_eq!(eight.layer_parameters, one.layer_parameters + 7 * mlp + 8 * 64);
+    assert_eq!((eight.intermediate, eight.idle_parameters), (192, 6 * mlp));
+    let wrong = dense("experts = 8\nexperts_per_token = 9").unwrap_err().to_string();
+    assert!(
+        wrong.contains(
+            "model.experts_per_token of model.experts = 9 of 8 is not possible: from 1 to the 8 experts"
+        ),
+        "{wrong}"
+    );
 }
 
 #[test]

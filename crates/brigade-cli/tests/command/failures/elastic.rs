@@ -1,11 +1,9 @@
 //! Runs whose nodes leave, come back and come later.
 
-use std::net::{Ipv4Addr, TcpListener};
-
 use rustix::process::Signal;
 
 use crate::place::{Place, Running};
-use crate::processes::send;
+use crate::processes::{TOKEN, port, send};
 use crate::runs::{newest, same_end};
 
 /// Eight micro-batches a step, for one, two or four ranks.
@@ -20,8 +18,7 @@ struct Nodes<'a> {
 
 impl<'a> Nodes<'a> {
     fn new(place: &'a Place, line: &'a str) -> Self {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        Self { place, port, line }
+        Self { place, port: port(), line }
     }
 
     fn start(&self, node: usize, extra: &str) -> Running {
@@ -31,9 +28,7 @@ impl<'a> Nodes<'a> {
              --host-timeout 10 --out a --log-dir n{node} {extra}"
         );
         let mut command = self.place.train(&line);
-        command
-            .env("BRIGADE_TOKEN", "a-secret-for-these-tests")
-            .env("BRIGADE_HOST_ID", format!("host-{node}"));
+        command.env("BRIGADE_TOKEN", TOKEN).env("BRIGADE_HOST_ID", format!("host-{node}"));
         self.place.start(&mut command)
     }
 

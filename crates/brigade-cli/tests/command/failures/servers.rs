@@ -1,14 +1,11 @@
 //! Separately launched servers and workers of `async-server`, which die and come back.
 
-use std::net::TcpListener;
-
 use rustix::process::Signal;
 
 use crate::place::{Done, Place, Running};
-use crate::processes::{none_left_in, ranks, send};
+use crate::processes::{TOKEN, none_left_in, port, ranks, send};
 use crate::runs::newest;
 
-const TOKEN: &str = "a-secret-for-these-tests";
 const STEPS: u64 = 2000;
 const INNER_STEPS: u64 = 20;
 
@@ -22,7 +19,7 @@ struct Launches<'a> {
 
 impl<'a> Launches<'a> {
     fn new(place: &'a Place, servers: usize, workers: usize, extra: &str) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = port();
         let line = format!(
             "--strategy async-server --staleness 2 --steps {STEPS} --inner-steps {INNER_STEPS} --set train.validate_every=0 \
              --set train.micro_batch_size=1 --global-batch-size 12 --servers {servers} --workers {workers} {extra}"

@@ -1,6 +1,7 @@
 //! Separately launched workers, and their coordinator.
 
 use crate::place::{Done, Place, Running};
+use crate::processes::TOKEN;
 
 const RUN: &str = "--strategy diloco --workers 2 --set train.validate_every=0";
 
@@ -33,8 +34,6 @@ impl<'a> Workers<'a> {
         self.coordinator.said()
     }
 }
-
-const TOKEN: &str = "a-secret-for-these-tests";
 
 fn well(running: Running) -> Done {
     let done = running.wait();

@@ -1,20 +1,12 @@
 //! Ranks that somebody else started.
 
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
 use rustix::process::Signal;
 
 use crate::place::{Done, Place, Running};
-use crate::processes::{ranks, send};
+use crate::processes::{TOKEN, port, ranks, send};
 use crate::runs::{newest, same_end};
-
-const TOKEN: &str = "a-secret-for-these-tests";
-
-/// A port that is free now.
-fn port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
-}
 
 fn rank(command: &mut Command, rank: usize, world: usize, port: u16) {
     let numbers = [("RANK", rank), ("WORLD_SIZE", world), ("MASTER_PORT", usize::from(port))];

@@ -1,6 +1,7 @@
 //! The processes of a run, as the system knows them.
 
 use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,6 +10,14 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// Far below the deadlines that a run has by default, and far above what anything takes that is not waited out.
 pub const SOON: Duration = Duration::from_secs(25);
+
+/// By which processes that are started separately know each other (`BRIGADE_TOKEN`).
+pub const TOKEN: &str = "a-secret-for-these-tests";
+
+/// A port that is free now.
+pub fn port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+}
 
 fn process(pid: u32) -> Pid {
     Pid::from_raw(pid.cast_signed()).unwrap()

@@ -6,12 +6,12 @@ use std::net::TcpStream;
 use rustix::process::Signal;
 
 use crate::place::Place;
-use crate::processes::send;
+use crate::processes::{port, send};
 
 #[test]
 fn a_run_is_seen_while_it_goes_on_and_tells_how_it_ended() {
     let place = Place::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = port();
     let line = format!("--out a --nproc-per-node 2 --steps 100000 --metrics-addr {port}");
     let mut command = place.train(&line);
     command.args(["--set", "output.notify=['sh', '-c', 'cat >told; exit 3']"]);

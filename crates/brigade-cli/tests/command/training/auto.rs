@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::place::{Place, Running};
+use crate::processes::{TOKEN, port};
 use crate::runs::{dead_after, same_end};
 
 /// What was chosen for a run.
@@ -43,6 +44,45 @@ fn a_run_with_what_was_chosen_has_the_bits_of_one_that_was_told_it_and_keeps_it_
     assert_eq!(choice(&place, "dead")["micro_batch_size"], chosen["micro_batch_size"]);
 }
 
+/// Node 0 chooses for both: with different sizes their ranks would refuse each other.
+#[test]
+fn nodes_try_sizes_together_and_train_with_the_same_one() {
+    let place = Place::new();
+    let nodes = |lines: [&str; 2], name: &str| {
+        let port = port();
+        let running = [0, 1].map(|node| {
+            let line = format!(
+                "--nproc-per-node 1 --dp 2 --zero 2 --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} \
+                 --out {name} --log-dir n{node}-{name} {}",
+                lines[node]
+            );
+            place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN))
+        });
+        running.map(Running::wait)
+    };
+    let auto = "--micro-batch-size auto";
+    for done in nodes([auto; 2], "auto") {
+        assert_eq!(done.code, Some(0), "{}", done.err);
+        assert!(done.err.contains("--micro-batch-size auto: "), "{}", done.err);
+    }
+    let chosen = choice(&place, "auto");
+    let tried = chosen["tried"].as_array().unwrap();
+    assert!(tried.len() > 1 && tried.iter().all(|trial| trial.get("ran").is_some()), "{chosen}");
+    let told = format!("--micro-batch-size {}", chosen["micro_batch_size"]);
+    assert!(nodes([&told; 2], "told").iter().all(|done| done.code == Some(0)));
+    same_end(&place, "auto", "told");
+
+    // No size works where the nodes have different settings.
+    let other = format!("{auto} --set optimizer.learning_rate=0.5");
+    let [first, second] = nodes([auto, &other], "other");
+    for done in [&first, &second] {
+        assert_eq!(done.code, Some(2), "{}", done.err);
+        assert!(done.err.contains("--micro-batch-size auto found no size that works"), "{}", done.err);
+    }
+    assert!(first.err.contains("on rank 0 `learning_rate = "), "{}", first.err);
+    assert!(!place.path("other").exists());
+}
+
 #[test]
 fn what_cannot_be_chosen_is_said() {
     let place = Place::new();
@@ -59,8 +99,8 @@ fn what_cannot_be_chosen_is_said() {
         ("--micro-batch-size auto --nproc-per-node 3", "3 data-parallel ranks"),
         ("--micro-batch-size all", "it must be a whole number of at least 0"),
         (
-            "--micro-batch-size auto --nnodes 2 --node-rank 0 --rdzv-endpoint 127.0.0.1:1 --nproc-per-node 1",
-            "--micro-batch-size auto tries sizes on one node",
+            "--micro-batch-size auto --nnodes 1:2 --node-rank 0 --rdzv-endpoint 127.0.0.1:1 --nproc-per-node 1",
+            "--micro-batch-size auto tries sizes on a fixed number of nodes, and --nnodes is 1:2",
         ),
         ("--micro-batch-size auto --nproc-per-node 1 --set model.heads=3", "model.heads = 3"),
     ] {

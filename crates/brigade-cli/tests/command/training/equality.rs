@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::place::Place;
+use crate::processes::TOKEN;
 
 /// The weights of a run, and of each step what does not depend on the mesh.
 fn outcome(place: &Place, name: &str, line: &str) -> (Vec<u8>, Vec<Vec<Value>>) {
@@ -215,7 +216,7 @@ fn the_tasks_of_tf_config_are_workers_and_servers() {
         let start = |(kind, index): (&str, usize)| {
             let task = format!(r#"{{"cluster":{cluster},"task":{{"type":"{kind}","index":{index}}}}}"#);
             let mut command = place.train(&line);
-            place.start(command.env("TF_CONFIG", task).env("BRIGADE_TOKEN", "a-secret-for-these-tests"))
+            place.start(command.env("TF_CONFIG", task).env("BRIGADE_TOKEN", TOKEN))
         };
         let done = tasks.map(start).map(|running| running.wait());
         done.iter().for_each(|done| assert_eq!(done.code, Some(0), "{}", done.err));

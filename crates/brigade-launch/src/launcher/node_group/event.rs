@@ -4,9 +4,11 @@ use std::time::Instant;
 
 use super::status::{NodeDescription, NodeStatus};
 use crate::launcher::outcome::report::{LostNode, NodeReport};
+#[cfg(feature = "clusters")]
 use crate::launcher::rendezvous::{RendezvousEnd, Start};
 
 pub enum NodeEvent {
+    #[cfg(feature = "clusters")]
     /// Node 0 of an elastic world lets this node take part in a start, or does not.
     Rendezvous(Result<Start, RendezvousEnd>),
     /// All launchers have joined.

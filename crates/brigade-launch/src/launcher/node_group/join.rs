@@ -64,24 +64,39 @@ fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<Jo
         what: "share the socket of the rendezvous",
         reason: error.to_string(),
     };
-    let world = brigade_comm::join(Join {
-        rank: config.node,
-        world_size: config.nnodes,
-        endpoint: config.endpoint.clone(),
-        listener: config.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?,
-        token: config.token.clone(),
+    let listener = config.listener.as_ref().map(TcpListener::try_clone).transpose().map_err(system)?;
+    let timeouts = Timeouts { init, step: config.host_timeout, host: config.host_timeout };
+    let NodeGroupConfig { node, nnodes, .. } = *config;
+    let world = world(node, nnodes, config.endpoint.clone(), listener, config.token.clone(), timeouts)?;
+    let json = serde_json::to_vec(&config.description).unwrap_or_default();
+    let descriptions = gather::values(world.group(), json)?;
+    let clocks = clocks::gather(world.group())?;
+    Ok(Joined { world, descriptions, clocks })
+}
+
+/// The world of the launchers, whose ranks are the nodes.
+pub fn world(
+    node: usize,
+    nnodes: usize,
+    endpoint: String,
+    listener: Option<TcpListener>,
+    token: AuthToken,
+    timeouts: Timeouts,
+) -> brigade_comm::Result<World> {
+    brigade_comm::join(Join {
+        rank: node,
+        world_size: nnodes,
+        endpoint,
+        listener,
+        token,
         // A launcher that was started again cannot know the number of restarts.
         restart: 0,
         transport: Transport::Tcp,
         encryption: Encryption::BetweenHosts,
         algorithm: Algorithm::Auto,
-        timeouts: Timeouts { init, step: config.host_timeout, host: config.host_timeout },
+        timeouts,
         host: None,
-    })?;
-    let json = serde_json::to_vec(&config.description).unwrap_or_default();
-    let descriptions = gather::values(world.group(), json)?;
-    let clocks = clocks::gather(world.group())?;
-    Ok(Joined { world, descriptions, clocks })
+    })
 }
 
 /// Whether the next try may succeed: a node 0 that has not yet noticed a loss refuses newcomers, and

@@ -5,6 +5,7 @@
 //! asking each other. A launcher that dies, is stopped or cut off for [`NodeGroupConfig::host_timeout`] fails the next tick of
 //! all others.
 
+mod before_ranks;
 mod clocks;
 mod event;
 mod gather;
@@ -21,6 +22,7 @@ use brigade_comm::{Group, World};
 
 use self::join::{Joined, join};
 pub use self::{
+    before_ranks::LauncherGroup,
     event::NodeEvent,
     join::NodeGroupConfig,
     status::{NodeDescription, NodeState, NodeStatus, StopCause},
