@@ -47,7 +47,7 @@ fn step(criterion: &mut Criterion, device: &Device) -> Outcome {
         for micro_batches in [1, 4] {
             let settings = EngineSettings { recompute, ..EngineSettings::default() };
             let model = config().model(0, device)?;
-            let mut engine = Engine::new(model, 0, &optimizer, Groups::alone(), settings)?;
+            let mut engine = Engine::new(model, 0, &optimizer, Groups::single_rank(), settings)?;
             group.throughput(Throughput::Elements((micro_batches * SEQUENCE_LENGTH) as u64));
             group.bench_function(BenchmarkId::new(name, micro_batches), |bencher| {
                 bencher.iter(|| {

@@ -231,9 +231,9 @@ pub use settings::{
 };
 #[cfg(feature = "text")]
 pub use text::{
-    AdaptedModel, CachedText, ClassDataset, ClassesDataset, Classification, LanguageModel, MACRO_F1,
-    MaskedDataset, MaskedLm, MultiLabelClassification, NumberDataset, Regression, TextTask, TokenDataset,
-    merge_adapters,
+    AdaptedModel, CachedText, Classification, ClassificationDataset, LanguageModel, MACRO_F1, MaskedDataset,
+    MaskedLm, MultiLabelClassification, MultiLabelDataset, Regression, RegressionDataset, TextTask,
+    TokenDataset, merge_adapters,
 };
 pub use train::{AddedModel, Trained, Trainer};
 pub use training::{Control, DerivedMetric, HookAnswer, Training, ValidationReport};

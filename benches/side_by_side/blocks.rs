@@ -98,7 +98,7 @@ fn blocks(
     let optimizer = OptimizerFactory::new(adamw.build(), adamw.build());
     let settings = EngineSettings { gradient_clipping: CLIPPING, ..EngineSettings::default() };
     let model = config.model(0, device)?;
-    let mut engine = Engine::new(model, 0, &optimizer, Groups::alone(), settings)?;
+    let mut engine = Engine::new(model, 0, &optimizer, Groups::single_rank(), settings)?;
     let count = tokens.dims().iter().product();
     for step in 0..steps {
         let started = Instant::now();

@@ -18,6 +18,7 @@ pages! {
     benchmarks_spread: "src/benchmarks-spread.md",
     checkpoints_and_failures: "src/checkpoints-and-failures.md",
     clusters: "src/clusters.md",
+    coming_from_pytorch: "src/coming-from-pytorch.md",
     communication: "src/communication.md",
     data: "src/data.md",
     failures: "src/failures.md",

@@ -77,8 +77,14 @@ fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(SaveProgress, String)>
     let engine = || {
         let optimizer = settings.optimizer.factory().unwrap();
         let plan = settings.plan(1, 1).unwrap();
-        Engine::new(layers(64, &["a"]), 0, &optimizer, Groups::alone(), EngineSettings { ..plan.engine })
-            .unwrap()
+        Engine::new(
+            layers(64, &["a"]),
+            0,
+            &optimizer,
+            Groups::single_rank(),
+            EngineSettings { ..plan.engine },
+        )
+        .unwrap()
     };
     let all = RANKS as u64 * engine().snapshot().unwrap().bytes();
     // Headers of files come on top.

@@ -60,7 +60,6 @@ pub(super) fn assessment(
     let (needs, has) = (need.describe(machine), machine.describe());
     let mut text = format!("the run will need {needs}; {has}");
     if fits {
-        text.push_str("; a smaller --micro-batch-size, --recompute all, or a higher --zero needs less");
         return Assessment { fits, text };
     }
     let planned = alternatives().into_iter().filter_map(|Alternative { flags, configuration }| {

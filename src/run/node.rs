@@ -90,7 +90,7 @@ impl Program<'_> {
             }
             let restarted = match &event {
                 Event::Restarting { number, failure, .. } => {
-                    let reason = first_line(failure);
+                    let reason = reason(failure);
                     note(RunEvent::Restarting { restart: *number, reason });
                     Some(failure.clone())
                 }
@@ -104,7 +104,7 @@ impl Program<'_> {
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Interrupted { signal, .. } => note(RunEvent::Interrupted { signal: signal.clone() }),
             Outcome::NodeLost(lost) if lost.start_again => note(RunEvent::Preempted),
-            other => note(RunEvent::Failed { reason: first_line(other) }),
+            other => note(RunEvent::Failed { reason: reason(other) }),
         }
         folder.release(match &outcome {
             Outcome::Done => "finished",
@@ -136,6 +136,12 @@ impl Program<'_> {
     }
 }
 
-fn first_line(outcome: &Outcome) -> String {
-    outcome.to_string().lines().next().unwrap_or_default().to_owned()
+fn reason(outcome: &Outcome) -> String {
+    let text = outcome.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let said = match outcome {
+        Outcome::Failed(failure) => failure.error_line(),
+        _ => None,
+    };
+    said.map_or_else(|| first.to_owned(), |said| format!("{first}: {said}"))
 }

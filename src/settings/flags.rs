@@ -104,7 +104,7 @@ pub struct StandardFlags {
     /// (async-server) [default: sync].
     #[arg(long, value_enum)]
     pub strategy: Option<StrategyName>,
-    /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks [default: as many as the ranks allow].
+    /// Workers of local-sgd and diloco, each a mesh of --pp x --dp ranks, or of async-server, each a rank [default: as many as the ranks allow].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub workers: Option<usize>,
     /// With local-sgd and diloco: address of the coordinator (`brigade coordinate`) for separately launched workers, which may leave, join late or
@@ -123,7 +123,7 @@ pub struct StandardFlags {
     /// Steps that a worker of async-server may be ahead of the slowest; 0 is synchronous [default: 0].
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub staleness: Option<u64>,
-    /// Updates of a worker between outer steps, in which workers meet [default: 50].
+    /// Updates of a worker between outer steps, in which workers meet; with async-server, between two exchanges with the servers [default: 50].
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub inner_steps: Option<u64>,
     /// Fragments of the model that diloco synchronises, one at a time [default: 1].

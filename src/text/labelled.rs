@@ -22,17 +22,17 @@ struct Rows {
 /// Texts with their classes: inputs `[batch, sequence]`, padded, and as target each row's class, `[batch]`. Padding is not seen: `Tokens::documents` has where
 /// each text ends.
 #[derive(Debug, Clone)]
-pub struct ClassDataset(Rows);
+pub struct ClassificationDataset(Rows);
 
-/// Texts with numbers: as [`ClassDataset`], with a number as each row's target, `[batch]`.
+/// Texts with numbers: as [`ClassificationDataset`], with a number as each row's target, `[batch]`.
 #[derive(Debug, Clone)]
-pub struct NumberDataset(Rows);
+pub struct RegressionDataset(Rows);
 
-/// Texts with any number of classes each: as [`ClassDataset`], with a 1 for each class that a row has as its target, and a 0 for the others, `[batch, classes]`.
+/// Texts with any number of classes each: as [`ClassificationDataset`], with a 1 for each class that a row has as its target, and a 0 for the others, `[batch, classes]`.
 #[derive(Debug, Clone)]
-pub struct ClassesDataset(Rows, usize);
+pub struct MultiLabelDataset(Rows, usize);
 
-impl ClassDataset {
+impl ClassificationDataset {
     /// The rows as samples.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl ClassDataset {
     }
 }
 
-impl NumberDataset {
+impl RegressionDataset {
     /// The rows as samples.
     ///
     /// # Errors
@@ -52,7 +52,7 @@ impl NumberDataset {
     }
 }
 
-impl ClassesDataset {
+impl MultiLabelDataset {
     /// The rows as samples. `classes`: how many there are, 64 at most.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ fn one_each<E: burn::tensor::Element>(values: Vec<E>) -> (TensorData, usize) {
 }
 
 dataset!(
-    ClassDataset,
+    ClassificationDataset,
     Tensor<1, Int>,
     |_data, label| match label {
         Some(Label::Class(class)) => i64::from(class),
@@ -175,7 +175,7 @@ dataset!(
     }
 );
 dataset!(
-    NumberDataset,
+    RegressionDataset,
     Tensor<1>,
     |_data, label| match label {
         Some(Label::Number(number)) => number as f32,
@@ -187,7 +187,7 @@ dataset!(
     }
 );
 dataset!(
-    ClassesDataset,
+    MultiLabelDataset,
     Tensor<2>,
     |data, label| match label {
         Some(Label::Classes(bits)) => (0..data.1).map(|class| ((bits >> class) & 1) as f32).collect(),
@@ -222,8 +222,10 @@ mod tests {
     #[test]
     fn rows_are_padded_and_padding_sees_itself_alone() {
         let device = brigade_cpu::device();
-        let data =
-            ClassDataset::new(rows(SequenceLayout::Auto, [Some(Label::Class(2)), Some(Label::Class(0))]));
+        let data = ClassificationDataset::new(rows(
+            SequenceLayout::Auto,
+            [Some(Label::Class(2)), Some(Label::Class(0))],
+        ));
         let data = data.unwrap();
         let batch = data.batch((0..2).map(|row| data.get(row).unwrap()).collect(), &device);
         assert_eq!(batch.valid_targets, 2);
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(batch.target.to_data().iter::<i64>().collect::<Vec<_>>(), [2, 0]);
 
         let numbers = [Some(Label::Number(0.5)), Some(Label::Number(-1.0))];
-        let data = NumberDataset::new(rows(SequenceLayout::Documents, numbers)).unwrap();
+        let data = RegressionDataset::new(rows(SequenceLayout::Documents, numbers)).unwrap();
         let batch = data.batch(vec![data.get(1).unwrap()], &device);
         assert_eq!(batch.input.ids.dims(), [1, 2]);
         assert_eq!(batch.target.to_data().iter::<f32>().collect::<Vec<_>>(), [-1.0]);
@@ -267,7 +269,7 @@ mod tests {
                 "each has a number as its label",
             ),
         ] {
-            let error = ClassDataset::new(rows.clone()).unwrap_err().to_string();
+            let error = ClassificationDataset::new(rows.clone()).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");
             // All of them can be read as tokens.
             TokenDataset::new(rows).get(0).unwrap();

@@ -9,7 +9,7 @@ mod rows;
 mod task;
 
 pub use dataset::TokenDataset;
-pub use labelled::{ClassDataset, ClassesDataset, NumberDataset};
+pub use labelled::{ClassificationDataset, MultiLabelDataset, RegressionDataset};
 pub use language_model::{CachedText, LanguageModel};
 pub use masked::MaskedDataset;
 pub use merge::{AdaptedModel, merge_adapters};

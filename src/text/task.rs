@@ -9,7 +9,7 @@ use brigade_models::{CausalLm, Logits, Tokens, WeightsMapping};
 use brigade_sorted::SortedMap;
 use burn::tensor::{Device, Int, Tensor};
 
-use super::{ClassDataset, ClassesDataset, MaskedDataset, NumberDataset, TokenDataset};
+use super::{ClassificationDataset, MaskedDataset, MultiLabelDataset, RegressionDataset, TokenDataset};
 use crate::dataset::Dataset;
 use crate::training::DerivedMetric;
 
@@ -172,7 +172,7 @@ macro_rules! of_labels {
 impl TextTask for Classification {
     type Output = Tensor<2>;
     type Target = Tensor<1, Int>;
-    type Data = ClassDataset;
+    type Data = ClassificationDataset;
 
     fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<1, Int>>> {
         Ok(self.0.classification(seed, device)?)
@@ -182,8 +182,8 @@ impl TextTask for Classification {
         Batch::new(self.0.blank_rows(sequences, device), Tensor::zeros([sequences], device), sequences)
     }
 
-    fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassDataset> {
-        Ok(ClassDataset::new(rows)?.of(&self.0))
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassificationDataset> {
+        Ok(ClassificationDataset::new(rows)?.of(&self.0))
     }
 
     fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
@@ -196,7 +196,7 @@ impl TextTask for Classification {
 impl TextTask for MultiLabelClassification {
     type Output = Tensor<2>;
     type Target = Tensor<2>;
-    type Data = ClassesDataset;
+    type Data = MultiLabelDataset;
 
     fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<2>>> {
         Ok(self.0.multi_label_classification(seed, device)?)
@@ -207,9 +207,9 @@ impl TextTask for MultiLabelClassification {
         Batch::new(self.0.blank_rows(sequences, device), Tensor::zeros(shape, device), shape[0] * shape[1])
     }
 
-    fn data(&self, rows: TokenSequences) -> anyhow::Result<ClassesDataset> {
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<MultiLabelDataset> {
         let labels = self.0.labels().len();
-        Ok(ClassesDataset::new(rows, labels)?.of(&self.0))
+        Ok(MultiLabelDataset::new(rows, labels)?.of(&self.0))
     }
 
     fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
@@ -232,7 +232,7 @@ fn label_scores(model: &SequenceClassifier) -> Vec<(&'static str, DerivedMetric)
 impl TextTask for Regression {
     type Output = Tensor<2>;
     type Target = Tensor<1>;
-    type Data = NumberDataset;
+    type Data = RegressionDataset;
 
     fn model(&self, seed: u64, device: &Device) -> anyhow::Result<Model<Tokens, Tensor<2>, Tensor<1>>> {
         Ok(self.0.regression(seed, device)?)
@@ -242,8 +242,8 @@ impl TextTask for Regression {
         Batch::new(self.0.blank_rows(sequences, device), Tensor::zeros([sequences], device), sequences)
     }
 
-    fn data(&self, rows: TokenSequences) -> anyhow::Result<NumberDataset> {
-        Ok(NumberDataset::new(rows)?.of(&self.0))
+    fn data(&self, rows: TokenSequences) -> anyhow::Result<RegressionDataset> {
+        Ok(RegressionDataset::new(rows)?.of(&self.0))
     }
 
     of_labels!();

@@ -8,7 +8,7 @@ use brigade_core::compress::{Compression, Method};
 use brigade_core::plan::{Footprint, ranges};
 use brigade_core::{Activation, Batch, Blocks, DATA, DP, EngineSettings, Model, PP, REPLICATE, WORKERS};
 use brigade_data::Sampler;
-use brigade_report::counted;
+use brigade_report::{HumanCount, counted};
 
 use super::balance::BlockSeconds;
 use super::same_bits::same_bits_note;
@@ -120,7 +120,14 @@ impl Session {
             None => counted(total_steps as usize, "step"),
         };
         let blocks = counted(chain.parameters_by_block().len(), "block");
-        lines.push(format!("{} in {blocks}; {length}", counted(chain.parameters(), "parameter")));
+        let parameters = counted(chain.parameters(), "parameter");
+        let trained = match trained_parameters(plan, chain) {
+            Some(trained) if trained < chain.parameters() => {
+                format!(" ({} of them trained)", HumanCount(trained as u64))
+            }
+            _ => String::new(),
+        };
+        lines.push(format!("{parameters}{trained} in {blocks}; {length}"));
         lines.push(format!(
             "global batch {} = {}dp {} x {} of {}; learning rate {} ({})",
             settings.global_batch_size,
@@ -186,6 +193,11 @@ impl Session {
             let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
         }
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
+        let strategy = &self.settings.strategy;
+        let together = strategy.describe(plan.workers());
+        for line in together.into_iter().chain(strategy.describe_servers(plan.data_ranks())) {
+            let _ = writeln!(text, "# {line}");
+        }
         for line in compression_line(plan).into_iter().chain(same_bits_note(&self.settings, plan)) {
             let _ = writeln!(text, "# {line}");
         }
@@ -197,7 +209,18 @@ impl Session {
                 "# the run measures its blocks before the first step, and may split them differently\n",
             );
         }
-        let per = if plan.engine.strategy.period() > 1 { "update" } else { "step" };
+        let per = match plan.engine.strategy.period() {
+            _ if self.settings.strategy.has_workers() => {
+                format!("outer step, every {}", counted(self.settings.strategy.inner_steps as usize, "step"))
+            }
+            1 => "step".to_owned(),
+            _ => "update".to_owned(),
+        };
+        if strategy.resolved_servers() > 0 {
+            text.push_str(
+                "# what workers push and pull is not counted; the calls below are those of --strategy sync\n",
+            );
+        }
         for CountedModel { name, footprint, unmeasured } in &*self.counted.borrow() {
             let _ =
                 writeln!(text, "# the model `{name}`, peak bytes of each rank, and what it sends per {per}:");
@@ -228,6 +251,12 @@ impl Session {
         let _ = writeln!(text, "# all   {:<16} {:>12} parameters", "", chain.parameters());
         text
     }
+}
+
+/// The parameters that training changes.
+fn trained_parameters(plan: &RunPlan, chain: &Blocks) -> Option<usize> {
+    let units = chain.units(&plan.engine.groups).ok()?;
+    Some(units.iter().filter(|unit| unit.trainable).map(|unit| unit.elements).sum())
 }
 
 fn footprint_lines(footprint: &Footprint, unmeasured: Option<&str>) -> String {
@@ -279,7 +308,7 @@ fn parallelism_lines(plan: &RunPlan, chain: &Blocks, seconds: &BlockSeconds) -> 
         let what = what[usize::from(plan.engine.zero.stage.min(3))];
         let replicas = match plan.mesh.size(REPLICATE) {
             1 => String::new(),
-            replicas => format!(", {replicas} times"),
+            replicas => format!(", replicated {replicas} times"),
         };
         lines.push(format!(
             "ZeRO-{}: {what} in {}{replicas}",
@@ -306,7 +335,7 @@ fn compression_line(plan: &RunPlan) -> Option<String> {
         true => "; the compression error is added to the next gradients",
         false => "",
     };
-    Some(format!("gradients are sent as {method} between {who}{from}{feedback}"))
+    Some(format!("gradients are compressed with {method} between {who}{from}{feedback}"))
 }
 
 /// How much of the gradients travels together, if any do.

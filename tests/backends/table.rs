@@ -58,7 +58,7 @@ fn is_near(outcome: &Outcome, reference: &Outcome, optimizer: &str, tolerance: T
 /// same device, else the row again.
 fn follows_the_cpu(row: &Row, backends: &[Backend], least: f64) {
     let row = Row { steps: STEPS, ..row.clone() };
-    let reference = row.reference().run(Groups::alone());
+    let reference = row.reference().run(Groups::single_rank());
     for backend in backends {
         let what = |rank: usize| format!("rank {rank} on {} of {row:?}", backend.name);
         let mut tolerance = backend.tolerance(row.precision.compute);

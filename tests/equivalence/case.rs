@@ -91,7 +91,7 @@ where
         base: &EngineSettings,
         meshes: &[((usize, usize), EngineSettings)],
     ) -> Outcome {
-        let one = self.train(Groups::alone(), base, 0..STEPS, None);
+        let one = self.train(Groups::single_rank(), base, 0..STEPS, None);
         for (mesh, settings) in meshes {
             let what = format!("{mesh:?}, {settings:?}");
             let outcomes = on_threads(mesh.0, mesh.1, |groups| self.train(groups, settings, 0..STEPS, None));

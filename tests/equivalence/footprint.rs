@@ -66,7 +66,7 @@ fn configuration(row: &Row) -> Configuration {
         boundary_activations = measured.boundary_activations;
         saved_activations = measured.saved_activations;
     };
-    let engine = row.reference().engine_with(Groups::alone(), measure).unwrap();
+    let engine = row.reference().engine_with(Groups::single_rank(), measure).unwrap();
     let chain = engine.chain();
     let split = match row.split.is_empty() {
         true => balanced(&chain.costs(), row.pp * row.chunks).unwrap(),

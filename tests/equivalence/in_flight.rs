@@ -102,7 +102,7 @@ fn a_backend_that_cannot_empty_buffers_in_their_place() {
         for (pp, tied, keep_gathered) in [(1, true, false), (2, true, false), (2, false, true)] {
             let zero = Zero { stage: 3, reshard_after_forward, keep_gathered, ..Zero::default() };
             let row = Row { pp, dp: 2, micro_batches: 2, tied, zero, ..Row::default() };
-            let reference = row.reference().run(Groups::alone());
+            let reference = row.reference().run(Groups::single_rank());
             let outcomes = on_threads(pp, 2, |groups| {
                 row.run(groups.map(|_, inner| Arc::new(Counting::new(inner, Arc::default()))))
             });

@@ -127,7 +127,7 @@ fn sums_in_half_precision() {
     for (pp, stage) in [(1, 0), (1, 3), (2, 1)] {
         let zero = Zero { stage, ..Zero::default() };
         let row = Row { pp, dp: 2, precision, zero, ..Row::default() };
-        let reference = Row { precision: Precision::default(), ..row.reference() }.run(Groups::alone());
+        let reference = Row { precision: Precision::default(), ..row.reference() }.run(Groups::single_rank());
         let outcomes = on_threads(pp, 2, |groups| row.run(groups));
         for outcome in &outcomes {
             same_bits(&outcome.weights, &outcomes[0].weights, "sums in bf16");
@@ -174,7 +174,7 @@ fn eight_ranks() {
 /// bf16 in forward and backward: the same bits on any mesh, and near the fp32 run.
 #[test]
 fn mixed_precision() {
-    let plain = Row { dp: 2, ..Row::default() }.reference().run(Groups::alone());
+    let plain = Row { dp: 2, ..Row::default() }.reference().run(Groups::single_rank());
     for (pp, dp, stage) in [(1, 2, 0), (1, 2, 1), (1, 2, 3), (2, 2, 2), (2, 1, 0), (2, 2, 3)] {
         let zero = Zero { stage, ..Zero::default() };
         let row = Row { pp, dp, precision: MIXED, tied: true, zero, ..Row::default() };
@@ -186,7 +186,7 @@ fn mixed_precision() {
         let zero = Zero { stage, ..Zero::default() };
         equals_one_process(&Row { pp, dp, precision: MIXED, fused: false, zero, ..Row::default() });
     }
-    let mixed = Row { precision: MIXED, dp: 2, ..Row::default() }.reference().run(Groups::alone());
+    let mixed = Row { precision: MIXED, dp: 2, ..Row::default() }.reference().run(Groups::single_rank());
     for (mixed, plain) in mixed.reports.iter().zip(&plain.reports) {
         assert!((mixed.loss - plain.loss).abs() < 2e-2 * plain.loss, "{} {}", mixed.loss, plain.loss);
         assert_ne!(mixed.loss.to_bits(), plain.loss.to_bits());
@@ -197,8 +197,8 @@ fn mixed_precision() {
 #[test]
 fn micro_batches_give_the_gradients_of_the_whole_batch() {
     let row = Row { masked: true, ..Row::default() };
-    let apart = row.run(Groups::alone());
-    let parts = row.batches(0, &Groups::alone());
+    let apart = row.run(Groups::single_rank());
+    let parts = row.batches(0, &Groups::single_rank());
     let together = Batch::new(
         Tensor::cat(parts.iter().map(|b| b.input.ids.clone()).collect(), 0).into(),
         Targets {
@@ -207,7 +207,7 @@ fn micro_batches_give_the_gradients_of_the_whole_batch() {
         },
         parts.iter().map(|b| b.valid_targets).sum(),
     );
-    let (_, whole) = row.engine(Groups::alone()).unwrap().gradients(&[together], 0).unwrap();
+    let (_, whole) = row.engine(Groups::single_rank()).unwrap().gradients(&[together], 0).unwrap();
     for (a, b) in apart.gradients.iter().zip(&whole) {
         let (a_values, b_values) = (a.data.as_slice::<f32>().unwrap(), b.data.as_slice::<f32>().unwrap());
         let norm =

@@ -38,7 +38,7 @@ pub fn same_bits(a: &[NamedTensor], b: &[NamedTensor], what: &str) {
 /// Runs a row on its mesh, and compares every rank with one process: losses, norms, gradients of the first step,
 /// weights after the last, validation loss.
 pub fn equals_one_process(row: &Row) -> Vec<Outcome> {
-    let reference = row.reference().run(Groups::alone());
+    let reference = row.reference().run(Groups::single_rank());
     let last = reference.reports.last().unwrap();
     assert!(last.loss < reference.reports[0].loss * 1.5, "it trains");
     let outcomes = on_mesh(&row.mesh(), |groups| row.run(groups));

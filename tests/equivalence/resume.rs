@@ -289,7 +289,7 @@ fn a_rank_reads_what_it_needs_once_and_in_the_order_of_files() {
 fn another_model_or_optimizer_is_refused_by_name() {
     let (_, saved) = train(&Row::default(), None, 0..1);
     let refused = |row: Row, saved: &Saved| {
-        let mut engine = row.engine(Groups::alone()).unwrap();
+        let mut engine = row.engine(Groups::single_rank()).unwrap();
         let mut saved = saved;
         match engine.restore(1, &mut saved) {
             Err(Error::State(why)) => why,
@@ -314,7 +314,7 @@ fn another_model_or_optimizer_is_refused_by_name() {
     assert!(refused(Row::default(), &without).contains("differ from the checkpoint"));
     let mut broken = saved;
     broken.slots.retain(|(_, slot), _| slot != PARAMETERS);
-    let mut engine = Row::default().engine(Groups::alone()).unwrap();
+    let mut engine = Row::default().engine(Groups::single_rank()).unwrap();
     let mut reader = &broken;
     assert!(matches!(engine.restore(1, &mut reader), Err(Error::Load(_))));
 }

@@ -33,7 +33,7 @@ use commands::{
 #[global_allocator]
 static HEAP: brigade::CountedHeap = brigade::CountedHeap;
 
-/// Trains models on many ranks, to the same weights on any number of them.
+/// Distributed training for Burn models.
 #[derive(Debug, Parser)]
 #[command(name = "brigade", version, arg_required_else_help = true, max_term_width = 110)]
 struct Cli {
@@ -43,7 +43,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Train a GPT on text.
+    /// Train or fine-tune a language model: GPT, Llama, BERT and others.
     #[command(after_help = train::EXAMPLES)]
     Train(Box<train::TrainArgs>),
     /// Start the ranks of any program, as torchrun does, and supervise them.
@@ -55,7 +55,7 @@ enum Command {
     /// Run a command on the nodes of a cluster: Vertex AI, Kubernetes, Slurm, or hosts by ssh.
     #[command(after_help = submit::EXAMPLES)]
     Submit(Box<submit::SubmitArgs>),
-    /// Show what a configuration will do, before it runs.
+    /// Rank configurations for a model and a cluster by memory and speed.
     #[command(after_help = plan::EXAMPLES)]
     Plan(plan::PlanArgs),
     /// List, verify and consolidate the checkpoints of a run.
@@ -64,7 +64,7 @@ enum Command {
     /// Check what this machine has for training, and what is missing.
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
-    /// Find out why a run failed.
+    /// Find out why a run failed, or which ranks idle.
     Inspect(inspect::InspectArgs),
     /// Make an HTML page about a run: what happened, and where the time went.
     #[command(after_help = report::EXAMPLES)]

@@ -23,13 +23,13 @@ pub fn show(text: &str) -> anyhow::Result<bool> {
 }
 
 /// Standard output of a rank, whose peers must not wait for a slow reader (a pager): a thread writes what is shown.
-pub struct PatientOutput {
+pub struct BackgroundOutput {
     texts: Sender<String>,
     is_read: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
-impl PatientOutput {
+impl BackgroundOutput {
     pub fn open() -> anyhow::Result<Self> {
         let (texts, receiver) = channel::<String>();
         let is_read = Arc::new(AtomicBool::new(true));

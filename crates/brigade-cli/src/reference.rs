@@ -22,10 +22,10 @@ const ROOT: &str = "Config";
 const HEAD: &str = "\
 # Settings
 
-Every setting of a TOML file for `--config`, of `--set section.name=value`, and of the text that `brigade::launch` takes. The
-defaults are the same in `brigade train` and in a program of your own, which has neither `[model]` nor `[data]`. Without
-`--config`, `brigade train` reads `configs/gpt-tiny.toml`, which has its own values for settings that depend on its model (the
-batch, the learning rate, the length of the run). A trained model (`--model`) is fine-tuned with values of its own.
+Every setting of a TOML file for `--config`, of `--set section.name=value`, and of the text that `brigade::launch` takes. The column
+`default` holds for a program of your own, which has neither `[model]` nor `[data]`. `brigade train` begins with `configs/gpt-tiny.toml`,
+which is built into it and has its own values for settings that depend on its model (the batch, the learning rate, the length of the run);
+`--config` changes those that it names. A trained model (`--model`) is fine-tuned with values of its own.
 
 <!-- Written by `cargo xtask book --reference` from the types of the settings. -->
 ";

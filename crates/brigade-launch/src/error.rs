@@ -135,7 +135,7 @@ pub enum Error {
         reason: String,
     },
     /// A launcher of another node is gone before any rank was started.
-    #[error("{}{reason}", node.map_or_else(String::new, |node| format!("node {node}: ")))]
+    #[error("{} was lost before ranks were started: {reason}", node.map_or("another node".into(), |node| format!("node {node}")))]
     NodeLost {
         /// Which one, where it is known.
         node: Option<usize>,

@@ -32,7 +32,7 @@ fn taken_and_planned(shape: &GptConfig, recompute: Recompute, compute: Float) ->
     let settings = EngineSettings { recompute, precision, ..EngineSettings::default() };
     let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
     let model = shape.model(1, &device).unwrap();
-    let mut engine = Engine::new(model, 1, &optimizer, Groups::alone(), settings).unwrap();
+    let mut engine = Engine::new(model, 1, &optimizer, Groups::single_rank(), settings).unwrap();
     assert_eq!(shape.costs().unwrap(), engine.chain().costs(), "also without a device");
     let configuration = Configuration {
         units: engine.chain().units(&[]).unwrap(),

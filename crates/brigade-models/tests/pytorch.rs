@@ -73,7 +73,7 @@ impl Reference {
     }
 
     fn engine(&self, device: &Device) -> Gpt {
-        self.engine_of(device, Groups::alone(), EngineSettings::default())
+        self.engine_of(device, Groups::single_rank(), EngineSettings::default())
     }
 
     fn engine_of(&self, device: &Device, groups: Groups, settings: EngineSettings) -> Gpt {

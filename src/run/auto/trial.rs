@@ -122,7 +122,7 @@ pub(super) fn run_trial(
 /// A child process that trains, with a temporary folder. Signals are [blocked](interrupt::block_signals): one that arrives ends the trial, and then
 /// has its effect.
 pub(super) struct RunningTrial {
-    child: Ended,
+    child: Child,
     folder: TempDir,
     available: Option<u64>,
 }
@@ -187,7 +187,7 @@ impl RunningTrial {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let available = memory_capacity().map(|capacity| capacity.available / ranks.per_node.max(1) as u64);
         let child = command.spawn().context("cannot start a trial for --micro-batch-size auto")?;
-        Ok(Self { child: Ended(child), folder, available })
+        Ok(Self { child, folder, available })
     }
 
     /// How far it is. Only rank 0's node learns that it has trained.
@@ -195,7 +195,7 @@ impl RunningTrial {
     /// # Errors
     /// If the system does not say, or the metrics cannot be read.
     pub fn progress(&mut self) -> anyhow::Result<Progress> {
-        let ended = self.child.0.try_wait().context("a trial for --micro-batch-size auto")?.is_some();
+        let ended = self.child.try_wait().context("a trial for --micro-batch-size auto")?.is_some();
         let text = std::fs::read_to_string(self.folder.path().join(RUN).join(METRICS_FILE));
         let text = text.unwrap_or_default();
         let mut records = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -213,9 +213,28 @@ impl RunningTrial {
     ///
     /// # Errors
     /// If a signal has arrived.
-    pub fn end(self, has_failed: bool) -> anyhow::Result<TrialEnd> {
-        drop(self.child);
+    pub fn end(mut self, has_failed: bool) -> anyhow::Result<TrialEnd> {
+        self.kill();
         let failure = has_failed.then(|| last_line(&self.folder.path().join(LOG)));
+        let available = self.available;
+        drop(self);
+        if interrupt::is_signal_pending() {
+            interrupt::exit_on_signal()?;
+            bail!("a signal ended the trials of --micro-batch-size auto");
+        }
+        Ok(TrialEnd { available, failure })
+    }
+
+    /// Kills the child, whose ranks end with it.
+    fn kill(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Drop for RunningTrial {
+    fn drop(&mut self) {
+        self.kill();
         // Ranks end a moment after their launcher, and may still write.
         for _ in 0..MOST_REMOVALS {
             if std::fs::remove_dir_all(self.folder.path()).is_ok() {
@@ -223,21 +242,6 @@ impl RunningTrial {
             }
             std::thread::sleep(POLL);
         }
-        if interrupt::is_signal_pending() {
-            interrupt::exit_on_signal()?;
-            bail!("a signal ended the trials of --micro-batch-size auto");
-        }
-        Ok(TrialEnd { available: self.available, failure })
-    }
-}
-
-/// A child that is killed when this is dropped; its ranks end with it.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
     }
 }
 

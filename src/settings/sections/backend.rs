@@ -75,6 +75,7 @@ pub enum ComputeType {
     #[default]
     Auto,
     /// 32 bits.
+    #[serde(alias = "fp32")]
     F32,
     /// bfloat16; masters and the optimizer stay f32.
     Bf16,

@@ -187,9 +187,9 @@ impl StrategySettings {
         let each = match self.fragments() {
             None => each,
             Some(Fragments { count, overlap, .. }) => format!(
-                "{each}, with {} one after the other and {} while they travel,",
+                "{each}, {} in turn, overlapped with {},",
                 counted(count, "fragment"),
-                counted(overlap as usize, "step"),
+                counted(overlap as usize, "inner step"),
             ),
         };
         Some(format!(

@@ -95,7 +95,7 @@ fn trained_on(positions: &[u64], settings: &Settings) -> Vec<NamedTensor> {
     let schedule = plan.lr_scheduler(settings.train.steps).unwrap();
     let optimizer = settings.optimizer.factory().unwrap();
     let engine = EngineSettings { ..plan.engine };
-    let mut engine = Engine::new(model(), 0, &optimizer, Groups::alone(), engine).unwrap();
+    let mut engine = Engine::new(model(), 0, &optimizer, Groups::single_rank(), engine).unwrap();
     let data = Poisoned::default();
     for (step, position) in positions.iter().enumerate() {
         let rows = (0..4).map(|k| sampler().global_micro_batch(*position, k).unwrap());

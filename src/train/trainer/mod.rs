@@ -156,7 +156,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
 
     /// The learning rate of the next update.
     pub fn learning_rate(&self) -> f64 {
-        let step = self.progress.step;
+        self.learning_rate_after(self.progress.step)
+    }
+
+    /// The learning rate of the step that follows so many.
+    fn learning_rate_after(&self, step: u64) -> f64 {
         let own = self.training.update.learning_rate_factor(step);
         self.session.plan.learning_rate * own.unwrap_or_else(|| self.schedule.factor(step))
     }

@@ -206,8 +206,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
                 "the run ended after step {step} of {}, because {why}; nothing is left to do",
                 self.total_steps
             ),
-            None if step == 1 => "its only step is done; --steps N trains on".to_owned(),
-            None => format!("all {step} steps are done; --steps N trains on"),
+            None if step == 1 => "its only step is done; raise --steps to continue".to_owned(),
+            None => format!("all {step} steps are done; raise --steps to continue"),
         };
         self.note(&text);
     }

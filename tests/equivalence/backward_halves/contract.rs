@@ -17,7 +17,7 @@ use crate::mesh::same_bits;
 
 #[test]
 fn a_schedule_that_does_not_fit_is_refused() {
-    let mut engine = Case::new(false, AtOnce).engine(Groups::alone());
+    let mut engine = Case::new(false, AtOnce).engine(Groups::single_rank());
     let mut refused = |pipeline: Pipeline| match engine.use_schedule(&pipeline) {
         Err(error @ Error::Setting { .. }) => error.to_string(),
         other => panic!("{other:?}"),
@@ -81,7 +81,7 @@ fn a_gradient_of_another_shape_or_name_is_refused() {
         let adamw = AdamWConfig::new().build();
         let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
         let mut engine =
-            Engine::new(model, 3, &optimizer, Groups::alone(), EngineSettings::default()).unwrap();
+            Engine::new(model, 3, &optimizer, Groups::single_rank(), EngineSettings::default()).unwrap();
         let error = engine.step(vec![batch(0)], 1e-2).unwrap_err().to_string();
         let expected = format!(
             "block `wrong` gives a gradient [2, 6] for `{path}` in the second half of its backward; its parameters are {{\"linear.weight\": [6, 2]}}"
@@ -148,7 +148,7 @@ fn a_second_half_gets_zeros_and_integers_too() {
         let adamw = AdamWConfig::new().with_epsilon(1e-8).build();
         let optimizer = OptimizerFactory::new(adamw.clone(), adamw);
         let mut engine =
-            Engine::new(model, 3, &optimizer, Groups::alone(), EngineSettings::default()).unwrap();
+            Engine::new(model, 3, &optimizer, Groups::single_rank(), EngineSettings::default()).unwrap();
         let plain = Pipeline::new(PipelineScheduleKind::OneFOneB, 1, 1, 2).unwrap();
         engine.use_schedule(&in_halves(&plain, After(1))).unwrap();
         for _ in 0..2 {

@@ -179,7 +179,7 @@ fn equals_one_process((pp, dp): (usize, usize), case: &Case) {
     let count = 4 * dp;
     let settings = EngineSettings { precision: case.settings.precision, ..EngineSettings::default() };
     let at_once = Case { settings, ..Case::new(case.tied, AtOnce) };
-    let reference = at_once.run(Groups::alone(), count);
+    let reference = at_once.run(Groups::single_rank(), count);
     let outcomes = on_threads(pp, dp, |groups| case.run(groups, count));
     let what = format!("pp {pp} x dp {dp}, {case:?}");
     assert!(outcomes.iter().all(|outcome| outcome.steps == reference.steps), "{what}");
@@ -193,8 +193,8 @@ const RECOMPUTE: [Recompute; 3] = [Recompute::None, Recompute::Every(1), Recompu
 #[test]
 fn one_process_at_once_has_burns_gradients() {
     for tied in [false, true] {
-        let halves = Case::new(tied, AtOnce).run(Groups::alone(), 4);
-        let burn = Case { splits: false, ..Case::new(tied, AtOnce) }.run(Groups::alone(), 4);
+        let halves = Case::new(tied, AtOnce).run(Groups::single_rank(), 4);
+        let burn = Case { splits: false, ..Case::new(tied, AtOnce) }.run(Groups::single_rank(), 4);
         assert_eq!(halves.steps, burn.steps);
         same_bits(&halves.gradients, &burn.gradients, "gradients of a block that splits");
         same_bits(&halves.weights, &burn.weights, "weights");
@@ -281,7 +281,7 @@ fn over_steps_without_an_update() {
         let report = engine.step((4..8).map(batch).collect(), 1e-2).unwrap();
         (report.loss.to_bits(), report.grad_norm.to_bits(), engine.tensors(0).unwrap())
     };
-    let (loss, norm, weights) = trained(AtOnce, Groups::alone());
+    let (loss, norm, weights) = trained(AtOnce, Groups::single_rank());
     for stages in 1..4 {
         let outcomes = on_threads(stages, 1, |groups| trained(Named(ZbH1), groups));
         assert!(outcomes.iter().all(|outcome| (outcome.0, outcome.1) == (loss, norm)), "{stages} stages");
@@ -327,7 +327,7 @@ fn messages_leave_before_the_second_halves() {
 fn what_second_halves_wait_with_is_counted() {
     let micro_batches = 4;
     let tensor = (4 * ROWS * WIDTH) as u64;
-    let mut engine = Case::new(false, AtOnce).engine(Groups::alone());
+    let mut engine = Case::new(false, AtOnce).engine(Groups::single_rank());
     let mut peak = |delay: usize| {
         let case = Case::new(false, After(delay));
         engine.use_schedule(&case.pipeline(1, micro_batches)).unwrap();

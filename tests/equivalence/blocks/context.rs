@@ -57,8 +57,8 @@ fn train(groups: Groups, settings: EngineSettings, seed: u64) -> (Vec<u64>, Vec<
 #[test]
 fn what_a_block_draws_has_no_mesh() {
     let plain = EngineSettings::default();
-    let (losses, weights) = train(Groups::alone(), plain.clone(), 3);
-    assert_ne!(train(Groups::alone(), plain.clone(), 4).0, losses);
+    let (losses, weights) = train(Groups::single_rank(), plain.clone(), 3);
+    assert_ne!(train(Groups::single_rank(), plain.clone(), 4).0, losses);
     let check = |(pp, dp): (usize, usize), settings: EngineSettings| {
         let what = format!("pp {pp} x dp {dp}, {settings:?}");
         let outcomes = on_threads(pp, dp, |groups| train(groups, settings.clone(), 3));

@@ -141,7 +141,7 @@ fn masks_differ_between_steps_micro_batches_and_blocks() {
 #[test]
 fn a_plain_program_with_the_same_seeds_has_the_same_loss() {
     let case = dropping(0.2);
-    let mut engine = case.engine(Groups::alone(), EngineSettings::default()).unwrap();
+    let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
     let mut model = encoder(0.2);
     model.chain_mut().initialize(11).unwrap();
     let weights = model.chain().tensors().unwrap();
@@ -220,7 +220,8 @@ fn gradients_are_those_of_the_masks() {
             });
             let adamw = crate::layers::adamw();
             let mut engine =
-                brigade::core::Engine::new(model, 11, &adamw, Groups::alone(), settings.clone()).unwrap();
+                brigade::core::Engine::new(model, 11, &adamw, Groups::single_rank(), settings.clone())
+                    .unwrap();
             engine.gradients(&batches, 0).unwrap()
         };
         let (_, gradients) = loss_of(&|_, _| ());
@@ -285,8 +286,8 @@ fn a_block_that_is_no_function_is_named() {
     let zero = EngineSettings::default().zero;
     let run = |check_blocks, steps: usize| {
         let settings = EngineSettings { check_blocks, ..EngineSettings::default() };
-        let mut engine = case.engine(Groups::alone(), settings).unwrap();
-        let batches = |step| case.batches(zero, &Groups::alone(), step);
+        let mut engine = case.engine(Groups::single_rank(), settings).unwrap();
+        let batches = |step| case.batches(zero, &Groups::single_rank(), step);
         (0..steps).map(|step| engine.step(batches(step), 1e-2).map(|report| report.step)).collect::<Vec<_>>()
     };
     let message = run(CheckBlocks::Always, 1).pop().unwrap().unwrap_err().to_string();

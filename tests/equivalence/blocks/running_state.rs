@@ -80,9 +80,9 @@ fn are_those_of_a_plain_program(scale: f32) {
         Batch::new(input * scale, target, valid_targets)
     };
     let case = Case { model: images, batch };
-    let mut engine = case.engine(Groups::alone(), EngineSettings::default()).unwrap();
+    let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
     for step in 0..2 {
-        engine.step(case.batches(Default::default(), &Groups::alone(), step), 0.0).unwrap();
+        engine.step(case.batches(Default::default(), &Groups::single_rank(), step), 0.0).unwrap();
     }
     let found = engine.tensors(0).unwrap();
 
@@ -122,10 +122,10 @@ fn are_those_of_a_plain_program(scale: f32) {
 #[test]
 fn evaluation_uses_them() {
     let case = Case { model: images, batch };
-    let mut engine = case.engine(Groups::alone(), EngineSettings::default()).unwrap();
+    let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
     let before = engine.evaluate(1, |_| Ok(batch(50))).unwrap().loss;
     // Nothing is learned: only the statistics change.
-    engine.step(case.batches(Default::default(), &Groups::alone(), 0), 0.0).unwrap();
+    engine.step(case.batches(Default::default(), &Groups::single_rank(), 0), 0.0).unwrap();
     let after = engine.evaluate(1, |_| Ok(batch(50))).unwrap().loss;
     assert_ne!(before.to_bits(), after.to_bits());
     let chain = engine.chain().valid();
@@ -142,7 +142,7 @@ fn workers_meet_with_the_mean_of_their_statistics() {
         (first..first + MICRO_BATCHES).map(batch).collect()
     };
     let alone = [0, 1].map(|worker| {
-        let mut engine = case.engine(Groups::alone(), EngineSettings::default()).unwrap();
+        let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
         (0..2).for_each(|step| drop(engine.step(own(worker, step), 1e-2).unwrap()));
         engine.tensors(0).unwrap()
     });
@@ -231,7 +231,7 @@ fn a_frozen_batch_norm_stays_as_it_is() {
 fn statistics_in_mixed_precision() {
     let case = Case { model: images, batch };
     let settings = EngineSettings { precision: MIXED, ..EngineSettings::default() };
-    let one = case.train(Groups::alone(), &settings, 0..2, None);
+    let one = case.train(Groups::single_rank(), &settings, 0..2, None);
     for (pp, dp) in [(1, 2), (2, 2)] {
         let outcomes = on_threads(pp, dp, |groups| case.train(groups, &settings, 0..2, None));
         crate::mesh::same_bits(&outcomes[0].weights, &one.weights, "bf16");
@@ -251,9 +251,9 @@ fn statistics_in_mixed_precision_converge_to_those_in_fp32() {
     let case = Case { model, batch };
     let [exact, mixed] = [EngineSettings::default().precision, MIXED].map(|precision| {
         let settings = EngineSettings { precision, ..EngineSettings::default() };
-        let mut engine = case.engine(Groups::alone(), settings.clone()).unwrap();
+        let mut engine = case.engine(Groups::single_rank(), settings.clone()).unwrap();
         for step in 0..60 {
-            engine.step(case.batches(settings.zero, &Groups::alone(), step), 0.0).unwrap();
+            engine.step(case.batches(settings.zero, &Groups::single_rank(), step), 0.0).unwrap();
         }
         engine.tensors(0).unwrap()
     });
@@ -298,8 +298,8 @@ fn counting_from(
     };
     let batch = |number| Batch::new(floats(number, 1, [3, 4]), floats(number, 2, [3, 4]), 3);
     let case = Case { model, batch };
-    let mut engine = case.engine(Groups::alone(), EngineSettings::default())?;
-    engine.step(case.batches(Default::default(), &Groups::alone(), 0), 1e-2)?;
+    let mut engine = case.engine(Groups::single_rank(), EngineSettings::default())?;
+    engine.step(case.batches(Default::default(), &Groups::single_rank(), 0), 1e-2)?;
     Ok(named(&engine.tensors(0)?, "counting.state").to_vec())
 }
 

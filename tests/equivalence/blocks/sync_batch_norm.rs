@@ -201,7 +201,7 @@ fn it_is_one_process_that_runs_the_union() {
             by_sgd(sync_images(), groups, of(0, NONE), batches)
         });
         let unions = |step| (0..each).map(|k| union(ranks, MICRO_BATCHES * step + k)).collect();
-        let (gradients, losses, tensors) = by_sgd(images(), Groups::alone(), of(0, NONE), unions);
+        let (gradients, losses, tensors) = by_sgd(images(), Groups::single_rank(), of(0, NONE), unions);
         let what = format!("dp {ranks}, pp {pp}");
         for (_, ours, _) in &found {
             let near = ours.iter().zip(&losses).all(|(a, b)| (a - b).abs() < 1e-5 * b);
@@ -211,7 +211,7 @@ fn it_is_one_process_that_runs_the_union() {
         near(&found[0].2, &tensors, &what);
         assert!(named(&tensors, "stem.1.running_mean").iter().all(|value| value.abs() > 1e-4));
         // The ranks' own statistics would not do.
-        let alone = by_sgd(images(), Groups::alone(), of(0, NONE), |step| {
+        let alone = by_sgd(images(), Groups::single_rank(), of(0, NONE), |step| {
             (0..MICRO_BATCHES).map(|k| batch(MICRO_BATCHES * step + k)).collect()
         });
         assert!((alone.1[0] - losses[0]).abs() > 1e-3 * losses[0]);
@@ -222,7 +222,7 @@ fn it_is_one_process_that_runs_the_union() {
 #[test]
 fn elsewhere_it_is_burns() {
     let case = Case { model: images, batch };
-    let one = case.train(Groups::alone(), &of(0, NONE), 0..3, None);
+    let one = case.train(Groups::single_rank(), &of(0, NONE), 0..3, None);
     for mesh in [(1, 1), (2, 1)] {
         same(&train(sync_images, mesh, &of(0, ALL), 0..3, None), &one, "alone");
     }

@@ -51,7 +51,7 @@ pub fn changed<O: Activation, T: Clone + 'static>(
     batch: impl Fn(usize) -> Batch<Tokens, T> + Sync,
 ) -> (Vec<String>, Vec<String>) {
     let case = Case { model, batch };
-    let before = case.engine(Groups::alone(), EngineSettings::default()).unwrap().tensors(0).unwrap();
+    let before = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap().tensors(0).unwrap();
     let after = case.equals_one_process().weights;
     let differs = before.iter().zip(&after).filter(|(a, b)| a.data.as_bytes() != b.data.as_bytes());
     let names = |tensor: &NamedTensor| tensor.name.clone();

@@ -49,7 +49,7 @@ fn changed(model: &CausalLm, base: &EngineSettings) -> (Vec<String>, Vec<String>
         chain.loss_with_metrics([ACCURACY], cross_entropy)
     };
     let case = Case { model: build, batch };
-    let before = case.engine(brigade::core::Groups::alone(), base.clone()).unwrap().tensors(0).unwrap();
+    let before = case.engine(brigade::core::Groups::single_rank(), base.clone()).unwrap().tensors(0).unwrap();
     let after = case.equals_one_process_with(base).weights;
     let differs = before.iter().zip(&after).filter(|(a, b)| a.data.as_bytes() != b.data.as_bytes());
     let names = |name: &brigade::core::NamedTensor| name.name.clone();
@@ -121,7 +121,7 @@ fn frozen_by_patterns_with_decay_by_layer() {
     let trained = |base: &EngineSettings| {
         let build = || model.model(7, &brigade_cpu::device()).unwrap();
         let case = Case { model: build, batch };
-        let groups = brigade::core::Groups::alone();
+        let groups = brigade::core::Groups::single_rank();
         let mut engine = case.engine(groups.clone(), base.clone()).unwrap();
         engine.step(case.batches(zero, &groups, 0), 1e-2).unwrap();
         engine.tensors(0).unwrap()

@@ -32,7 +32,7 @@ fn trained_from(
 fn every_mesh_trains_from_a_file_as_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
-    let source = Row { tied: true, ..Row::default() }.run(Groups::alone());
+    let source = Row { tied: true, ..Row::default() }.run(Groups::single_rank());
     save_safetensors(&path, &source.weights, &mapping()).unwrap();
     // Without the tie the file lacks the head, whose values are initial ones then.
     for (tied, strict) in [(true, Strict::Yes), (false, Strict::No)] {
@@ -45,8 +45,8 @@ fn every_mesh_trains_from_a_file_as_one_process() {
         ] {
             let row =
                 Row { pp, dp, tied, precision, zero: Zero { stage, ..Zero::default() }, ..Row::default() };
-            let (loss, weights) = trained_from(&path, &row.reference(), strict, Groups::alone());
-            let initial = row.reference().run(Groups::alone()).reports[0].loss;
+            let (loss, weights) = trained_from(&path, &row.reference(), strict, Groups::single_rank());
+            let initial = row.reference().run(Groups::single_rank()).reports[0].loss;
             assert_ne!(loss, initial.to_bits(), "it starts from the file");
             let found = on_threads(pp, dp, |groups| trained_from(&path, &row, strict, groups));
             assert!(found.iter().all(|(found, _)| *found == loss), "{row:?}");
@@ -69,7 +69,8 @@ fn a_rank_reads_what_its_blocks_have_and_reads_it_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");
     let base = Row { layers: 14, ..Row::default() };
-    save_safetensors(&path, &base.engine(Groups::alone()).unwrap().tensors(0).unwrap(), &mapping()).unwrap();
+    save_safetensors(&path, &base.engine(Groups::single_rank()).unwrap().tensors(0).unwrap(), &mapping())
+        .unwrap();
     for (pp, dp, stage) in [(1, 1, 0), (1, 2, 0), (1, 2, 3), (2, 1, 0), (2, 2, 3), (4, 1, 0)] {
         let row = Row { pp, dp, zero: Zero { stage, ..Zero::default() }, ..base.clone() };
         let read = on_threads(pp, dp, |groups| {
@@ -112,7 +113,7 @@ fn a_rank_reads_what_its_blocks_have_and_reads_it_once() {
 fn ranks_that_load_different_files_do_not_train() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(format!("{name}.safetensors"));
-    let source = Row::default().run(Groups::alone()).weights;
+    let source = Row::default().run(Groups::single_rank()).weights;
     save_safetensors(&path("a"), &source, &mapping()).unwrap();
     std::fs::copy(path("a"), path("copy")).unwrap();
     // One value of one tensor is another: the last one of the file.

@@ -197,7 +197,9 @@ fn clones_of_parameters_without_values_are_named() {
     let refused = || {
         let layers = || Chain::new().then_fn("a", layer.clone(), apply).then_fn("b", layer.clone(), apply);
         let case = Case { model: || layers().loss(squared), batch: vectors };
-        case.engine(Groups::alone(), EngineSettings::default()).map(drop).map_err(|error| error.to_string())
+        case.engine(Groups::single_rank(), EngineSettings::default())
+            .map(drop)
+            .map_err(|error| error.to_string())
     };
     let message = refused().unwrap_err();
     for said in ["`b.bias` is a clone of `a.bias`", "from its config", "`Chain::tie`"] {

@@ -36,7 +36,7 @@ fn every_rank_gets_the_output_of_one_process() {
         v,
         interleaved,
     ] {
-        let expected = [0, 1].map(|input| logits(&row.reference(), Groups::alone(), input));
+        let expected = [0, 1].map(|input| logits(&row.reference(), Groups::single_rank(), input));
         assert_ne!(expected[0].as_bytes(), expected[1].as_bytes());
         let found = on_threads(row.pp, row.dp, |groups| {
             let input = groups.over(&brigade::core::DATA).rank() % 2;
@@ -69,7 +69,7 @@ fn one_rank_gets_the_whole_model() {
                 (chain.tensors().unwrap(), output)
             })
         };
-        let (weights, output) = run(&row.reference(), Groups::alone()).unwrap();
+        let (weights, output) = run(&row.reference(), Groups::single_rank()).unwrap();
         let mut found = on_threads(pp, dp, |groups| run(&row, groups));
         let (found_weights, found_output) = found.pop().unwrap().unwrap();
         assert!(found.iter().all(Option::is_none), "other ranks have none");
@@ -118,7 +118,7 @@ fn an_output_may_have_integers_and_is_not_that_of_training() {
         }
         (y.into_data(), sign.into_data())
     };
-    let (y, sign) = run(Groups::alone());
+    let (y, sign) = run(Groups::single_rank());
     assert_eq!(y.shape().to_vec(), [3, WIDTH]);
     for (found, found_sign) in on_threads(2, 1, run) {
         assert!(found.as_bytes() == y.as_bytes());

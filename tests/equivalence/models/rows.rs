@@ -6,7 +6,7 @@ use brigade::data::{
 };
 use brigade::models::gpt::{Gelu, GptConfig, Targets, cross_entropy};
 use brigade::models::{Logits, Tokens};
-use brigade::{ClassDataset, Dataset, TokenDataset};
+use brigade::{ClassificationDataset, Dataset, TokenDataset};
 use burn::tensor::{Int, Tensor};
 
 use crate::case::Case;
@@ -97,7 +97,7 @@ fn padded_rows_with_labels() {
         target: TargetToken::Same,
         ..RowOptions::new(LENGTH, SequenceLayout::Auto)
     };
-    let data = ClassDataset::new(rows(&documents, options)).unwrap();
+    let data = ClassificationDataset::new(rows(&documents, options)).unwrap();
     // The class is read off the logits of each row's third token.
     let loss = |logits: Logits, classes: Tensor<1, Int>| {
         let rows = classes.dims()[0];
@@ -118,7 +118,7 @@ fn documents_that_share_a_row_have_the_loss_that_they_have_alone() {
         let rows: Vec<_> = (0..data.len()).map(|row| data.get(row).unwrap()).collect();
         let all = data.batch(rows, &brigade_cpu::device());
         let engine = Case { model, batch: |number| batch(&data, number) };
-        let mut engine = engine.engine(Groups::alone(), EngineSettings::default()).unwrap();
+        let mut engine = engine.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
         (data.len(), engine.evaluate(1, |_| Ok(all.clone())).unwrap().loss)
     });
     let [(shared, a), (alone, b)] = losses.collect::<Vec<_>>().try_into().unwrap();

@@ -55,7 +55,7 @@ pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
         engine.tensors(0).unwrap()
     };
     let what = format!("from {from:?} to {to:?}, ZeRO-{stage}");
-    let one = frozen(Groups::alone());
+    let one = frozen(Groups::single_rank());
     assert!(
         one[1].name == "a.linear.weight" && one[1].data.iter::<f32>().all(|value| value == 0.25),
         "{what}"
@@ -65,7 +65,7 @@ pub fn goes_on(from: (usize, usize), to: (usize, usize), stage: u8) {
 
 #[test]
 fn frozen_parameters_stay_and_are_shared() {
-    let (before, after) = trained(Groups::alone(), zero(0), Precision::default());
+    let (before, after) = trained(Groups::single_rank(), zero(0), Precision::default());
     let names: Vec<_> = after.iter().map(|tensor| tensor.name.as_str()).collect();
     assert_eq!(
         names,
@@ -98,7 +98,7 @@ fn on_every_mesh_with(before: &[NamedTensor], after: &[NamedTensor], zero: Zero,
 
 #[test]
 fn frozen_parameters_take_the_compute_type() {
-    let (before, after) = trained(Groups::alone(), zero(0), MIXED);
+    let (before, after) = trained(Groups::single_rank(), zero(0), MIXED);
     let in_bf16 = |tensor: &NamedTensor| tensor.data.iter::<f32>().all(|value| value.to_bits() & 0xffff == 0);
     assert_eq!(before.iter().map(in_bf16).collect::<Vec<_>>(), [true, true, false, false, false, false]);
     same_bits(&after[..2], &before[..2], "the frozen layer");
@@ -110,8 +110,8 @@ fn frozen_parameters_take_the_compute_type() {
 fn frozen_parameters_are_gathered_as_codes() {
     for precision in [Precision::default(), MIXED] {
         let coded = Zero { gather_codes: GatherCodes::Int8, ..zero(3) };
-        let (plain, _) = trained(Groups::alone(), zero(0), precision);
-        let (before, after) = trained(Groups::alone(), coded, precision);
+        let (plain, _) = trained(Groups::single_rank(), zero(0), precision);
+        let (before, after) = trained(Groups::single_rank(), coded, precision);
         same_bits(&before, &plain, "masters");
         same_bits(&after[..2], &before[..2], "the frozen layer");
         on_every_mesh_with(&before, &after, coded, precision);

@@ -76,7 +76,7 @@ fn parameters_that_are_no_floats_are_refused_by_name() {
     let order = Tensor::from_ints([3, 1, 2, 0], &brigade_cpu::device());
     let order = Some(Param::initialized(ParamId::new(), order));
     let model = Chain::new().then("picked", Shift { order, ..shift(1) }).loss(squared_error);
-    let groups = brigade::core::Groups::alone();
+    let groups = brigade::core::Groups::single_rank();
     let error = Engine::new(model, 0, &adamw(), groups, EngineSettings::default()).err().unwrap().to_string();
     assert!(error.contains("`picked.order` is a parameter of integers or booleans"), "{error}");
 }

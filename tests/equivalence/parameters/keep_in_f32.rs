@@ -99,7 +99,7 @@ const MESHES: [(usize, usize); 6] = [(1, 2), (2, 1), (2, 2), (4, 1), (3, 2), (1,
 fn every_mesh_has_the_same_bits() {
     for precision in [MIXED, Precision::default()] {
         let run = Run::of(precision);
-        let (gradients, weights, reports) = run.trained(&Groups::alone());
+        let (gradients, weights, reports) = run.trained(&Groups::single_rank());
         let trained: Vec<_> = gradients.iter().map(|tensor| tensor.name.as_str()).collect();
         assert!(trained.contains(&"a.norm.gamma") && !trained.contains(&"b.norm.gamma"), "{trained:?}");
         for (pp, dp) in MESHES {
@@ -125,10 +125,10 @@ fn every_mesh_has_the_same_bits() {
 fn kept_parameters_are_not_rounded() {
     let weights = |kept: bool| {
         let settings = EngineSettings { precision: MIXED, ..EngineSettings::default() };
-        let mut engine = Engine::new(model(kept), 3, &adamw(), Groups::alone(), settings).unwrap();
+        let mut engine = Engine::new(model(kept), 3, &adamw(), Groups::single_rank(), settings).unwrap();
         let saved = Saved::of(vec![engine.snapshot().unwrap().read().unwrap()]).with_frozen(1.0 / 3.0);
         engine.restore(0, &mut &saved).unwrap();
-        step(&mut engine, Zero::default(), &Groups::alone(), 0);
+        step(&mut engine, Zero::default(), &Groups::single_rank(), 0);
         engine.tensors(0).unwrap()
     };
     let (kept, rounded) = (weights(true), weights(false));
@@ -180,11 +180,11 @@ fn a_checkpoint_goes_on_on_any_mesh_and_in_any_type() {
 fn a_checkpoint_goes_on_when_other_parameters_are_kept() {
     let plain = || {
         let settings = EngineSettings { precision: MIXED, ..EngineSettings::default() };
-        Engine::new(model(false), 3, &adamw(), Groups::alone(), settings).unwrap()
+        Engine::new(model(false), 3, &adamw(), Groups::single_rank(), settings).unwrap()
     };
     let state = |engine: &Layers| Saved::of(vec![engine.snapshot().unwrap().read().unwrap()]);
     let mut engine = plain();
-    (0..2).for_each(|number| drop(step(&mut engine, Zero::default(), &Groups::alone(), number)));
+    (0..2).for_each(|number| drop(step(&mut engine, Zero::default(), &Groups::single_rank(), number)));
     let (given, mut kept) = (state(&engine), Saved::default());
     for (mesh, stage) in [((1, 4), 3), ((2, 2), 2), ((1, 1), 0)] {
         let run = Run { zero: Zero { stage, ..Zero::default() }, ..Run::of(MIXED) };
@@ -209,7 +209,7 @@ fn shared_parameters_are_kept_by_all_or_none() {
 #[test]
 fn units_are_known_before_anything_has_a_value() {
     let units = chain(true).units(&[]).unwrap();
-    let engine = Run::of(MIXED).engine(Groups::alone());
+    let engine = Run::of(MIXED).engine(Groups::single_rank());
     assert_eq!(units, engine.chain().units(&[]).unwrap());
     let summary = |unit: &UnitSize| (unit.home, unit.elements, unit.trainable, unit.keep_in_f32);
     let (linear, width) = (WIDTH * WIDTH + WIDTH, WIDTH);

@@ -110,7 +110,7 @@ impl Row {
 #[test]
 fn a_worker_that_is_alone_equals_one_process() {
     let base = Row { masked: true, dropout: 0.1, steps: 4, ..Row::default() };
-    let plain = base.run(Groups::alone());
+    let plain = base.run(Groups::single_rank());
     for (servers, delay_compensation) in [(1, 0.0), (3, 0.0), (2, 0.5)] {
         let strategy = rounds(servers, base.steps, 1, delay_compensation);
         let row = Row { dp: servers + 1, strategy, ..base.clone() };
@@ -123,7 +123,7 @@ fn a_worker_that_is_alone_equals_one_process() {
         }
     }
     let clipped = Row { clipping: Some(0.3), ..base };
-    let plain = clipped.run(Groups::alone());
+    let plain = clipped.run(Groups::single_rank());
     let row = Row { dp: 3, strategy: rounds(2, clipped.steps, 1, 0.0), ..clipped };
     same_bits(&round(&row, |_, _| ())[0].weights, &plain.weights, "each share is clipped by its norm");
 }
@@ -174,7 +174,7 @@ fn a_late_gradient_is_applied_as_the_formulas_say() {
             (rank, report, weights(&engine, &groups))
         });
         let one = Row { micro_batches: 2, strategy: Arc::new(Synchronous::default()), ..row.reference() };
-        let mut engine = one.engine(Groups::alone()).unwrap();
+        let mut engine = one.engine(Groups::single_rank()).unwrap();
         let before = values(&engine.tensors(0).unwrap());
         let [first, second] = [0, 1].map(|number| {
             let batches: Vec<_> = (2 * number..2 * number + 2).map(|number| one.batch(0, number)).collect();
@@ -241,7 +241,7 @@ fn workers_take_each_share_once_and_keep_the_bound() {
         // What servers save is whole.
         let saved = Saved::of(outcomes.into_iter().map(|outcome| outcome.saved).collect());
         let one = Row { dp: 1, micro_batches: 3, strategy: Arc::new(Synchronous::default()), ..row.clone() };
-        let mut engine = one.engine(Groups::alone()).unwrap();
+        let mut engine = one.engine(Groups::single_rank()).unwrap();
         engine.restore(STEPS, &mut &saved).unwrap();
         engine.step((0..3).map(|number| one.batch(STEPS, number)).collect(), RATE).unwrap();
         let refused = on_mesh(&row.mesh(), |groups| {

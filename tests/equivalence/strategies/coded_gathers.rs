@@ -32,7 +32,7 @@ fn rows(base: &Row, codes: GatherCodes) -> Vec<Row> {
 
 /// One process.
 fn alone(row: &Row, codes: GatherCodes) -> Outcome {
-    Row { zero: zero(1, codes), ..row.reference() }.run(Groups::alone())
+    Row { zero: zero(1, codes), ..row.reference() }.run(Groups::single_rank())
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn gradients_are_those_of_what_codes_stand_for() {
         let plain = Row::default();
         let coded = Row { zero: zero(1, codes), ..plain.clone() };
         let [mut plain_engine, mut coded_engine] =
-            [&plain, &coded].map(|row| row.engine(Groups::alone()).unwrap());
+            [&plain, &coded].map(|row| row.engine(Groups::single_rank()).unwrap());
         let masters = Saved::of(vec![snapshot(&coded_engine)]);
         assert!(masters.parameters() == Saved::of(vec![snapshot(&plain_engine)]).parameters());
         same_bits(&coded_engine.tensors(0).unwrap(), &plain_engine.tensors(0).unwrap(), "masters");
@@ -72,7 +72,7 @@ fn gradients_are_those_of_what_codes_stand_for() {
             .collect();
         assert!(stand_for != masters.parameters());
         plain_engine.restore(0, &mut &masters.with_parameters(&stand_for)).unwrap();
-        let batches = || plain.batches(0, &Groups::alone());
+        let batches = || plain.batches(0, &Groups::single_rank());
         let (loss, gradients) = plain_engine.gradients(&batches(), 0).unwrap();
         let (coded_loss, coded_gradients) = coded_engine.gradients(&batches(), 0).unwrap();
         assert_eq!(loss.to_bits(), coded_loss.to_bits());

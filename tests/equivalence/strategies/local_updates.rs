@@ -118,7 +118,7 @@ fn workers_alone(row: &Row) -> (Row, Vec<Gpt>) {
         strategy: Arc::new(Synchronous::default()),
         ..row.reference()
     };
-    let engines = (0..WORKERS).map(|_| one.engine(Groups::alone()).unwrap()).collect();
+    let engines = (0..WORKERS).map(|_| one.engine(Groups::single_rank()).unwrap()).collect();
     (one, engines)
 }
 
@@ -437,7 +437,7 @@ fn no_mesh_inside_of_workers_changes_a_bit() {
 #[test]
 fn averaging_after_each_step_of_sgd_is_synchronous_training_up_to_rounding() {
     let base = Row { optimizer: "sgd", steps: 4, ..Row::default() };
-    let plain = Row { micro_batches: WORKERS * MICRO_BATCHES, ..base.clone() }.run(Groups::alone());
+    let plain = Row { micro_batches: WORKERS * MICRO_BATCHES, ..base.clone() }.run(Groups::single_rank());
     let (_, averaged) = run(&Row { strategy: averaging(1), ..rows(&base)[1].clone() }).swap_remove(0);
     for (plain, averaged) in plain.weights.iter().zip(&averaged) {
         let [plain, averaged] = [plain, averaged].map(|tensor| tensor.data.as_slice::<f32>().unwrap());
@@ -510,7 +510,7 @@ fn nothing_is_saved_or_collected_between_outer_steps() {
             engine.tensors(0).unwrap_err(),
             engine.evaluate(1, |_| Ok(row.batch(9, 0))).unwrap_err(),
         ];
-        let saved = Saved::of(vec![snapshot(&Row::default().engine(Groups::alone()).unwrap())]);
+        let saved = Saved::of(vec![snapshot(&Row::default().engine(Groups::single_rank()).unwrap())]);
         let refused = engine.restore(3, &mut &saved).unwrap_err().to_string();
         assert!(refused.contains("cannot resume from step 3: it must be a multiple of 2"), "{refused}");
         told.map(|error| error.to_string())

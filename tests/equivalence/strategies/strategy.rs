@@ -51,7 +51,7 @@ fn steps_without_an_update_equal_one_process() {
 fn several_steps_make_the_update_of_one_with_all_their_micro_batches() {
     let plain = Row { micro_batches: 8, masked: true, ..Row::default() };
     let added_up = Row { micro_batches: 2, strategy: every(4), steps: 4 * plain.steps, ..plain.clone() };
-    let [whole, parts] = [&plain, &added_up].map(|row| row.run(Groups::alone()));
+    let [whole, parts] = [&plain, &added_up].map(|row| row.run(Groups::single_rank()));
     assert_eq!(whole.reports.len(), parts.reports.len());
     for (whole, parts) in whole.reports.iter().zip(&parts.reports) {
         assert_eq!((whole.targets, parts.step), (parts.targets, 4 * whole.step));
@@ -86,7 +86,7 @@ fn nothing_is_sent_before_an_update() {
 #[test]
 fn a_step_of_the_other_kind_is_an_error() {
     let row = Row { strategy: every(2), ..Row::default() };
-    let groups = Groups::alone();
+    let groups = Groups::single_rank();
     let mut engine = row.engine(groups.clone()).unwrap();
     let told = engine.step(row.batches(0, &groups), 1e-2).unwrap_err().to_string();
     assert!(told.contains("step 1 makes no update") && told.contains("Engine::accumulate"), "{told}");
@@ -198,18 +198,18 @@ fn a_strategy_of_ones_own_keeps_its_state_on_any_mesh() {
     let rows = rows(&base);
     rows.iter().for_each(|row| drop(equals_one_process(row)));
     every_row_goes_on_from_every_row(&rows[..5]);
-    let [rounded, exact] = [&base, &Row::default()].map(|row| row.run(Groups::alone()).weights);
+    let [rounded, exact] = [&base, &Row::default()].map(|row| row.run(Groups::single_rank()).weights);
     assert!(rounded.iter().zip(&exact).any(|(a, b)| a.data != b.data), "it does something");
-    same_bits(&rounded, &base.run(Groups::alone()).weights, "twice");
+    same_bits(&rounded, &base.run(Groups::single_rank()).weights, "twice");
 }
 
 #[test]
 fn state_of_another_strategy_is_refused() {
     let base = Row { strategy: Arc::new(Rounding), ..Row::default() };
-    let mut engine = base.engine(Groups::alone()).unwrap();
-    engine.step(base.batches(0, &Groups::alone()), 1e-2).unwrap();
+    let mut engine = base.engine(Groups::single_rank()).unwrap();
+    engine.step(base.batches(0, &Groups::single_rank()), 1e-2).unwrap();
     let saved = crate::resume::Saved::of(vec![crate::resume::snapshot(&engine)]);
-    let mut plain = Row::default().engine(Groups::alone()).unwrap();
+    let mut plain = Row::default().engine(Groups::single_rank()).unwrap();
     let told = plain.restore(1, &mut &saved).unwrap_err().to_string();
     assert!(told.contains("`lost` belongs to another strategy"), "{told}");
 }
@@ -218,7 +218,7 @@ fn state_of_another_strategy_is_refused() {
 fn a_skipped_step_changes_no_state_of_a_strategy() {
     let row =
         Row { strategy: Arc::new(Rounding), on_nonfinite: NonFinite::Skip, masked: true, ..Row::default() };
-    let groups = Groups::alone();
+    let groups = Groups::single_rank();
     let [mut skipping, mut plain] = [0; 2].map(|_| row.engine(groups.clone()).unwrap());
     skipping.step(row.batches(0, &groups), 1e-2).unwrap();
     plain.step(row.batches(0, &groups), 1e-2).unwrap();
@@ -237,7 +237,7 @@ fn a_skipped_step_changes_no_state_of_a_strategy() {
 fn gradients_between_updates_are_those_of_their_batches() {
     let [plain, added_up] =
         [every(1), every(2)].map(|strategy| Row { strategy, masked: true, ..Row::default() });
-    let groups = Groups::alone();
+    let groups = Groups::single_rank();
     let batches = plain.batches(3, &groups);
     let mut engines = [&plain, &added_up].map(|row| row.engine(groups.clone()).unwrap());
     engines[1].accumulate(batches.clone()).unwrap();
@@ -254,7 +254,7 @@ fn gradients_between_updates_are_those_of_their_batches() {
 #[test]
 fn no_state_is_saved_or_taken_back_between_updates() {
     let row = Row { strategy: every(2), ..Row::default() };
-    let groups = Groups::alone();
+    let groups = Groups::single_rank();
     let mut engine = row.engine(groups.clone()).unwrap();
     let saved = crate::resume::Saved::of(vec![crate::resume::snapshot(&engine)]);
     engine.accumulate(row.batches(0, &groups)).unwrap();
@@ -267,7 +267,7 @@ fn no_state_is_saved_or_taken_back_between_updates() {
 #[test]
 fn after_a_step_that_failed_the_next_update_begins_anew() {
     let row = Row { strategy: every(3), ..Row::default() };
-    let groups = Groups::alone();
+    let groups = Groups::single_rank();
     let [mut failed, mut plain] = [0; 2].map(|_| row.engine(groups.clone()).unwrap());
     failed.accumulate(row.batches(0, &groups)).unwrap();
     assert!(failed.accumulate(Vec::new()).is_err());

@@ -51,7 +51,7 @@ fn each_parameter_is_stepped_as_its_group_and_its_layer_say() {
 
 fn each_is_stepped(layer_decay: f64) {
     let case = Case { groups: groups(), layer_decay, ..Case::default() };
-    let alone = Groups::alone();
+    let alone = Groups::single_rank();
     let mut engine = case.engine(alone.clone(), 0).unwrap();
     let mut states: BTreeMap<String, _> = BTreeMap::new();
     for step in 0..3 {
@@ -97,7 +97,7 @@ fn a_run_goes_on_with_other_groups() {
     // What was trained has a state that frozen parameters do not take, and the other way round.
     let frozen = Case { groups: groups(), ..Case::default() };
     let refused = |case: &Case, mut from: &crate::resume::Saved| match case
-        .engine(Groups::alone(), 0)
+        .engine(Groups::single_rank(), 0)
         .unwrap()
         .restore(2, &mut from)
     {
@@ -112,7 +112,7 @@ fn a_run_goes_on_with_other_groups() {
 
 #[test]
 fn wrong_groups_are_refused_before_anything_is_drawn() {
-    let refused = |case: Case| case.engine(Groups::alone(), 0).err().unwrap().to_string();
+    let refused = |case: Case| case.engine(Groups::single_rank(), 0).err().unwrap().to_string();
     let nothing = vec![ParameterGroup::matching("e.*")];
     let message = refused(Case { groups: nothing, ..Case::default() });
     assert!(

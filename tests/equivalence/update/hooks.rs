@@ -128,7 +128,7 @@ fn every_element_is_seen_once_per_update_by_those_who_own_it() {
 #[test]
 fn a_hook_must_return_as_many_values() {
     let case = Case { hook: Some(|_, gradient| gradient.slice(0..3)), ..Case::default() };
-    let groups = Groups::alone();
+    let groups = Groups::single_rank();
     let error = case.engine(groups.clone(), 0).unwrap().step(case.batches(&groups, 0, 0), RATE).unwrap_err();
     let Error::Model(message) = error else { panic!("{error}") };
     assert!(

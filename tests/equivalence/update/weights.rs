@@ -38,7 +38,7 @@ fn the_size_of_micro_batches_changes_no_bit_of_the_sum() {
             let (input, target) = values(number, weights);
             Batch::weighted(input, target, weights)
         });
-        let mut engine = case.engine(Groups::alone(), 0).unwrap();
+        let mut engine = case.engine(Groups::single_rank(), 0).unwrap();
         engine.step(batches.collect(), RATE).unwrap().target_weight.to_bits()
     };
     assert!([1, 2, 4, 6].into_iter().all(|rows| weight(rows) == weight(12)));

@@ -69,7 +69,7 @@ struct Location {
 struct OneStep {
     #[command(flatten)]
     location: Location,
-    /// The checkpoint of this step [default: the newest whole one; verify: all].
+    /// The checkpoint of this step [default: the newest whole one; `verify` checks all].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     step: Option<u64>,
 }

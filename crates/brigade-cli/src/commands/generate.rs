@@ -15,7 +15,7 @@ use crate::generation::{
     SamplingFlags, StandardInput, UnloadedModel,
 };
 use crate::model_files::model_folder::model_folder;
-use crate::output::{PatientOutput, show};
+use crate::output::{BackgroundOutput, show};
 use crate::ranks::{RankFlags, RankProgram};
 
 pub const EXAMPLES: &str = "\
@@ -23,14 +23,14 @@ Examples:
   brigade generate --model runs/gpt-tiny-1 --prompt \"fn main\"
   brigade generate --model runs/gpt-tiny-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
   brigade generate --model runs/gpt-tiny-1 --temperature 0        always the most likely token
-  brigade generate --model runs/tuned --prompts questions.jsonl --format jsonl --stop \"\\n\\n\" > answers.jsonl
+  brigade generate --model runs/tuned --prompts questions.jsonl --format jsonl --stop $'\\n\\n' > answers.jsonl
   brigade generate --model runs/tuned --chat --system \"Answer in one sentence.\"
   brigade generate --model runs/tuned --prompts questions.jsonl --dp 4    four prompts at a time, on four processes
   brigade generate --model tuned-70b --chat --pp 4                a chat with a model spread over four processes
   brigade generate --model Llama-3.1-70B --prompt \"Once\" --pp 4        on four processes, each with a quarter of the layers
 
-Keys and values of earlier tokens are cached, so every token costs the same, from the first to the last. A text that grows beyond the
-model's positions continues with the last half of them.";
+Keys and values of earlier tokens are cached, so a token costs the same at the end of a text as at its beginning, except for attention,
+which looks at all earlier tokens. A text that grows beyond the model's positions continues with the last half of them.";
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
@@ -63,7 +63,13 @@ pub struct GenerateArgs {
     sampling: SamplingFlags,
     /// Data-parallel ranks, each with all of the model's layers or a pipeline of its own; this is how many prompts of a file are continued at a time
     /// [default: 1].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = parse_whole_number::<usize>,
+        help_heading = "Ranks"
+    )]
     dp: Option<usize>,
     #[command(flatten)]
     ranks: RankFlags,
@@ -201,7 +207,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         session.check_same("prompts (or tokenizer)", &hash_of(&tokens))?;
         note_ignored_fields(&described, session);
         let mut generator = described.load_on(session, args.settings(&described))?;
-        let output = (session.rank() == 0).then(PatientOutput::open).transpose()?;
+        let output = (session.rank() == 0).then(BackgroundOutput::open).transpose()?;
         // All ranks continue a prompt together, also where nobody reads what the first one prints.
         let mut show = |text: &str| {
             output.iter().for_each(|output| output.show(text));
@@ -225,12 +231,12 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
                     show(&text)?;
                 }
             }
-            let news = if output.as_ref().is_none_or(PatientOutput::is_read) { "" } else { NOT_READ };
+            let news = if output.as_ref().is_none_or(BackgroundOutput::is_read) { "" } else { NOT_READ };
             if session.all_gather_text(news)?.first().is_some_and(|text| text == NOT_READ) {
                 break;
             }
         }
-        output.map_or(Ok(()), PatientOutput::finish)
+        output.map_or(Ok(()), BackgroundOutput::finish)
     })
 }
 

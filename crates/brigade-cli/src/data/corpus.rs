@@ -61,13 +61,21 @@ fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
 fn describe(prepared: &PreparedData, validate_every: u64) {
     let summary = &prepared.summary;
     let counts = &summary.counts;
+    let tokens = match (counts.validation_tokens, validate_every) {
+        (0, 0) => format!("{} tokens", HumanCount(counts.train_tokens)),
+        (validation, _) => {
+            format!(
+                "{} tokens to train on, {} to validate on",
+                HumanCount(counts.train_tokens),
+                HumanCount(validation)
+            )
+        }
+    };
     brigade::print_stderr(format_args!(
-        "{}: {}, {}; {} tokens to train on, {} to validate on; vocabulary {}{}",
+        "{}: {}, {}; {tokens}; vocabulary {}{}",
         summary.corpus,
         counted(summary.files, "file"),
         HumanBytes(summary.file_bytes),
-        HumanCount(counts.train_tokens),
-        HumanCount(counts.validation_tokens),
         summary.vocabulary_size,
         if summary.from_cache { " (from the cache)" } else { "" }
     ));
@@ -109,10 +117,10 @@ fn row_notes(PreparedSource { train: rows, .. }: &PreparedSource) -> Vec<String>
     if met.long > 0 {
         let done = match rows.options().long {
             LongExamples::Split => "split into several".to_owned(),
-            _ => format!("cut, by {} in total", counted(met.cut_tokens as usize, "token")),
+            _ => format!("cut ({} dropped)", counted(met.cut_tokens as usize, "token")),
         };
         notes.push(format!(
-            "{} of {} longer than model.sequence_length = {length}, and {done} (data.long)",
+            "{} of {} are longer than model.sequence_length = {length} and were {done} (data.long)",
             HumanCount(met.long),
             counted(documents, "document")
         ));

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use brigade::Session;
 use brigade::launcher::TERMINAL_INPUT_VARIABLE;
 
-use crate::output::{PatientOutput, show};
+use crate::output::{BackgroundOutput, show};
 
 /// The person that chats, or a program in its place.
 pub trait ChatInput {
@@ -70,7 +70,7 @@ struct OwnInput {
     lines: Receiver<io::Result<String>>,
     /// Whether somebody types the lines.
     is_terminal: bool,
-    output: PatientOutput,
+    output: BackgroundOutput,
 }
 
 /// How long rank 0 waits for a line before it tells the others, who wait for it, that there is none yet.
@@ -168,7 +168,7 @@ impl OwnInput {
         };
         thread::Builder::new().name("input".into()).spawn(read).context("cannot start a thread")?;
         let is_terminal = std::env::var_os(TERMINAL_INPUT_VARIABLE).is_some() || io::stdin().is_terminal();
-        Ok(Self { lines, is_terminal, output: PatientOutput::open()? })
+        Ok(Self { lines, is_terminal, output: BackgroundOutput::open()? })
     }
 
     fn wait(&self) -> anyhow::Result<(News, String)> {

@@ -45,12 +45,12 @@ impl Groups {
     }
 
     /// The groups of a process that is alone, all of which are `world`: to measure what its collectives cost by themselves.
-    pub fn alone_through(world: Arc<dyn Collectives>) -> Self {
+    pub fn single_rank_through(world: Arc<dyn Collectives>) -> Self {
         Self { single: world.clone(), ..Self::data_parallel(world) }
     }
 
     /// The groups of a process that is alone.
-    pub fn alone() -> Self {
+    pub fn single_rank() -> Self {
         Self::data_parallel(Arc::new(SingleRankGroup))
     }
 

@@ -22,7 +22,7 @@ pub fn groups(world: &Group, mesh: Mesh, gpu: &RankGpu, options: NcclOptions) ->
     let world_comm = builder.join(world, gpu)?;
     if world.size() == 1 {
         let alone = builder.collectives(world_comm, world.clone(), PipelineLinks::default())?;
-        return Ok(Groups::alone_through(alone));
+        return Ok(Groups::single_rank_through(alone));
     }
     let mut subgroups = Vec::new();
     for axes in mesh.subsets() {

@@ -66,7 +66,7 @@ fn same_with_a_cache_on_a_mesh(
         });
         found.collect::<Vec<_>>()
     };
-    let alone = predicted(Groups::alone());
+    let alone = predicted(Groups::single_rank());
     std::thread::scope(|scope| {
         for world in threads(4, Timeouts::default()) {
             let (alone, predicted) = (&alone, &predicted);

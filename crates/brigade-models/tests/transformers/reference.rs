@@ -172,7 +172,7 @@ pub fn follows<I: Activation + Clone, O: Activation, T: Send + Clone + 'static>(
     let epsilon = reference.json["epsilon"].as_f64().unwrap_or(1e-8) as f32;
     let batches = || (0..ROWS).map(|row| batch(row, &device)).collect::<Vec<_>>();
 
-    let mut alone = engine(model(&device), Groups::alone(), EngineSettings::default(), epsilon);
+    let mut alone = engine(model(&device), Groups::single_rank(), EngineSettings::default(), epsilon);
     let given: Vec<f32> = batches()
         .into_iter()
         .flat_map(|batch| {

@@ -136,7 +136,7 @@ fn time(workload: &Workload, evaluation: &PlanEvaluation) -> Result<Vec<String>,
             candidate.micro_batches,
         );
         lines.push(format!(
-            "bubble: p = {}, m = {}, v = {}: {:.1}% by the formula of {}, {:.1}% as played with stages of {:?} blocks",
+            "bubble: p = {}, m = {}, v = {}: {:.1}% by the formula of {}, {:.1}% as simulated with stages of {:?} blocks",
             candidate.pp,
             candidate.micro_batches,
             candidate.chunks,

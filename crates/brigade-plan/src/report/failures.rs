@@ -72,7 +72,7 @@ impl FailureForecast {
         let hours = failures.mtbf / 3600.0;
         format!(
             "failures: one in {hours:.1} h; a checkpoint of {:.1} GB stops training for {} and is written \
-             in {}. With --checkpoint-every {steps} (each {}; {} by Young's formula) a failure loses {} of \
+             in {}. With --checkpoint-every {steps} (every {}; Young's formula says {}) a failure loses {} of \
              work, and {:.2}% of the time is lost",
             checkpoint_bytes / 1e9,
             seconds(failures.save),

@@ -18,7 +18,7 @@ fn seconds(seconds: f64) -> String {
         s if s >= 100.0 => format!("{s:.0} s"),
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.1} ms", s * 1e3),
-        s => format!("{:.1} us", s * 1e6),
+        s => format!("{:.1} µs", s * 1e6),
     }
 }
 

@@ -9,7 +9,8 @@ use crate::cluster::Collective;
 use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
 use crate::schedule::formula;
 use crate::time::{
-    GroupPlacement, Network, PlayedBlock, PlayedStage, StepParts, StepPlan, optimizer_seconds, play_long,
+    GroupPlacement, Network, SimulatedBlock, SimulatedStage, StepParts, StepPlan, optimizer_seconds,
+    simulate_long,
 };
 use crate::unshard::ReshardPolicy;
 
@@ -131,7 +132,7 @@ impl<'a> Evaluator<'a> {
         (model.block_parameters(block) + copy) as f64 / candidate.tp as f64
     }
 
-    /// The step as it is played.
+    /// The step as it is simulated.
     ///
     /// # Errors
     /// If there are more stages than blocks.
@@ -150,7 +151,7 @@ impl<'a> Evaluator<'a> {
             let sum = if candidate.zero == 0 { Collective::AllReduce } else { Collective::ReduceScatter };
             let gathers = candidate.zero == 3;
             let gathered = own * parameter;
-            PlayedBlock {
+            SimulatedBlock {
                 forward: time.forward,
                 recompute: if recomputed { time.forward } else { 0.0 },
                 backward_input: time.backward_input,
@@ -173,7 +174,7 @@ impl<'a> Evaluator<'a> {
             let gathers = (1..3).contains(&candidate.zero);
             let gather = self.network.collective(Collective::AllGather, own * parameter, peers);
             let reduced = own / candidate.shards() as f64 * workload.reduce_bytes;
-            PlayedStage {
+            SimulatedStage {
                 reduce: self.network.collective(Collective::AllReduce, reduced, replicas),
                 optimizer: optimizer_seconds(&self.context.device, stepped, state, parameter, host),
                 gather: if gathers { gather } else { 0.0 },
@@ -279,8 +280,8 @@ impl<'a> Evaluator<'a> {
     pub fn evaluate(&self, candidate: &Candidate) -> Result<PlanEvaluation, PlanError> {
         let plan = self.step_plan(candidate)?;
         let pipeline = |micro_batches| self.context.pipeline(candidate, micro_batches);
-        let played = play_long(&plan, candidate.pp, candidate.micro_batches, pipeline)?;
-        let parts = played.on_shared_cores(self.workload().cluster.ranks_per_core());
+        let simulated = simulate_long(&plan, candidate.pp, candidate.micro_batches, pipeline)?;
+        let parts = simulated.on_shared_cores(self.workload().cluster.ranks_per_core());
         let (fullest_stage, memory) = self.memory(candidate)?;
         let seconds = parts.total();
         let workload = self.workload();

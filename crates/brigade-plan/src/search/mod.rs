@@ -1,6 +1,6 @@
 //! Which configurations there are, which fit, and which is fastest.
 //!
-//! Every configuration's memory is computed and its time estimated in closed form; those with the best estimates are [played](crate::time::play) and ranked by
+//! Every configuration's memory is computed and its time estimated in closed form; those with the best estimates are [simulated](crate::time::simulate) and ranked by
 //! what that says.
 
 mod advice;

@@ -14,7 +14,7 @@ use crate::columns::counted;
 use crate::schedule::{PipelineScheduleKind, ScheduleError};
 use crate::unshard::ReshardPolicy;
 
-/// Configurations that are played, of those with the best estimates; and of those with the same mesh and stage of ZeRO.
+/// Configurations that are simulated, of those with the best estimates; and of those with the same mesh and stage of ZeRO.
 const PLAYED: usize = 48;
 const PLAYED_ALIKE: usize = 4;
 
@@ -77,7 +77,7 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
     Ok(Plan { best, tensor_parallel, considered, fitting, fitting_with_tensor_parallelism, alone, advice })
 }
 
-/// The fastest of these, played: the best one of each mesh and stage of ZeRO.
+/// The fastest of these, simulated: the best one of each mesh and stage of ZeRO.
 fn fastest(
     evaluator: &Evaluator<'_>,
     candidates: Vec<Candidate>,
@@ -114,7 +114,7 @@ fn evaluate_all(
     let workload = evaluator.workload();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
-    let play = || {
+    let simulate_all = || {
         // Its caches are a thread's own.
         let (evaluator, mut own) = (Evaluator::new(workload), Vec::new());
         while let Some((index, (_, candidate))) = {
@@ -126,8 +126,8 @@ fn evaluate_all(
         own
     };
     let mut all = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..cores.min(candidates.len())).map(|_| scope.spawn(play)).collect();
-        let mut all = play();
+        let others: Vec<_> = (1..cores.min(candidates.len())).map(|_| scope.spawn(simulate_all)).collect();
+        let mut all = simulate_all();
         for other in others {
             match other.join() {
                 Ok(own) => all.extend(own),

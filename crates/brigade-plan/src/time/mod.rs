@@ -5,11 +5,11 @@ mod collectives;
 pub mod failures;
 pub mod overlap;
 mod parts;
-mod play;
+mod simulate;
 mod steady;
 
 pub use blocks::{BlockTime, BlockTimeInputs, block_times, optimizer_seconds};
 pub use collectives::{GroupPlacement, Network, PlannedAlgorithm};
 pub use parts::StepParts;
-pub use play::{PlayedBlock, PlayedStage, StepPlan, play};
-pub use steady::{play_long, shortened};
+pub use simulate::{SimulatedBlock, SimulatedStage, StepPlan, simulate};
+pub use steady::{shortened, simulate_long};

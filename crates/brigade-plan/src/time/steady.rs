@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use super::parts::StepParts;
-use super::play::{StepPlan, play};
+use super::simulate::{StepPlan, simulate};
 use crate::schedule::{Pipeline, ScheduleError};
 
 /// Micro-batches per stage of the two shorter steps that a long one is computed from.
 const FILLED: [usize; 2] = [4, 6];
 
-/// The numbers of micro-batches of the two steps that stand for one of `micro_batches`, or none where it is played itself.
+/// The numbers of micro-batches of the two steps that stand for one of `micro_batches`, or none where it is simulated itself.
 pub fn shortened(stages: usize, micro_batches: usize) -> Option<[usize; 2]> {
     let [shorter, longer] = FILLED.map(|times| times * stages);
     (micro_batches > longer).then_some([shorter, longer])
@@ -20,18 +20,18 @@ pub fn shortened(stages: usize, micro_batches: usize) -> Option<[usize; 2]> {
 ///
 /// # Errors
 /// If there is no such schedule, or its actions wait for ever.
-pub fn play_long(
+pub fn simulate_long(
     plan: &StepPlan,
     stages: usize,
     micro_batches: usize,
     mut pipeline: impl FnMut(usize) -> Result<Arc<Pipeline>, ScheduleError>,
 ) -> Result<StepParts, ScheduleError> {
-    let mut played = |micro_batches| {
+    let mut simulated = |micro_batches| {
         let pipeline = pipeline(micro_batches)?;
-        play(plan, &pipeline)
+        simulate(plan, &pipeline)
     };
-    let Some([shorter, longer]) = shortened(stages, micro_batches) else { return played(micro_batches) };
-    let (short, long) = (played(shorter)?, played(longer)?);
+    let Some([shorter, longer]) = shortened(stages, micro_batches) else { return simulated(micro_batches) };
+    let (short, long) = (simulated(shorter)?, simulated(longer)?);
     let times = (micro_batches - longer) as f64 / (longer - shorter) as f64;
     Ok(long.combined(&short, |long, short| long + times * (long - short)))
 }

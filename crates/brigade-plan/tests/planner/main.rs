@@ -8,6 +8,6 @@ mod footprint;
 mod measured;
 mod megatron;
 mod models;
-mod played;
 mod published;
 mod searched;
+mod simulated;

@@ -58,11 +58,15 @@ impl Scaling {
         if let Some(law) = self.law {
             let twice = 2 * last.profile.ranks;
             let n = twice as f64 / first.profile.ranks as f64;
+            // A law has one parameter, which two runs always fit.
+            let fit = match self.points.len() {
+                0..=2 => String::new(),
+                _ => format!(" (within {:.0}% of what was measured)", 100.0 * law.error),
+            };
             writeln!(
                 f,
-                "{name}: {:.1}% of the work does not scale (within {:.0}% of what was measured); on {twice} ranks {:.0}% efficiency",
+                "{name}: {:.1}% of the work does not scale{fit}; on {twice} ranks {:.0}% efficiency",
                 100.0 * law.serial,
-                100.0 * law.error,
                 100.0 * speed_up(law.serial, n) / n
             )?;
         }

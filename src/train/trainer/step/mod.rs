@@ -56,7 +56,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             self.next_learning_rate.set(self.learning_rate());
             return Ok(None);
         }
-        let learning_rate = self.learning_rate();
+        // Of the last step, where there are several.
+        let learning_rate = self.learning_rate_after(self.progress.step + steps.map_or(0, |steps| steps - 1));
         let report = match steps {
             Some(steps) => self.round(batches, steps)?,
             None if self.elastic.is_some() => {

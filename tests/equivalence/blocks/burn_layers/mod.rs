@@ -63,7 +63,7 @@ fn with_two<M: Module + 'static, const D: usize>(
 }
 
 fn step_on_one_process(model: impl Fn() -> Model<Vectors, Vectors, Vectors> + Sync) {
-    let mut engine = Case { model, batch }.engine(Groups::alone(), EngineSettings::default()).unwrap();
+    let mut engine = Case { model, batch }.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
     engine.step(vec![batch(0)], 1e-2).unwrap();
 }
 

@@ -28,7 +28,8 @@ pub fn slow_rank(text: &str) -> Result<(usize, f64), String> {
 /// A number type.
 pub fn dtype(text: &str) -> Result<Dtype, String> {
     let all = [Dtype::Bf16, Dtype::Fp16, Dtype::F32];
-    all.into_iter().find(|dtype| dtype.name() == text).ok_or_else(|| "it must be bf16, fp16 or f32".into())
+    let name = if text == "fp32" { "f32" } else { text };
+    all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| "it must be bf16, fp16 or f32".into())
 }
 
 /// The algorithm of collectives.

@@ -76,8 +76,6 @@ pub struct StrategyArgs {
     /// Also show what failures cost with a checkpoint every this many steps, beside the best interval.
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     checkpoint_every: Option<u64>,
-    #[command(flatten)]
-    axes: AxisArgs,
     /// How many configurations to print.
     #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = parse::top)]
     top: usize,
@@ -96,6 +94,9 @@ pub struct StrategyArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Last, as its heading would be that of all flags after it.
+    #[command(flatten)]
+    axes: AxisArgs,
 }
 
 #[derive(Debug, Args)]

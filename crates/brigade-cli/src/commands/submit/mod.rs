@@ -69,8 +69,6 @@ pub struct SubmitArgs {
     /// count.
     #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
     restarts: u32,
-    #[command(flatten)]
-    target: TargetArgs,
     /// Write the manifests into a folder instead, and print how to submit them.
     #[arg(long, value_name = "DIR", conflicts_with = "dry_run")]
     render: Option<PathBuf>,
@@ -86,6 +84,9 @@ pub struct SubmitArgs {
     /// The command of each node.
     #[arg(last = true, required = true, num_args = 1.., value_name = "COMMAND")]
     command: Vec<String>,
+    /// Last, as its heading would be that of all flags after it.
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 /// What was found out about the buckets of a job, a line each. The nodes may have other rights than this machine, so only a bucket that does not exist is an error.
@@ -221,9 +222,10 @@ fn dry_run(
     };
     let fit = match (train, args.gpu_kind) {
         (Some(train), Some(kind)) => fit::fit(train, own_mesh.as_ref(), job, kind, args.price_per_gpu_hour),
-        _ => {
-            Fit { text: "no plan: it is for brigade train, and for a --gpu-kind\n".into(), ..Fit::default() }
-        }
+        _ => Fit {
+            text: "no plan: give --gpu-kind (works with `brigade train` only)\n".into(),
+            ..Fit::default()
+        },
     };
     text.push_str(&format!("\n{}", fit.text));
     let mut missing: Vec<String> = refused.into_iter().chain(fit.missing).collect();

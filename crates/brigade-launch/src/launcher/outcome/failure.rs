@@ -84,6 +84,25 @@ impl fmt::Display for OtherRank {
     }
 }
 
+impl RankFailure {
+    /// What the rank said of it: its panic, or the last line of its output that reports an error; where none does, its last line.
+    pub fn error_line(&self) -> Option<String> {
+        error_line(&self.panic, self.last_lines.iter().rev().map(String::as_str))
+    }
+}
+
+/// The line that says why a rank failed, of the text of its panic and of its output from the last line to the first.
+pub(crate) fn error_line<'a>(
+    panic: &[String],
+    backwards: impl Iterator<Item = &'a str> + Clone,
+) -> Option<String> {
+    let is_error = |line: &&str| line.starts_with("brigade: ") || line.to_lowercase().contains("error");
+    let panicked = panic.get(1).map(String::as_str);
+    let reported = || backwards.clone().find(is_error);
+    let found = panicked.or_else(reported).or_else(|| backwards.clone().find(|line| !line.trim().is_empty()));
+    found.map(|line| line.strip_prefix("brigade: ").unwrap_or(line).trim().to_owned())
+}
+
 impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { root_cause: root, .. } = self;

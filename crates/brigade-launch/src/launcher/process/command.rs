@@ -92,7 +92,7 @@ pub fn redirect(
 
 /// Asks the kernel to kill this process when the launcher is gone, even if it is gone already. On systems other
 /// than Linux the ranks find out by themselves, as their peers' connections close.
-pub fn die_with(launcher: Pid) -> io::Result<()> {
+pub fn set_parent_death_signal(launcher: Pid) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     match getppid() {

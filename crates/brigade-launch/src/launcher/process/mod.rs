@@ -30,7 +30,7 @@ pub use self::{
     terminal::Terminal,
 };
 use self::{
-    command::{die_with, keep_open, rank_command, redirect, reset_signals},
+    command::{keep_open, rank_command, redirect, reset_signals, set_parent_death_signal},
     output::{Echo, Log, Stream, copy_output},
 };
 use super::{
@@ -103,7 +103,7 @@ impl RankProcess {
         // hold it until the process has been started.
         unsafe {
             command.pre_exec(move || {
-                die_with(launcher)?;
+                set_parent_death_signal(launcher)?;
                 reset_signals();
                 inherited.iter().try_for_each(|fd| keep_open(*fd))
             });

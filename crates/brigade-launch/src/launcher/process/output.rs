@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::lines::Lines;
-use crate::{Error, Result, launcher::config::LineFormat};
+use crate::{
+    Error, Result,
+    launcher::{config::LineFormat, outcome::failure::error_line},
+};
 
 /// The most lines of a rank's output that a report shows.
 const LAST_LINES: usize = 12;
@@ -78,12 +81,7 @@ impl Log {
     /// The last line that reports an error; where none does, the last one that is not blank.
     pub fn error_line(&self) -> Option<String> {
         let state = self.lock();
-        let is_error =
-            |line: &&String| line.starts_with("brigade: ") || line.to_lowercase().contains("error");
-        let not_blank = |line: &&String| !line.trim().is_empty();
-        let last = || state.last.iter().rev();
-        let found = state.panic.get(1).or_else(|| last().find(is_error)).or_else(|| last().find(not_blank));
-        found.map(|line| line.strip_prefix("brigade: ").unwrap_or(line).trim().to_owned())
+        error_line(&state.panic, state.last.iter().rev().map(String::as_str))
     }
 
     /// Adds a line. The first error (a full disk) is returned; after it the lines are only kept for the report.

@@ -1,19 +1,23 @@
-//! Steps as they are played, against closed forms.
+//! Steps as they are simulated, against closed forms.
 
 use std::sync::Arc;
 
-use brigade_plan::time::{PlayedBlock, PlayedStage, StepPlan, play, play_long};
+use brigade_plan::time::{SimulatedBlock, SimulatedStage, StepPlan, simulate, simulate_long};
 use brigade_plan::{Pipeline, PipelineScheduleKind, ReshardPolicy, formula};
 use proptest::prelude::*;
 
 /// A model of equal blocks, one for each part, whose forward and halves of a backward take a second each.
 fn plain(parts: usize, pp: usize) -> StepPlan {
-    let block =
-        PlayedBlock { forward: 1.0, backward_input: 1.0, backward_weights: 1.0, ..PlayedBlock::default() };
+    let block = SimulatedBlock {
+        forward: 1.0,
+        backward_input: 1.0,
+        backward_weights: 1.0,
+        ..SimulatedBlock::default()
+    };
     StepPlan {
         blocks: vec![block; parts],
         split: vec![1; parts],
-        stages: vec![PlayedStage::default(); pp],
+        stages: vec![SimulatedStage::default(); pp],
         messages: vec![0.0; parts.saturating_sub(1)],
         reshard: ReshardPolicy::AfterUseUnlessNext,
         prefetch: 1,
@@ -38,7 +42,8 @@ fn bubbles_are_those_of_the_formulas() {
     for kind in PipelineScheduleKind::ALL {
         let chunks = chunks_of(kind);
         for (pp, micro_batches) in [(2, 4), (4, 8), (4, 16), (8, 16)] {
-            let parts = play(&plain(pp * chunks, pp), &pipeline(kind, pp, chunks, micro_batches)).unwrap();
+            let parts =
+                simulate(&plain(pp * chunks, pp), &pipeline(kind, pp, chunks, micro_batches)).unwrap();
             let share = parts.bubble / parts.total();
             let formula = formula::bubble_fraction(kind, pp, chunks, micro_batches);
             assert!((share - formula).abs() < 1e-9, "{kind} {pp} {micro_batches}: {share}, not {formula}");
@@ -64,10 +69,11 @@ fn long_steps_are_those_that_are_played() {
                     (block.gather, block.reduce) = (0.7, 0.4);
                 }
                 let micro_batches = 12 * pp;
-                let whole = play(&plan, &pipeline(kind, pp, chunks, micro_batches)).unwrap();
-                let long =
-                    play_long(&plan, pp, micro_batches, |m| Pipeline::new(kind, pp, chunks, m).map(Arc::new))
-                        .unwrap();
+                let whole = simulate(&plan, &pipeline(kind, pp, chunks, micro_batches)).unwrap();
+                let long = simulate_long(&plan, pp, micro_batches, |m| {
+                    Pipeline::new(kind, pp, chunks, m).map(Arc::new)
+                })
+                .unwrap();
                 let off = (long.total() / whole.total() - 1.0).abs();
                 // Gathers and reductions of several groups may come in turns.
                 assert!(off < 0.02, "{kind} {pp} {reshard:?}: {long:?} and {whole:?}");
@@ -85,7 +91,7 @@ fn reductions_hide_behind_the_backward() {
         plan.split = vec![4];
         plan.overlap = overlap;
         plan.blocks.iter_mut().for_each(|block| block.reduce = reduce);
-        play(&plan, &one).unwrap()
+        simulate(&plan, &one).unwrap()
     };
     assert_eq!(with(1.0, true).reduce, 1.0);
     assert_eq!(with(1.0, false).reduce, 4.0);
@@ -101,7 +107,7 @@ fn gathers_hide_behind_the_block_before() {
         let mut plan = plain(4, 1);
         plan.split = vec![4];
         plan.blocks.iter_mut().for_each(|block| block.gather = gather);
-        play(&plan, &one).unwrap().all_gather
+        simulate(&plan, &one).unwrap().all_gather
     };
     // Only the first cannot be gathered ahead; the last block stays for its backward.
     assert_eq!(with(0.5), 0.5);
@@ -113,10 +119,10 @@ fn gathers_hide_behind_the_block_before() {
 fn a_slow_rank_holds_up_all() {
     let mut plan = plain(4, 4);
     let kind = pipeline(PipelineScheduleKind::OneFOneB, 4, 1, 64);
-    let healthy = play(&plan, &kind).unwrap();
+    let healthy = simulate(&plan, &kind).unwrap();
     plan.blocks.iter_mut().for_each(|block| block.reduce = 1e-9);
     plan.slow = vec![vec![1.0; 4], vec![1.0, 1.5, 1.0, 1.0]];
-    let slow = play(&plan, &kind).unwrap();
+    let slow = simulate(&plan, &kind).unwrap();
     // Its stage takes one and a half times as long, and the pipeline follows it.
     let ratio = slow.total() / healthy.total();
     assert!((1.4..1.5).contains(&ratio), "{ratio}");
@@ -137,17 +143,17 @@ proptest! {
         plan.messages.fill(message);
         plan.reduce_each_micro_batch = each;
         plan.overlap = overlap;
-        plan.stages.iter_mut().for_each(|stage| *stage = PlayedStage { reduce: 0.0, optimizer: 0.5, gather: 0.25 });
+        plan.stages.iter_mut().for_each(|stage| *stage = SimulatedStage { reduce: 0.0, optimizer: 0.5, gather: 0.25 });
         for block in &mut plan.blocks {
             (block.gather, block.reduce, block.recompute, block.tensor_parallel) = (gather, reduce, 0.5, 0.1);
         }
         let pipeline = pipeline(kind, pp, chunks, micro_batches);
-        let parts = play(&plan, &pipeline).unwrap();
+        let parts = simulate(&plan, &pipeline).unwrap();
         let total = parts.total();
         prop_assert!(parts.parts().iter().all(|(_, part)| *part > -1e-9));
         let busy = (chunks * micro_batches) as f64 * 3.7 + 0.75;
         prop_assert!(total >= busy - 1e-9);
-        let blocking = play(&StepPlan { overlap: false, ..plan.clone() }, &pipeline).unwrap().total();
+        let blocking = simulate(&StepPlan { overlap: false, ..plan.clone() }, &pipeline).unwrap().total();
         prop_assert!(total <= blocking + 1e-9, "{total} and {blocking}");
     }
 }

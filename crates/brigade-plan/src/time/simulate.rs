@@ -10,7 +10,7 @@ use crate::unshard::ReshardPolicy;
 
 /// A block of the model in seconds of one micro-batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PlayedBlock {
+pub struct SimulatedBlock {
     /// Its forward.
     pub forward: f64,
     /// What runs again before its backward.
@@ -29,7 +29,7 @@ pub struct PlayedBlock {
 
 /// What a stage does after its last gradient.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PlayedStage {
+pub struct SimulatedStage {
     /// Summing gradients over replicas of its shards.
     pub reduce: f64,
     /// The optimizer's step.
@@ -38,22 +38,22 @@ pub struct PlayedStage {
     pub gather: f64,
 }
 
-impl PlayedStage {
+impl SimulatedStage {
     /// All of it.
     pub fn total(&self) -> f64 {
         self.reduce + self.optimizer + self.gather
     }
 }
 
-/// A step to be played.
+/// A step to be simulated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepPlan {
     /// The blocks.
-    pub blocks: Vec<PlayedBlock>,
+    pub blocks: Vec<SimulatedBlock>,
     /// The number of blocks in each of the parts of the model.
     pub split: Vec<usize>,
     /// The stages.
-    pub stages: Vec<PlayedStage>,
+    pub stages: Vec<SimulatedStage>,
     /// A message from each part of the model to the next, and back.
     pub messages: Vec<f64>,
     /// When gathered parameters are freed.
@@ -76,12 +76,12 @@ pub struct StepPlan {
 ///
 /// # Errors
 /// If its actions wait for one another for ever.
-pub fn play(plan: &StepPlan, pipeline: &Pipeline) -> Result<StepParts, ScheduleError> {
-    let mut play = Play::new(plan, pipeline);
+pub fn simulate(plan: &StepPlan, pipeline: &Pipeline) -> Result<StepParts, ScheduleError> {
+    let mut simulation = Simulation::new(plan, pipeline);
     loop {
         let mut moved = false;
         for rank in 0..pipeline.stages {
-            while play.perform(rank) {
+            while simulation.perform(rank) {
                 moved = true;
             }
         }
@@ -89,11 +89,11 @@ pub fn play(plan: &StepPlan, pipeline: &Pipeline) -> Result<StepParts, ScheduleE
             break;
         }
     }
-    let stuck = play.ranks.iter().position(|rank| rank.at < rank.schedule.actions.len());
+    let stuck = simulation.ranks.iter().position(|rank| rank.at < rank.schedule.actions.len());
     if let Some(rank) = stuck {
         return Err(ScheduleError::Fault { rank, fault: "it waits for ever".into() });
     }
-    Ok(play.end())
+    Ok(simulation.end())
 }
 
 /// One stage.
@@ -118,7 +118,7 @@ struct Rank {
     parts: StepParts,
 }
 
-struct Play<'a> {
+struct Simulation<'a> {
     plan: &'a StepPlan,
     pipeline: &'a Pipeline,
     columns: usize,
@@ -127,7 +127,7 @@ struct Play<'a> {
     arrived: [Vec<f64>; 2],
 }
 
-impl<'a> Play<'a> {
+impl<'a> Simulation<'a> {
     fn new(plan: &'a StepPlan, pipeline: &'a Pipeline) -> Self {
         let columns = plan.slow.len().max(1);
         let blocks = plan.blocks.len();
@@ -179,7 +179,7 @@ impl<'a> Play<'a> {
                     return false;
                 }
                 for block in self.ranks[rank].stage.blocks(task.chunk) {
-                    let PlayedBlock { forward, tensor_parallel, .. } = self.plan.blocks[block];
+                    let SimulatedBlock { forward, tensor_parallel, .. } = self.plan.blocks[block];
                     self.gather(rank, block);
                     self.compute(rank, forward, 0.0, tensor_parallel);
                 }
@@ -190,14 +190,14 @@ impl<'a> Play<'a> {
                 }
                 let whole = matches!(action, Action::Backward(_));
                 for block in self.ranks[rank].stage.blocks(task.chunk).rev() {
-                    let played = self.plan.blocks[block];
+                    let simulated = self.plan.blocks[block];
                     self.gather(rank, block);
-                    let weights = if whole { played.backward_weights } else { 0.0 };
+                    let weights = if whole { simulated.backward_weights } else { 0.0 };
                     self.compute(
                         rank,
-                        played.backward_input + weights,
-                        played.recompute,
-                        played.tensor_parallel,
+                        simulated.backward_input + weights,
+                        simulated.recompute,
+                        simulated.tensor_parallel,
                     );
                     if whole {
                         self.reduce(rank, block, task);
@@ -325,7 +325,7 @@ impl<'a> Play<'a> {
             all = all.max(come.max(me.collectives));
             me.clock[0] = come.max(me.collectives);
         }
-        let last = self.plan.stages.iter().map(PlayedStage::total).fold(0.0, f64::max);
+        let last = self.plan.stages.iter().map(SimulatedStage::total).fold(0.0, f64::max);
         let mut mean = StepParts::default();
         let stages = self.ranks.len() as f64;
         for (me, stage) in self.ranks.iter().zip(&self.plan.stages) {
