@@ -93,7 +93,8 @@ pub fn message_of(line: &str) -> Option<String> {
         "warn" => "warning: ",
         _ => "",
     };
-    Some(format!("{begin}{}", object["message"].as_str()?))
+    let step = object["fields"]["step"].as_u64().map_or_else(String::new, |step| format!(" {step}"));
+    Some(format!("{begin}{}{step}", object["message"].as_str()?))
 }
 
 /// What a text begins with says how serious it is.
@@ -168,6 +169,7 @@ mod tests {
             (&object["message"], &object["fields"]["step"], &object["rank"]),
             (&json!("step"), &json!(7), &Value::Null)
         );
+        assert_eq!(message_of(&object.to_string()).unwrap(), "step 7");
         assert_eq!(message_of("{\"step\":7}"), None);
     }
 }

@@ -31,8 +31,8 @@ const MOST_BYTES: usize = 8192;
 /// If it is neither; the text says what is allowed.
 pub fn metrics_address(given: &str) -> Result<SocketAddr, String> {
     let port = given.parse().map(|port: u16| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-    let address = port.or_else(|_| given.parse());
-    address.map_err(|_| {
+    let address = port.or_else(|_| given.parse()).ok().filter(|address: &SocketAddr| address.port() > 0);
+    address.ok_or_else(|| {
         "it must be a port for this machine only, as in 9090, or ADDRESS:PORT, as in 0.0.0.0:9090 for \
         everybody"
             .into()

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use brigade::{RunPlan, UsageError, exit, parse_whole_number};
 use brigade_submit::{
     Answer, Console, Ending, Error, GpuKind, Job, check_by_system, job_name, missing_program, over_ssh,
@@ -20,6 +20,7 @@ use brigade_submit::{
 };
 use clap::{Args, FromArgMatches};
 
+use super::launch;
 use super::train::TrainArgs;
 use crate::output::print;
 use fit::Fit;
@@ -184,6 +185,12 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
     job.name = args.name.clone().unwrap_or_else(|| job.out().map_or_else(|| "brigade".into(), job_name));
     job.check()?;
     train_args(&job)?;
+    if !job.is_training() && job.args.first().is_some_and(|first| first == "launch") {
+        parsed::<launch::CommandArgs>("launch", &job)?;
+    }
+    if args.detach && args.to == SystemName::Ssh {
+        bail!("--detach cannot be used with --to ssh: the job ends with this command");
+    }
     let place = args.target.destination(args.to)?;
     place.check(&job)?;
     Ok((job, place))
@@ -194,13 +201,22 @@ fn train_args(job: &Job) -> anyhow::Result<Option<TrainArgs>> {
     if !job.is_training() || job.args.first().is_none_or(|first| first != "train") {
         return Ok(None);
     }
-    let command = TrainArgs::augment_args(clap::Command::new("train"));
-    let matches = command.try_get_matches_from(&job.args).map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        anyhow::anyhow!("the command after --: {first}")
-    })?;
-    Ok(Some(TrainArgs::from_arg_matches(&matches)?))
+    let mut train: TrainArgs = parsed("train", job)?;
+    // On the nodes, a bucket is a folder; the target has refused what it cannot mount.
+    train.standard.out = train.standard.out.filter(|out| !out.to_string_lossy().contains("://"));
+    Ok(Some(train))
+}
+
+/// The arguments of a command of `brigade`.
+fn parsed<A: Args>(command: &'static str, job: &Job) -> anyhow::Result<A> {
+    let matches =
+        A::augment_args(clap::Command::new(command)).try_get_matches_from(&job.args).map_err(|error| {
+            let text = error.to_string();
+            let lines = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
+            let first = lines.collect::<Vec<_>>().join(" ").trim_start_matches("error: ").to_owned();
+            anyhow!("the command after --: {first}")
+        })?;
+    Ok(A::from_arg_matches(&matches)?)
 }
 
 fn dry_run(
@@ -235,7 +251,7 @@ fn dry_run(
         None => match asked(job, place)? {
             Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
             Ok(false) => {}
-            Err(refused) => missing.push(format!("acceptance by the cluster: {refused}")),
+            Err(refused) => missing.push(format!("the cluster did not accept it: {refused}")),
         },
     }
     missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));

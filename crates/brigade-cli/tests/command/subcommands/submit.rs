@@ -88,6 +88,40 @@ fn hosts_by_ssh_train_the_weights_of_one_process() {
     assert!(place.read("two/model.safetensors") == place.read("one/model.safetensors"), "other weights");
 }
 
+#[test]
+fn results_may_go_to_a_bucket_that_vertex_mounts() {
+    let place = Place::new();
+    let line = "submit --to vertex --region r --nodes 1 --gpus 8 --gpu-kind a100-80gb --image b:1 --render jobs -- train --global-batch-size 64 --out";
+    place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a")));
+    let job = String::from_utf8(place.read("jobs/vertex.json")).unwrap();
+    assert!(job.contains("/gcs/bucket/a") && job.contains("checkpoint.dir=gs://bucket/a"), "{job}");
+    let done = place.run(&mut brigade(&place, &format!("{line} s3://bucket/a")));
+    assert!(done.code == Some(2) && done.err.contains("s3://bucket/a"), "{}", done.err);
+}
+
+#[test]
+fn what_cannot_be_submitted_is_refused_before() {
+    let place = Place::new();
+    for (line, said) in [
+        (
+            "--to slurm --gpus 0 --render a -- launch --bogus -- ./x",
+            "the command after --: unexpected argument '--bogus' found",
+        ),
+        (
+            "--to slurm --gpus 0 --render a -- launch",
+            "the command after --: the following required arguments were not provided",
+        ),
+        (
+            "--to ssh --hosts a,b --nodes 2 --gpus 0 --detach -- train --out /shared/a",
+            "--detach cannot be used with --to ssh",
+        ),
+    ] {
+        let done = place.run(&mut brigade(&place, &format!("submit {line}")));
+        assert!(done.code == Some(2) && done.err.contains(said), "{line}: {:?} {}", done.code, done.err);
+        assert!(!place.path("a").exists(), "{line}");
+    }
+}
+
 fn dry_run(place: &Place, line: &str) -> Done {
     // No other programs than the test's own.
     place.run(place.brigade(&format!("submit --dry-run {line}")).env("PATH", place.path("bin")))
@@ -116,7 +150,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     }
     program(&place, "kubectl", "echo asked: \"$@\", and the quota is exceeded >&2; exit 1");
     let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
-    let said = "missing: acceptance by the cluster: kubectl create --dry-run=server -f jobset.json ended with exit status: 1: asked: create \
+    let said = "missing: the cluster did not accept it: kubectl create --dry-run=server -f jobset.json ended with exit status: 1: asked: create \
                 --dry-run=server -f jobset.json, and the quota is exceeded";
     assert!(done.code == Some(1) && done.out.contains(said), "{}{}", done.out, done.err);
     program(&place, "kubectl", "exit 0");

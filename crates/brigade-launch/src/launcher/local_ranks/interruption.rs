@@ -32,7 +32,7 @@ impl Supervisor<'_> {
             };
             match (status.cause, self.phase) {
                 (StopCause::Failed, _) => self.await_root_cause(),
-                (StopCause::Resize, Phase::Running) => self.resize("node 0 accepts another node".into()),
+                (StopCause::Resize, Phase::Running) => self.resize("another node".into()),
                 (StopCause::Requested(InterruptKind::Preempt, signal), Phase::Running) => {
                     self.preempt(source(signal), signal)
                 }

@@ -100,17 +100,17 @@ impl Event {
                 let numbers = |nodes: &[(usize, String)]| {
                     nodes.iter().map(|(node, _)| node.to_string()).collect::<Vec<_>>().join(", ")
                 };
+                let s = |nodes: &[(usize, String)]| if nodes.len() == 1 { "" } else { "s" };
                 let was = match before.is_empty() {
                     true => String::new(),
-                    false => format!("; before on nodes {}", numbers(before)),
+                    false => format!("; before on node{} {}", s(before), numbers(before)),
                 };
                 let why = unused.as_ref().map_or_else(String::new, |why| format!("; {why}"));
                 let ranks = match nodes.len() * nproc {
                     1 => "1 rank".to_owned(),
                     many => format!("{many} ranks"),
                 };
-                let s = if nodes.len() == 1 { "" } else { "s" };
-                Some(format!("{ranks} on node{s} {}{was}{why}", numbers(nodes)))
+                Some(format!("{ranks} on node{} {}{was}{why}", s(nodes), numbers(nodes)))
             }
             Self::ClocksDiffer { ahead } => {
                 let named = |(host, seconds): &(String, f64)| {
