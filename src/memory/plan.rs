@@ -2,6 +2,7 @@
 
 use std::ops::Add;
 
+use anyhow::bail;
 use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
 use brigade_core::{Blocks, DP, EngineSettings, MeasuredActivations, PP, REPLICATE, Recompute};
 use brigade_files::write_atomic;
@@ -160,6 +161,9 @@ fn configuration(
     measured: MeasuredActivations,
 ) -> anyhow::Result<Configuration> {
     let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;
+    if plan.engine.strategy.servers() > 0 {
+        bail!("those of servers and of their workers are not counted");
+    }
     Ok(Configuration {
         units: chain.units(&plan.engine.groups)?,
         boundary_activations: measured.boundary_activations,

@@ -144,6 +144,7 @@ impl Session {
         ));
         lines.extend(self.settings.strategy.describe(workers));
         lines.extend(self.settings.strategy.describe_servers(plan.data_ranks()));
+        lines.extend(self.settings.strategy.note_unused());
         if settings.sync_every > 1 {
             lines.push(format!(
                 "an update after every {} steps, whose gradients are added up",
@@ -195,7 +196,8 @@ impl Session {
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
         let strategy = &self.settings.strategy;
         let together = strategy.describe(plan.workers());
-        for line in together.into_iter().chain(strategy.describe_servers(plan.data_ranks())) {
+        let servers = strategy.describe_servers(plan.data_ranks());
+        for line in together.into_iter().chain(servers).chain(strategy.note_unused()) {
             let _ = writeln!(text, "# {line}");
         }
         for line in compression_line(plan).into_iter().chain(same_bits_note(&self.settings, plan)) {
@@ -216,11 +218,6 @@ impl Session {
             1 => "step".to_owned(),
             _ => "update".to_owned(),
         };
-        if strategy.resolved_servers() > 0 {
-            text.push_str(
-                "# what workers push and pull is not counted; the calls below are those of --strategy sync\n",
-            );
-        }
         for CountedModel { name, footprint, unmeasured } in &*self.counted.borrow() {
             let _ =
                 writeln!(text, "# the model `{name}`, peak bytes of each rank, and what it sends per {per}:");

@@ -109,6 +109,11 @@ impl StandardFlags {
                 "--micro-batch-size auto tries sizes before the ranks start, which needs Brigade's own launcher; give the size that it finds on one node"
             );
         }
+        if settings.strategy.is_elastic() || settings.strategy.separate_worlds().is_some() {
+            bail!(
+                "--micro-batch-size auto would try sizes within the run of the other workers (--coordinator, --listen); give a size"
+            );
+        }
         let sizes = Sizes::new(settings, ranks)?;
         let say = |text: &str| {
             if !self.quiet {

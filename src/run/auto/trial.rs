@@ -34,7 +34,7 @@ const POLL: Duration = Duration::from_millis(10);
 const MOST_REMOVALS: usize = 100;
 
 /// What a trial is not started with: where results go, how long the run is, and what else a run does between steps.
-const OPTIONS: [&str; 8] = [
+const OPTIONS: [&str; 11] = [
     "--out",
     "--resume",
     "--steps",
@@ -43,6 +43,9 @@ const OPTIONS: [&str; 8] = [
     "--keep",
     "--profile-steps",
     "--max-restarts",
+    "--inner-steps",
+    "--fragments",
+    "--overlap-steps",
 ];
 
 /// A size that was tried.
@@ -177,6 +180,8 @@ impl RunningTrial {
             "schedule.decay_steps=0",
             "profile.steps=",
             "strategy.inner_steps=1",
+            "strategy.fragments=1",
+            "strategy.overlap_steps=0",
             "checkpoint.dir=",
         ];
         for set in sets {

@@ -155,6 +155,11 @@ impl StrategySettings {
             }
         };
         match (workers, self.name) {
+            (1, StrategyName::LocalSgd) if world == 1 => {
+                let allowed =
+                    "--strategy local-sgd needs at least 2 ranks, a worker each (--nproc-per-node 2)";
+                Err(SettingError::new("strategy.name (--strategy)", "local-sgd", allowed))
+            }
             (1, StrategyName::LocalSgd) => refuse(format!(
                 "in a world of {} there is only one worker, which has no other to average with; it must be at least 2, or --strategy sync",
                 counted(world, "rank")
@@ -163,11 +168,32 @@ impl StrategySettings {
         }
     }
 
+    /// A note on settings that are set and that the strategy does not use, if there are any.
+    pub(crate) fn note_unused(&self) -> Option<String> {
+        let usual = Self::default();
+        let has_steps = self.has_workers() || self.rounds().is_some();
+        let is_diloco = self.name == StrategyName::Diloco;
+        let unused = [
+            ("strategy.inner_steps (--inner-steps)", !has_steps && self.inner_steps != usual.inner_steps),
+            ("strategy.outer_dtype", !is_diloco && self.outer_dtype != usual.outer_dtype),
+            (
+                "strategy.outer_learning_rate",
+                !is_diloco && self.outer_learning_rate != usual.outer_learning_rate,
+            ),
+            ("strategy.outer_momentum", !is_diloco && self.outer_momentum != usual.outer_momentum),
+            ("strategy.outer_nesterov", !is_diloco && self.outer_nesterov != usual.outer_nesterov),
+            ("strategy.outer_mixing", !is_diloco && self.outer_mixing != usual.outer_mixing),
+        ];
+        let names: Vec<&str> =
+            unused.into_iter().filter(|(_, is_unused)| *is_unused).map(|(name, _)| name).collect();
+        (!names.is_empty()).then(|| format!("note: this strategy does not use {}", names.join(", ")))
+    }
+
     /// A line about how this many workers train together, if they do.
     pub(crate) fn describe(&self, workers: usize) -> Option<String> {
         let how = match self.name {
             StrategyName::Sync | StrategyName::AsyncServer => return None,
-            StrategyName::LocalSgd => "average their parameters".to_owned(),
+            StrategyName::LocalSgd => "they average their parameters".to_owned(),
             StrategyName::Diloco => format!(
                 "an outer SGD steps along the mean of their changes (learning rate {}, {}momentum {}, summed in {})",
                 self.outer_learning_rate,
@@ -300,8 +326,8 @@ impl Settings {
     /// them.
     pub(crate) fn steps_together(&self) -> (u64, &'static str) {
         match self.strategy.has_workers() || self.strategy.rounds().is_some() {
-            true => (self.strategy.inner_steps, "strategy.inner_steps"),
-            false => (self.train.sync_every as u64, "train.sync_every"),
+            true => (self.strategy.inner_steps, "strategy.inner_steps (--inner-steps)"),
+            false => (self.train.sync_every as u64, "train.sync_every (--sync-every)"),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The servers' side: a listener, and a thread for each worker that connects.
 
 use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,7 @@ impl ServedWorkers {
             comm: comm.clone(),
             makes_groups: session.makes_host_groups(),
             sender: links.sender(),
+            present: Mutex::default(),
         };
         let connections =
             ConnectionListener::listen(listener, "server", MAX_CONNECTIONS, move |stream, _| {
@@ -100,6 +102,8 @@ struct Acceptor {
     comm: CommSettings,
     makes_groups: MakesHostGroups,
     sender: WorkerLinkSender,
+    /// The process behind each worker's number, and whether it is still connected.
+    present: Mutex<SortedMap<usize, (u64, Weak<()>)>>,
 }
 
 impl Acceptor {
@@ -111,6 +115,10 @@ impl Acceptor {
             drop(send(&mut channel, &Reply::Refused { reason }));
             return None;
         }
+        let Some(connected) = self.enter(&request) else {
+            drop(send(&mut channel, &Reply::Taken));
+            return None;
+        };
         send(&mut channel, &Reply::Welcome { ports: self.ports.clone() }).ok()?;
         let ConnectRequest { worker, connection, endpoint, .. } = request;
         let ranks = 1 + self.ports.len();
@@ -119,8 +127,26 @@ impl Acceptor {
         let world = brigade_comm::join(join).ok()?;
         let mesh = Mesh::new(ranks, [(DP, ranks)]).ok()?;
         let group = (self.makes_groups)(world.group(), mesh).ok()?.over(&[DP]);
-        let leave = Box::new(move || drop(world.shutdown()));
+        let leave = Box::new(move || {
+            drop(world.shutdown());
+            drop(connected);
+        });
         Some(WorkerLink { worker, connection, group, leave })
+    }
+
+    /// Takes down who has a number, until what is returned is dropped; none if another process has it. The same process may connect again, and
+    /// what the first server says counts for all.
+    fn enter(&self, request: &ConnectRequest) -> Option<Arc<()>> {
+        let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_taken = |(process, connected): &(u64, Weak<()>)| {
+            *process != request.process && connected.strong_count() > 0
+        };
+        if self.server == 0 && present.get(&request.worker).is_some_and(is_taken) {
+            return None;
+        }
+        let connected = Arc::new(());
+        present.insert(request.worker, (request.process, Arc::downgrade(&connected)));
+        Some(connected)
     }
 
     /// Why a worker does not fit.

@@ -19,7 +19,7 @@ pub(super) use listening::ServedWorkers;
 pub(super) use worker::RemoteServers;
 
 /// The version of these messages.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How long a message may take.
 const MESSAGE: Duration = Duration::from_secs(10);
@@ -35,6 +35,8 @@ struct ConnectRequest {
     worker: usize,
     /// What must be the same on all workers and servers.
     configuration: String,
+    /// Distinguishes its process from others with its number.
+    process: u64,
     /// Distinguishes its connections: the same number for all servers.
     connection: u64,
     /// `host:port` where it waits for the servers, as rank 0.
@@ -46,6 +48,8 @@ struct ConnectRequest {
 enum Reply {
     /// It comes. The ports of all servers.
     Welcome { ports: Vec<u16> },
+    /// Another process has its number, as far as this server knows.
+    Taken,
     /// It never will.
     Refused { reason: String },
 }

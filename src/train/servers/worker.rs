@@ -19,16 +19,22 @@ use crate::world::outer_join;
 const CONNECT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(200);
 
+/// How much longer than the timeout of a host a number may be taken.
+const MARGIN: Duration = Duration::from_secs(1);
+
 /// The servers that this worker works for.
 pub(in crate::train) struct RemoteServers {
     /// `host:port` of the first.
     endpoint: String,
     servers: usize,
     worker: usize,
+    process: u64,
     token: AuthToken,
     configuration: String,
     /// How long they may be unreachable.
     wait: Duration,
+    /// How long they may take to notice that a process with this worker's number is gone.
+    noticing: Duration,
 }
 
 /// A world of this worker and the servers.
@@ -50,6 +56,8 @@ impl ServerLink {
 enum Failed {
     /// There may be one later.
     Now(String),
+    /// Another process has this worker's number, or had it a moment ago.
+    Taken,
     /// There never will be one.
     Forever(String),
 }
@@ -78,9 +86,11 @@ impl RemoteServers {
             endpoint: strategy.coordinator.clone(),
             servers: strategy.resolved_servers(),
             worker: strategy.worker,
+            process: incarnation()?,
             token: session.token.clone(),
             configuration: shared_configuration(session, facts)?,
             wait: Duration::from_secs_f64(comm.init_timeout_seconds),
+            noticing: Duration::from_secs_f64(comm.host_timeout_seconds) + MARGIN,
         }))
     }
 
@@ -96,6 +106,13 @@ impl RemoteServers {
             let why = match self.connect_all(session) {
                 Ok(link) => return Ok(link),
                 Err(Failed::Now(why)) => why,
+                Err(Failed::Taken) if begin.elapsed() > self.noticing => {
+                    let worker = self.worker;
+                    bail!(
+                        "the servers at {endpoint} already have a worker {worker}; give each its own strategy.worker (--worker)"
+                    )
+                }
+                Err(Failed::Taken) => format!("there is already a worker {}", self.worker),
                 Err(Failed::Forever(why)) => bail!("the servers at {endpoint} refuse this worker: {why}"),
             };
             if begin.elapsed() > self.wait {
@@ -118,6 +135,7 @@ impl RemoteServers {
         let request = ConnectRequest {
             version: VERSION,
             worker: self.worker,
+            process: self.process,
             configuration: self.configuration.clone(),
             connection: incarnation().map_err(|error| now(&error))?,
             endpoint: endpoint.clone(),
@@ -149,6 +167,7 @@ fn ask(channel: &mut Channel, request: &ConnectRequest) -> Result<Vec<u16>, Fail
     send(channel, request)?;
     match receive(channel)? {
         Reply::Welcome { ports } => Ok(ports),
+        Reply::Taken => Err(Failed::Taken),
         Reply::Refused { reason } => Err(Failed::Forever(reason)),
     }
 }

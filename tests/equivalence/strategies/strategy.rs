@@ -211,7 +211,7 @@ fn state_of_another_strategy_is_refused() {
     let saved = crate::resume::Saved::of(vec![crate::resume::snapshot(&engine)]);
     let mut plain = Row::default().engine(Groups::single_rank()).unwrap();
     let told = plain.restore(1, &mut &saved).unwrap_err().to_string();
-    assert!(told.contains("`lost` belongs to another strategy"), "{told}");
+    assert!(told.contains("the checkpoint has `lost`, which only the compression"), "{told}");
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Shared {
         }
         if who.workers != self.workers {
             return Some(format!(
-                "--workers is {} there, and {} for the coordinator",
+                "this worker has --workers {}, and the coordinator {}",
                 who.workers, self.workers
             ));
         }
@@ -139,14 +139,16 @@ impl Shared {
         let mut first = lock(&self.first);
         let first = first.get_or_insert_with(|| who.clone());
         if who.ranks != first.ranks {
-            let given =
-                format!("it has {} ranks, and worker {} has {}", who.ranks, first.worker, first.ranks);
-            return Some(format!("{given}; all workers have the same mesh"));
+            let given = format!(
+                "this worker has {} ranks, and worker {} has {}",
+                who.ranks, first.worker, first.ranks
+            );
+            return Some(format!("{given}; all workers have the same mesh (--nproc-per-node, --pp, --zero)"));
         }
         let difference = first_difference(&first.configuration, &who.configuration)?;
         let (there, here) = difference;
         Some(format!(
-            "its configuration is not that of the other workers: {here} there, {there} on worker {}",
+            "this worker's configuration is not that of the others: {here} here, {there} on worker {}",
             first.worker
         ))
     }

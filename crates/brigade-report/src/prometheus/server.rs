@@ -124,6 +124,8 @@ fn answer(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
     fn get(address: SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_last_step_is_there_for_who_asks() {
-        let mut server = MetricsServer::start(metrics_address("0").unwrap()).unwrap();
+        let mut server = MetricsServer::start(ANY_PORT).unwrap();
         assert!(server.address().ip().is_loopback());
         let metrics = [("accuracy".to_owned(), 0.5), ("a\"b".to_owned(), f64::NAN)].into();
         let record =
@@ -170,10 +172,10 @@ mod tests {
     fn addresses() {
         assert_eq!(metrics_address("9090").unwrap().to_string(), "127.0.0.1:9090");
         assert_eq!(metrics_address("0.0.0.0:9090").unwrap().to_string(), "0.0.0.0:9090");
-        for wrong in ["", "all", ":9090", "host:9090", "70000"] {
+        for wrong in ["", "all", ":9090", "host:9090", "70000", "0", "0.0.0.0:0"] {
             assert!(metrics_address(wrong).unwrap_err().contains("ADDRESS:PORT"), "{wrong}");
         }
-        let held = MetricsServer::start(metrics_address("0").unwrap()).unwrap();
+        let held = MetricsServer::start(ANY_PORT).unwrap();
         let message = MetricsServer::start(held.address()).unwrap_err().to_string();
         assert!(
             message.starts_with(&format!(

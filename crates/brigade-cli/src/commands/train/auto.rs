@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
-use brigade::core::Float;
+use brigade::core::compress::Method;
+use brigade::core::{Float, ReduceEvery};
 use brigade::launcher::StandardStreams;
 use brigade::plan::cluster::Dtype;
 use brigade::plan::memory::Accounting;
@@ -13,7 +14,7 @@ use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Plan, TensorParallelSearch, Workload, plan};
 use brigade::report::{HumanBytes, HumanCount, counted};
-use brigade::{MicroBatchSize, Program, Ranks, SettingError, Settings};
+use brigade::{MicroBatchSize, Program, Ranks, SettingError, Settings, StrategyName};
 use clap::{Args, Command, FromArgMatches};
 
 use super::auto_cluster::cluster;
@@ -119,7 +120,8 @@ fn choose_mesh(
         let reason = format!("{}, as before the run was resumed", earlier.mesh.join(" "));
         return Ok(ChosenMesh { flags: earlier.mesh, reason, micro_batch: None });
     }
-    if config.settings.strategy.has_workers() {
+    let Settings { strategy, zero, .. } = &config.settings;
+    if strategy.has_workers() || strategy.name == StrategyName::AsyncServer {
         return Err(SettingError::Value {
             option: "--mesh",
             given: "auto".into(),
@@ -127,12 +129,16 @@ fn choose_mesh(
         }
         .into());
     }
+    // PowerSGD cannot reduce each micro-batch by itself, as ZeRO-2 and 3 do.
+    let is_whole =
+        config.settings.comm.compress == Method::PowerSgd && zero.reduce_every == ReduceEvery::MicroBatch;
     let workload = workload(args, config, ranks)?;
     let axes = Axes {
         tensor: TensorParallelSearch::Off,
         micro_batches: if tries_sizes { Vec::new() } else { vec![config.settings.train.micro_batch_size] },
         // Devices that are the host have nowhere to offload to.
         offload: !workload.cluster.is_cpu(),
+        zero: if is_whole { vec![0, 1] } else { Vec::new() },
         ..Axes::default()
     };
     let found = plan(&workload, &axes, 3).context("--mesh auto")?;

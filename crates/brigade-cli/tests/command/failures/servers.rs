@@ -92,6 +92,22 @@ fn says(running: &mut Running, what: &str) {
 }
 
 #[test]
+fn a_second_worker_with_the_same_number_is_refused_and_disturbs_nobody() {
+    let place = Place::new();
+    let launches = Launches::new(&place, 1, 2, "--set comm.host_timeout_seconds=2");
+    let mut servers = launches.servers("");
+    let first = launches.worker(0, "");
+    says(&mut servers, "worker 0 joined");
+    let second = launches.worker(0, "--log-dir other");
+    let done = second.wait();
+    assert_ne!(done.code, Some(0));
+    let said = "already have a worker 0; give each its own strategy.worker (--worker)";
+    assert!(done.err.contains(said), "{}", done.err);
+    well(first);
+    assert!(!well(servers).err.contains("is gone"), "the first one was disturbed");
+}
+
+#[test]
 fn a_worker_that_dies_is_dropped_and_one_that_comes_late_or_again_joins() {
     let place = Place::new();
     let launches = Launches::new(&place, 1, 3, "");

@@ -84,6 +84,15 @@ fn nodes_try_sizes_together_and_train_with_the_same_one() {
 }
 
 #[test]
+fn sizes_are_tried_for_workers_that_meet_rarely() {
+    let place = Place::new();
+    let line = "--strategy diloco --inner-steps 4 --fragments 2 --nproc-per-node 2 --micro-batch-size auto --steps 8 --set train.validate_every=0 \
+                --checkpoint-every 0";
+    place.succeed(&mut place.train(&format!("{line} --out a")));
+    assert!(choice(&place, "a")["tried"].as_array().unwrap().len() > 1);
+}
+
+#[test]
 fn what_cannot_be_chosen_is_said() {
     let place = Place::new();
     for (line, said) in [
@@ -103,6 +112,14 @@ fn what_cannot_be_chosen_is_said() {
             "--micro-batch-size auto tries sizes on a fixed number of nodes, and --nnodes is 1:2",
         ),
         ("--micro-batch-size auto --nproc-per-node 1 --set model.heads=3", "model.heads = 3"),
+        (
+            "--micro-batch-size auto --nproc-per-node 1 --strategy diloco --workers 2 --coordinator 127.0.0.1:1",
+            "within the run of the other workers",
+        ),
+        (
+            "--mesh auto --strategy async-server --nproc-per-node 3",
+            "it only plans ranks that make every update together",
+        ),
     ] {
         let done = place.run(&mut place.train(&format!("{line} --out a")));
         assert!(done.code == Some(2) && done.err.contains(said), "{line}: {:?} {}", done.code, done.err);
@@ -111,4 +128,7 @@ fn what_cannot_be_chosen_is_said() {
     let done =
         place.succeed(&mut place.train("--mesh auto --micro-batch-size auto --nproc-per-node 2 --dry-run"));
     assert!(done.err.contains("in this dry run; a run would try sizes"), "{}", done.err);
+    // PowerSGD cannot take gradients as ZeRO-2 and 3 give them.
+    let line = "--mesh auto --compress powersgd --nproc-per-node 4 --global-batch-size 1024 --micro-batch-size 1 --dry-run";
+    place.succeed(&mut place.train(line));
 }

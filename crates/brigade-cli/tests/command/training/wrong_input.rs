@@ -136,7 +136,10 @@ fn settings() {
         ("--set train.readers=5000", ["train.readers = 5000", "at most 1024"]),
         (
             "--sync-every 3",
-            ["train.steps (--steps) = 10", "a multiple of train.sync_every = 3; the nearest is 9 or 12"],
+            [
+                "train.steps (--steps) = 10",
+                "a multiple of train.sync_every (--sync-every) = 3; the nearest is 9 or 12",
+            ],
         ),
         (
             "--strategy local-sgd --inner-steps 2 --workers 3 --nproc-per-node 4",
@@ -193,7 +196,10 @@ fn settings() {
         ),
         (
             "--strategy async-server --nproc-per-node 3 --staleness 1 --inner-steps 4",
-            ["train.steps (--steps) = 10", "a multiple of strategy.inner_steps = 4; the nearest is 8 or 12"],
+            [
+                "train.steps (--steps) = 10",
+                "a multiple of strategy.inner_steps (--inner-steps) = 4; the nearest is 8 or 12",
+            ],
         ),
         (
             "--strategy async-server --nproc-per-node 3 --staleness 1 --inner-steps 5 --set train.on_nonfinite=rollback",
@@ -221,7 +227,10 @@ fn settings() {
         ("--strategy diloco --inner-steps 0", ["strategy.inner_steps (--inner-steps) = 0", "at least 1"]),
         (
             "--strategy diloco --inner-steps 4",
-            ["train.steps (--steps) = 10", "a multiple of strategy.inner_steps = 4; the nearest is 8 or 12"],
+            [
+                "train.steps (--steps) = 10",
+                "a multiple of strategy.inner_steps (--inner-steps) = 4; the nearest is 8 or 12",
+            ],
         ),
         (
             "--strategy diloco --inner-steps 2 --checkpoint-every 5",

@@ -287,7 +287,10 @@ pub trait Update: Send {
     fn restore_outer(&mut self, unit: usize, saved: &SavedState, device: &Device) -> Result<()> {
         let _ = (unit, device);
         match saved.slots.keys().chain(saved.scalars.keys()).next() {
-            Some(name) => Err(Error::State(format!("`{name}` belongs to another strategy"))),
+            Some(name) => Err(Error::State(format!(
+                "the checkpoint has `{name}` of outer steps, which only the strategy (strategy.name, --strategy) that it was saved with can continue; \
+                 leave this setting out to keep it"
+            ))),
             None => Ok(()),
         }
     }

@@ -56,7 +56,8 @@ pub(super) trait RankSums: Send {
 /// An array that another strategy kept.
 pub(super) fn foreign(array: &str) -> Error {
     Error::State(format!(
-        "`{array}` belongs to another strategy, and the run cannot continue without it (compressed gradients, comm.compress, may leave such arrays)"
+        "the checkpoint has `{array}`, which only the compression (comm.compress, --compress) or strategy (strategy.name, --strategy) that it was saved with can \
+         continue; leave these settings out to keep them"
     ))
 }
 
