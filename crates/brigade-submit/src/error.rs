@@ -89,10 +89,22 @@ fn said(stderr: &str) -> String {
     }
 }
 
+/// A value on one line, which is seen even if it is empty.
+fn shown(given: &str) -> String {
+    if given.is_empty() {
+        return "''".into();
+    }
+    let letter = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    given.chars().map(letter).collect()
+}
+
 impl Error {
     /// A value that is not possible.
     pub(crate) fn value(option: &str, given: impl ToString, allowed: impl Into<String>) -> Self {
-        Self::Value { option: option.into(), given: given.to_string(), allowed: allowed.into() }
+        Self::Value { option: option.into(), given: shown(&given.to_string()), allowed: allowed.into() }
     }
 
     /// Whether the user can fix it with a different command line, as opposed to something that went wrong while

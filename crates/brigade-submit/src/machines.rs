@@ -27,24 +27,35 @@ pub struct GpuKind {
 pub struct Shape {
     /// Its GPUs.
     pub gpus: usize,
-    /// Its name.
-    pub machine: &'static str,
+    /// The names of those with as many, the usual one first.
+    pub machines: &'static [&'static str],
     /// The name of its GPUs.
     pub accelerator: &'static str,
 }
 
-const fn shape(gpus: usize, machine: &'static str, accelerator: &'static str) -> Shape {
-    Shape { gpus, machine, accelerator }
+const fn shape(gpus: usize, machines: &'static [&'static str], accelerator: &'static str) -> Shape {
+    Shape { gpus, machines, accelerator }
 }
 
-const KINDS: [GpuKind; 9] = [
+impl Shape {
+    /// Whether a machine has, or can have, as many of these GPUs.
+    pub(crate) fn fits(&self, machine: &str) -> bool {
+        let is_general = self.machines.iter().any(|known| known.starts_with(GENERAL));
+        self.machines.contains(&machine) || (is_general && machine.starts_with(GENERAL))
+    }
+}
+
+/// A series of machines of any size, to which GPUs are added.
+const GENERAL: &str = "n1-";
+
+static KINDS: [GpuKind; 9] = [
     GpuKind {
         name: "V100-16GB",
         vertex: &[
-            shape(1, "n1-standard-8", "NVIDIA_TESLA_V100"),
-            shape(2, "n1-standard-16", "NVIDIA_TESLA_V100"),
-            shape(4, "n1-standard-32", "NVIDIA_TESLA_V100"),
-            shape(8, "n1-standard-64", "NVIDIA_TESLA_V100"),
+            shape(1, &["n1-standard-8"], "NVIDIA_TESLA_V100"),
+            shape(2, &["n1-standard-16"], "NVIDIA_TESLA_V100"),
+            shape(4, &["n1-standard-32"], "NVIDIA_TESLA_V100"),
+            shape(8, &["n1-standard-64"], "NVIDIA_TESLA_V100"),
         ],
         gke: &["nvidia-tesla-v100"],
         products: &["Tesla-V100-SXM2-16GB"],
@@ -53,10 +64,14 @@ const KINDS: [GpuKind; 9] = [
     GpuKind {
         name: "L4",
         vertex: &[
-            shape(1, "g2-standard-12", "NVIDIA_L4"),
-            shape(2, "g2-standard-24", "NVIDIA_L4"),
-            shape(4, "g2-standard-48", "NVIDIA_L4"),
-            shape(8, "g2-standard-96", "NVIDIA_L4"),
+            shape(
+                1,
+                &["g2-standard-12", "g2-standard-4", "g2-standard-8", "g2-standard-16", "g2-standard-32"],
+                "NVIDIA_L4",
+            ),
+            shape(2, &["g2-standard-24"], "NVIDIA_L4"),
+            shape(4, &["g2-standard-48"], "NVIDIA_L4"),
+            shape(8, &["g2-standard-96"], "NVIDIA_L4"),
         ],
         gke: &["nvidia-l4"],
         products: &["NVIDIA-L4"],
@@ -66,11 +81,11 @@ const KINDS: [GpuKind; 9] = [
     GpuKind {
         name: "A100-40GB",
         vertex: &[
-            shape(1, "a2-highgpu-1g", "NVIDIA_TESLA_A100"),
-            shape(2, "a2-highgpu-2g", "NVIDIA_TESLA_A100"),
-            shape(4, "a2-highgpu-4g", "NVIDIA_TESLA_A100"),
-            shape(8, "a2-highgpu-8g", "NVIDIA_TESLA_A100"),
-            shape(16, "a2-megagpu-16g", "NVIDIA_TESLA_A100"),
+            shape(1, &["a2-highgpu-1g"], "NVIDIA_TESLA_A100"),
+            shape(2, &["a2-highgpu-2g"], "NVIDIA_TESLA_A100"),
+            shape(4, &["a2-highgpu-4g"], "NVIDIA_TESLA_A100"),
+            shape(8, &["a2-highgpu-8g"], "NVIDIA_TESLA_A100"),
+            shape(16, &["a2-megagpu-16g"], "NVIDIA_TESLA_A100"),
         ],
         gke: &["nvidia-tesla-a100"],
         products: &["NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-PCIE-40GB"],
@@ -79,10 +94,10 @@ const KINDS: [GpuKind; 9] = [
     GpuKind {
         name: "A100-80GB",
         vertex: &[
-            shape(1, "a2-ultragpu-1g", "NVIDIA_A100_80GB"),
-            shape(2, "a2-ultragpu-2g", "NVIDIA_A100_80GB"),
-            shape(4, "a2-ultragpu-4g", "NVIDIA_A100_80GB"),
-            shape(8, "a2-ultragpu-8g", "NVIDIA_A100_80GB"),
+            shape(1, &["a2-ultragpu-1g"], "NVIDIA_A100_80GB"),
+            shape(2, &["a2-ultragpu-2g"], "NVIDIA_A100_80GB"),
+            shape(4, &["a2-ultragpu-4g"], "NVIDIA_A100_80GB"),
+            shape(8, &["a2-ultragpu-8g"], "NVIDIA_A100_80GB"),
         ],
         gke: &["nvidia-a100-80gb"],
         products: &["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"],
@@ -91,10 +106,10 @@ const KINDS: [GpuKind; 9] = [
     GpuKind {
         name: "H100-80GB",
         vertex: &[
-            shape(1, "a3-highgpu-1g", "NVIDIA_H100_80GB"),
-            shape(2, "a3-highgpu-2g", "NVIDIA_H100_80GB"),
-            shape(4, "a3-highgpu-4g", "NVIDIA_H100_80GB"),
-            shape(8, "a3-highgpu-8g", "NVIDIA_H100_80GB"),
+            shape(1, &["a3-highgpu-1g"], "NVIDIA_H100_80GB"),
+            shape(2, &["a3-highgpu-2g"], "NVIDIA_H100_80GB"),
+            shape(4, &["a3-highgpu-4g"], "NVIDIA_H100_80GB"),
+            shape(8, &["a3-highgpu-8g"], "NVIDIA_H100_80GB"),
         ],
         gke: &["nvidia-h100-80gb", "nvidia-h100-mega-80gb"],
         products: &["NVIDIA-H100-80GB-HBM3"],
@@ -103,14 +118,14 @@ const KINDS: [GpuKind; 9] = [
     GpuKind { name: "H100-PCIe", vertex: &[], gke: &[], products: &["NVIDIA-H100-PCIe"], has_rails: false },
     GpuKind {
         name: "H200",
-        vertex: &[shape(8, "a3-ultragpu-8g", "NVIDIA_H200_141GB")],
+        vertex: &[shape(8, &["a3-ultragpu-8g"], "NVIDIA_H200_141GB")],
         gke: &["nvidia-h200-141gb"],
         products: &["NVIDIA-H200"],
         has_rails: true,
     },
     GpuKind {
         name: "B200",
-        vertex: &[shape(8, "a4-highgpu-8g", "NVIDIA_B200")],
+        vertex: &[shape(8, &["a4-highgpu-8g"], "NVIDIA_B200")],
         gke: &["nvidia-b200"],
         products: &["NVIDIA-B200"],
         has_rails: true,
@@ -123,18 +138,24 @@ impl GpuKind {
     /// # Errors
     /// If there is none; it names all.
     pub fn named(name: &str) -> Result<&'static Self> {
-        static ALL: [GpuKind; KINDS.len()] = KINDS;
         let short =
             [("A100", "A100-80GB"), ("H100", "H100-80GB"), ("V100", "V100-16GB"), ("H200-141GB", "H200")];
         let full =
             short.iter().find(|(short, _)| short.eq_ignore_ascii_case(name)).map_or(name, |(_, full)| full);
-        ALL.iter().find(|kind| kind.name.eq_ignore_ascii_case(full)).ok_or_else(|| {
-            let names: Vec<&str> = ALL.iter().map(|kind| kind.name).collect();
+        KINDS.iter().find(|kind| kind.name.eq_ignore_ascii_case(full)).ok_or_else(|| {
+            let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
             Error::value("--gpu-kind", name, format!("kinds are {}", names.join(", ")))
         })
     }
 
-    /// The machine that Vertex AI sells with this many of them.
+    /// The GPUs that such a machine of Vertex AI always has: their kind, and how many.
+    pub(crate) fn built_into(machine: &str) -> Option<(&'static str, usize)> {
+        let sold = KINDS.iter().flat_map(|kind| kind.vertex.iter().map(|shape| (kind.name, shape)));
+        let mut found = sold.filter(|(_, shape)| shape.machines.contains(&machine));
+        found.next().filter(|_| !machine.starts_with(GENERAL)).map(|(kind, shape)| (kind, shape.gpus))
+    }
+
+    /// The machines that Vertex AI sells with this many of them.
     pub(crate) fn vertex_shape(&self, gpus: usize) -> Result<&Shape> {
         self.vertex.iter().find(|shape| shape.gpus == gpus).ok_or_else(|| {
             let counts: Vec<String> = self.vertex.iter().map(|shape| shape.gpus.to_string()).collect();
@@ -173,7 +194,10 @@ mod tests {
 
     #[test]
     fn shapes_that_nobody_sells_are_refused_with_those_that_are_sold() {
-        assert_eq!(GpuKind::named("a100-80gb").unwrap().vertex_shape(8).unwrap().machine, "a2-ultragpu-8g");
+        assert_eq!(
+            GpuKind::named("a100-80gb").unwrap().vertex_shape(8).unwrap().machines,
+            ["a2-ultragpu-8g"]
+        );
         assert_eq!(GpuKind::named("h100").unwrap().name, "H100-80GB");
         let message =
             |kind: &str, gpus| GpuKind::named(kind).unwrap().vertex_shape(gpus).unwrap_err().to_string();

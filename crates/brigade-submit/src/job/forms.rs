@@ -17,29 +17,13 @@ pub fn job_name(out: &str) -> String {
     }
 }
 
-/// Checks a name that becomes part of host names; `most` is its greatest length.
-pub(crate) fn dns_label(option: &str, name: &str, most: usize) -> Result<()> {
-    let inner = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
-    let is_label = name.starts_with(|first: char| first.is_ascii_lowercase())
-        && name.chars().all(inner)
-        && !name.ends_with('-');
-    if is_label && name.len() <= most {
-        return Ok(());
-    }
-    let allowed = format!(
-        "Kubernetes requires a lowercase letter first, then lowercase letters, digits and -, no - at the end, and at most {most} characters (its \
-        pods add to the name)"
-    );
-    Err(Error::value(option, name, allowed))
-}
-
 /// The bucket and the path of `gs://bucket/path` or `s3://bucket/path`; `None` for anything but a bucket's
 /// URL.
 pub(crate) fn bucket_path<'a>(option: &str, given: &'a str) -> Result<Option<(&'a str, &'a str)>> {
     let Some((scheme, rest)) = given.split_once("://") else { return Ok(None) };
     let wrong = |allowed: &str| Err(Error::value(option, given, allowed));
     if !matches!(scheme, "gs" | "s3") {
-        return wrong("it must be a folder, gs://BUCKET/PATH or s3://BUCKET/PATH");
+        return wrong("it must be a path, gs://BUCKET/PATH or s3://BUCKET/PATH");
     }
     let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
     let inner =
@@ -70,27 +54,56 @@ pub(crate) fn image(given: Option<&str>) -> Result<&str> {
         let why = "the nodes start a container; cargo xtask image makes one to push";
         return Err(Error::Missing { option: "--image".into(), why: why.into() });
     };
-    let (name, digest) = given.split_once('@').map_or((given, None), |(name, digest)| (name, Some(digest)));
-    let last = name.rsplit('/').next().unwrap_or_default();
-    let name = last.split_once(':').map_or(name, |(bare, _)| &name[..name.len() - (last.len() - bare.len())]);
-    let part =
-        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-._".contains(letter);
-    let mut parts = name.split('/');
-    // The first may be a host with a port.
-    let host = parts.next().unwrap_or_default();
-    let is_part = |text: &str| !text.is_empty() && text.chars().all(part);
-    let is_host =
-        !host.is_empty() && host.chars().all(|letter| part(letter.to_ascii_lowercase()) || letter == ':');
-    let is_digest =
-        digest.is_none_or(|digest| digest.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64));
-    if is_host && parts.all(is_part) && is_digest {
+    if is_image(given) {
         return Ok(given);
     }
     Err(Error::value(
         "--image",
         given,
-        "it must be lowercase, as in europe-docker.pkg.dev/project/repository/brigade:1",
+        "it must be [HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST] in lowercase, as \
+         europe-docker.pkg.dev/project/repository/brigade:1, with a tag of at most 128 letters, digits, _, . and -, and a digest of 64 \
+         hexadecimal digits",
     ))
+}
+
+fn is_image(given: &str) -> bool {
+    let (path, digest) = cut(given, '@');
+    let mut parts: Vec<&str> = path.split('/').collect();
+    let (name, tag) = cut(parts.pop().unwrap_or_default(), ':');
+    let mut folders = parts.into_iter();
+    // The first may be a host with a port.
+    let host = folders.next();
+    let of_names =
+        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-._".contains(letter);
+    let is_part = |part: &str| !part.is_empty() && part.chars().all(of_names);
+    let is_host = |host: &str| {
+        let (name, port) = cut(host, ':');
+        is_part(&name.to_ascii_lowercase()) && port.is_none_or(is_port)
+    };
+    host.is_none_or(is_host)
+        && folders.all(is_part)
+        && is_part(name)
+        && tag.is_none_or(is_tag)
+        && digest.is_none_or(is_digest)
+}
+
+fn is_port(port: &str) -> bool {
+    port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+fn is_tag(tag: &str) -> bool {
+    let inner = |letter: char| letter.is_ascii_alphanumeric() || "_.-".contains(letter);
+    (1..=128).contains(&tag.len()) && tag.chars().all(inner) && !tag.starts_with(['.', '-'])
+}
+
+fn is_digest(digest: &str) -> bool {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+    digest.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(is_hex))
+}
+
+/// What stands before and after the first of these letters.
+fn cut(text: &str, at: char) -> (&str, Option<&str>) {
+    text.split_once(at).map_or((text, None), |(before, after)| (before, Some(after)))
 }
 
 #[cfg(test)]
@@ -103,14 +116,6 @@ mod tests {
             [("runs/Llama_7B", "llama-7b"), ("gs://b/x/", "x"), ("/gcs/b/7b", "run-7b"), ("/", "run")]
         {
             assert_eq!(job_name(out), name);
-            dns_label("--name", name, 20).unwrap();
-        }
-        for name in ["", "A", "a_b", "a-", "-a", "7b", "ä", &"a".repeat(21)] {
-            let message = dns_label("--name", name, 20).unwrap_err().to_string();
-            assert!(
-                message.starts_with(&format!("--name {name} is not possible: Kubernetes requires")),
-                "{message}"
-            );
         }
     }
 
@@ -137,13 +142,25 @@ mod tests {
     #[test]
     fn images() {
         let digest = format!("ghcr.io/a/b@sha256:{}", "0".repeat(64));
-        for right in
-            ["brigade", "brigade:1", "localhost:5000/a/b:T.1", "europe-docker.pkg.dev/p/r/b", &digest]
-        {
+        for right in [
+            "brigade",
+            "brigade:1",
+            "localhost:5000/a/b:T.1",
+            "Host/a:_b",
+            "europe-docker.pkg.dev/p/r/b",
+            &digest,
+        ] {
             image(Some(right)).unwrap();
         }
-        for wrong in ["", "a b", "ghcr.io/A/b", "a//b", "a@sha256:0"] {
-            assert!(image(Some(wrong)).is_err(), "{wrong}");
+        let letters = format!("a@sha256:{}", "g".repeat(64));
+        let long = format!("a:{}", "1".repeat(129));
+        let tags =
+            ["a:", "a:b c", "a:.1", "a:-1", "a:1:2", "a:ä", &long, "a:1@", &letters, "a@sha256:0", "a@b@c"];
+        let names =
+            ["", "a b", "ghcr.io/A/b", "a//b", "/a", "a/", "h:x/a", "h:/a", "h:+1/a", "h:65536/a", ":1/a"];
+        for wrong in tags.into_iter().chain(names) {
+            let message = image(Some(wrong)).unwrap_err().to_string();
+            assert!(message.contains("[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]"), "{message}");
         }
         assert!(image(None).unwrap_err().to_string().starts_with("--image is needed"));
     }

@@ -1,26 +1,20 @@
 //! What is to run, on whatever system.
 
+mod check;
 mod forms;
 mod secrets;
 mod words;
 
 use std::collections::BTreeMap;
 
-use brigade_launch::MAX_WORLD_SIZE;
-
 pub use forms::job_name;
-pub(crate) use forms::{bucket_path, dns_label, image};
+pub(crate) use forms::{bucket_path, image};
 use words::Words;
 
-use crate::error::{Error, Result};
 use crate::machines::GpuKind;
 
 /// How long after the ranks' own time to save a node may take to end: other ranks, logs, the container.
 const END_SECONDS: u64 = 30;
-
-/// Flags that place a node in its world, which the system's variables do.
-const PLACED: [&str; 6] =
-    ["--nnodes", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port", "--standalone"];
 
 /// A command to run on each of several nodes.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,80 +40,6 @@ pub struct Job {
 }
 
 impl Job {
-    /// Checks what no system allows.
-    ///
-    /// # Errors
-    /// If something cannot be.
-    pub fn check(&self) -> Result<()> {
-        if self.nodes == 0 {
-            return Err(Error::value("--nodes", 0, format!("it must be from 1 to {MAX_WORLD_SIZE}")));
-        }
-        let ranks = self.nodes.saturating_mul(self.gpus.max(1));
-        if ranks > MAX_WORLD_SIZE {
-            let allowed = format!(
-                "with --gpus {} that makes {ranks} ranks, but a world has at most {MAX_WORLD_SIZE}",
-                self.gpus
-            );
-            return Err(Error::value("--nodes", self.nodes, allowed));
-        }
-        if self.gpus == 0
-            && let Some(kind) = self.gpu_kind
-        {
-            let why = format!("how many {} does each node have?", kind.name);
-            return Err(Error::Missing { option: "--gpus".into(), why });
-        }
-        let words = self.words();
-        if self.is_brigade() && !matches!(words.subcommand(), Some("train" | "launch")) {
-            let given = words.subcommand().unwrap_or("nothing");
-            return Err(Error::value(
-                "the command after --",
-                given,
-                "it must be train … or launch …, as for brigade itself; --program names another program",
-            ));
-        }
-        for flag in PLACED {
-            if words.has(flag) {
-                return Err(Error::value(
-                    flag,
-                    words.value(flag).unwrap_or_default(),
-                    "the system numbers the nodes; leave it out, and give --nodes",
-                ));
-            }
-        }
-        if words.value("--preemption-grace").is_some_and(|text| text.parse::<f64>().is_err()) {
-            let given = words.value("--preemption-grace").unwrap_or_default();
-            return Err(Error::value("--preemption-grace", given, "it must be a number of seconds"));
-        }
-        if let Some(value) = words.value("--nproc-per-node")
-            && self.gpus > 0
-            && value != self.gpus.to_string()
-        {
-            let allowed = format!("each GPU of --gpus {} has a rank; leave it out", self.gpus);
-            return Err(Error::value("--nproc-per-node", value, allowed));
-        }
-        if self.is_training()
-            && words.value("--out").is_none()
-            && words.value("--resume").is_none_or(|value| value == "auto")
-        {
-            let why = "a restarted run must find its folder, so all nodes must share it";
-            return Err(Error::Missing { option: "--out".into(), why: why.into() });
-        }
-        for name in self.env.keys() {
-            let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-            if name.is_empty()
-                || !name.chars().all(is_name)
-                || name.starts_with(|first: char| first.is_ascii_digit())
-            {
-                return Err(Error::value(
-                    "--env",
-                    name,
-                    "a variable's name consists of letters, digits and _",
-                ));
-            }
-        }
-        secrets::check(&self.args, &self.env)
-    }
-
     /// The whole command of a node: the program, and its arguments with those that follow from the job.
     pub(crate) fn command(&self, placement: &[String]) -> Vec<String> {
         let words = self.words();
@@ -148,8 +68,15 @@ impl Job {
 
     /// Seconds from the signal until the system may kill a node: longer than the save takes.
     pub(crate) fn end_seconds(&self) -> u64 {
-        let given = self.words().value("--preemption-grace").and_then(|text| text.parse::<f64>().ok());
-        given.map_or(self.grace_seconds, |seconds| seconds.ceil() as u64) + END_SECONDS
+        seconds(&self.grace().1).unwrap_or_default().saturating_add(END_SECONDS)
+    }
+
+    /// The option that says how long the ranks have to save, and what it says.
+    pub(crate) fn grace(&self) -> (&'static str, String) {
+        match self.words().value("--preemption-grace") {
+            Some(given) => ("--preemption-grace", given.to_owned()),
+            None => ("--grace", self.grace_seconds.to_string()),
+        }
     }
 
     /// The variables of a node: those of NCCL for its machine, and the user's own, which win.
@@ -169,17 +96,45 @@ impl Job {
 
     /// The folder of results, as given.
     pub fn out(&self) -> Option<&str> {
-        self.words().value("--out")
+        self.results().map(|(_, folder)| folder)
     }
 
-    /// This job with its results, given as `gs://bucket/path`, in a folder, and its checkpoints there if they are nowhere else.
-    pub(crate) fn with_out(&self, folder: String, checkpoints: String) -> Self {
-        let mut args = self.words().replaced("--out", folder);
+    /// The folder of results, and the flag that names it: that of a run to resume stays its own.
+    pub(crate) fn results(&self) -> Option<(&'static str, &str)> {
+        self.paths().into_iter().find(|(flag, _)| matches!(*flag, "--out" | "--resume"))
+    }
+
+    /// What the command names in the nodes' file system, with the flags.
+    pub(crate) fn paths(&self) -> Vec<(&'static str, &str)> {
+        let given = ["--out", "--resume", "--config"].map(|flag| (flag, self.words().value(flag)));
+        let known = given.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
+        known.filter(|known| *known != ("--resume", "auto")).collect()
+    }
+
+    /// This job with another value of a flag that it has.
+    pub(crate) fn with(&self, flag: &str, value: String) -> Self {
+        Self { args: self.words().replaced(flag, value), ..self.clone() }
+    }
+
+    /// This job with its checkpoints in this folder, if they are nowhere else.
+    pub(crate) fn with_checkpoints(&self, folder: String) -> Self {
+        let mut args = self.args.clone();
         if !args.iter().any(|word| word.contains("checkpoint.dir=")) {
             let end = self.words().own().len();
-            args.splice(end..end, ["--set".into(), format!("checkpoint.dir={checkpoints}")]);
+            args.splice(end..end, ["--set".into(), format!("checkpoint.dir={folder}")]);
         }
         Self { args, ..self.clone() }
+    }
+
+    /// This job for a container in whose command and variables `$(NAME)` would be replaced, and `$$` be one `$`.
+    pub(crate) fn escaped(&self) -> Self {
+        let escaped = |text: &String| text.replace('$', "$$");
+        Self {
+            program: escaped(&self.program),
+            args: self.args.iter().map(escaped).collect(),
+            env: self.env.iter().map(|(name, value)| (name.clone(), escaped(value))).collect(),
+            ..self.clone()
+        }
     }
 
     /// Also under the names that `cargo xtask dist` gives.
@@ -191,4 +146,10 @@ impl Job {
     fn words(&self) -> Words<'_> {
         Words { all: &self.args, has_subcommand: self.is_brigade() }
     }
+}
+
+/// Whole seconds that are not less than those given, which are written as the launcher reads them.
+fn seconds(text: &str) -> Option<u64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    text.parse::<f64>().ok().filter(|_| is_plain).map(|seconds| seconds.ceil() as u64)
 }

@@ -13,7 +13,7 @@ pub use ssh::Ssh;
 pub use vertex::Vertex;
 
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Job, bucket_path};
 
 /// A file that describes a job to its system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,4 +102,18 @@ fn needed_token_file<'a>(file: Option<&'a str>, job: &Job, how: &str) -> Result<
         None if job.nodes > 1 => Err(Error::Missing { option: "--token-file".into(), why: how.into() }),
         file => Ok(file),
     }
+}
+
+/// Refuses buckets where a command names folders and files; `shared` says which it may name.
+fn no_buckets(job: &Job, shared: &str) -> Result<()> {
+    for (flag, path) in job.paths() {
+        if bucket_path(flag, path)?.is_some() {
+            let allowed = match flag {
+                "--config" => format!("give a file {shared}"),
+                _ => format!("give a folder {shared}, and --set checkpoint.dir= for checkpoints in a bucket"),
+            };
+            return Err(Error::value(flag, path, allowed));
+        }
+    }
+    Ok(())
 }

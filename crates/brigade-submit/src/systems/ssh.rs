@@ -1,8 +1,10 @@
 //! Hosts that are reached by ssh: one connection each, which is also what keeps the job alive.
 
-use super::shell;
+use brigade_launch::Endpoint;
+
+use super::{no_buckets, shell};
 use crate::error::{Error, Result};
-use crate::job::{Job, bucket_path};
+use crate::job::Job;
 
 /// Where the launchers of several hosts meet.
 const PORT: u16 = 29_400;
@@ -32,35 +34,42 @@ impl Ssh {
             };
             return Err(Error::value("--hosts", if given.is_empty() { "(none)" } else { &given }, why));
         }
-        let of_names = |letter: char| letter.is_ascii_alphanumeric() || "-_.@:[]".contains(letter);
-        let is_host =
-            |host: &&String| !host.is_empty() && !host.starts_with('-') && host.chars().all(of_names);
-        if let Some(host) = self.hosts.iter().find(|host| !is_host(host)) {
-            return Err(Error::value("--hosts", host, "each must be [user@]host, separated by commas"));
+        for host in &self.hosts {
+            let (user, name) = parts(host);
+            let of_users = |letter: char| letter.is_ascii_alphanumeric() || "-_.@".contains(letter);
+            let is_user = |user: &str| !user.is_empty() && user.chars().all(of_users);
+            if host.starts_with('-') || !user.is_none_or(is_user) || Endpoint::new(name, PORT).is_err() {
+                let allowed =
+                    "each must be [user@]host, separated by commas; ssh's own configuration has the ports";
+                return Err(Error::value("--hosts", host, allowed));
+            }
         }
-        if let Some(out) = job.out()
-            && bucket_path("--out", out)?.is_some()
+        if let Some(address) = &self.address
+            && Endpoint::new(address, PORT).is_err()
         {
-            return Err(Error::value(
-                "--out",
-                out,
-                "give a folder that all hosts share, and --set checkpoint.dir= for checkpoints in a bucket",
-            ));
+            let allowed = format!("it must be a host name or an address, without a port, which is {PORT}");
+            return Err(Error::value("--address", address, allowed));
         }
-        Ok(())
+        no_buckets(job, "that all hosts share")
+    }
+
+    /// Where the launchers meet: on node 0.
+    fn endpoint(&self) -> String {
+        let first = self.hosts.first().map_or("", |host| parts(host).1);
+        let address = self.address.as_deref().unwrap_or(first);
+        // It was checked.
+        Endpoint::new(address, PORT).map_or_else(|_| address.to_owned(), |endpoint| endpoint.to_string())
     }
 
     /// What a host runs. The first line of its input is the token, so that nobody sees it in a list of processes; when its input ends, because this side is gone or says so,
     /// the ranks save and exit.
     pub fn script(&self, job: &Job, node: usize) -> String {
-        let first = self.hosts.first().map_or("", |host| host.rsplit('@').next().unwrap_or(host));
-        let address = self.address.as_deref().unwrap_or(first);
         let placement = match job.nodes {
             1 => vec!["--standalone".to_owned()],
             nodes => [
                 ("--nnodes", nodes.to_string()),
                 ("--node-rank", node.to_string()),
-                ("--rdzv-endpoint", format!("{address}:{PORT}")),
+                ("--rdzv-endpoint", self.endpoint()),
             ]
             .into_iter()
             .flat_map(|(flag, value)| [flag.to_owned(), value])
@@ -87,7 +96,17 @@ impl Ssh {
         let script = format!("exec sh -c {}", shell::quoted(&self.script(job, node)));
         let mut words: Vec<String> =
             ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"].map(str::to_owned).to_vec();
-        words.extend([self.hosts[node].clone(), script]);
+        words.extend([destination(&self.hosts[node]), script]);
         words
     }
+}
+
+/// The user, if there is one, and the host.
+fn parts(host: &str) -> (Option<&str>, &str) {
+    host.rsplit_once('@').map_or((None, host), |(user, name)| (Some(user), name))
+}
+
+/// What ssh calls a host, which knows no brackets around addresses.
+fn destination(host: &str) -> String {
+    host.replace(['[', ']'], "")
 }

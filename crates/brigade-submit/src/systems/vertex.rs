@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{Commands, JobState, Manifest, System, needed_token_file, words};
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path, image};
+use crate::machines::GpuKind;
 
 /// Vertex AI, and what it must know of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,7 +77,7 @@ struct EnvVar {
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DiskSpec {
-    boot_disk_type: &'static str,
+    /// Its type is the default of the machine: not all machines have the same types.
     boot_disk_size_gb: u32,
 }
 
@@ -104,16 +105,29 @@ impl Vertex {
 
     fn machine(&self, job: &Job) -> Result<MachineSpec> {
         let shape = job.gpu_kind.map(|kind| kind.vertex_shape(job.gpus)).transpose()?;
-        let machine_type = self.machine_type.clone().or_else(|| Some(shape?.machine.to_owned()));
+        let machine_type = self.machine_type.as_deref().or_else(|| Some(shape?.machines[0]));
         let Some(machine_type) = machine_type else {
             let why = "Vertex AI needs the machine type; or give --gpu-kind and --gpus, which determine it";
             return Err(Error::Missing { option: "--machine-type".into(), why: why.into() });
         };
-        let accelerator_type = shape.map(|shape| shape.accelerator.to_owned());
+        let wrong = |allowed: String| Err(Error::value("--machine-type", machine_type, allowed));
+        match (shape, job.gpu_kind) {
+            (Some(shape), Some(kind)) if !shape.fits(machine_type) => {
+                let machines = shape.machines.join(", ");
+                return wrong(format!("Vertex AI sells {} {} in {machines}", job.gpus, kind.name));
+            }
+            (None, _) if let Some((kind, gpus)) = GpuKind::built_into(machine_type) => {
+                return wrong(format!(
+                    "it has GPUs: give --gpus {gpus} --gpu-kind {}, or a machine without GPUs, as n1-standard-16",
+                    kind.to_ascii_lowercase()
+                ));
+            }
+            _ => {}
+        }
         Ok(MachineSpec {
-            machine_type,
-            accelerator_count: accelerator_type.as_ref().map(|_| job.gpus),
-            accelerator_type,
+            machine_type: machine_type.to_owned(),
+            accelerator_count: shape.map(|_| job.gpus),
+            accelerator_type: shape.map(|shape| shape.accelerator.to_owned()),
         })
     }
 }
@@ -123,11 +137,19 @@ fn mounted(bucket: &str, path: &str) -> String {
     format!("/gcs/{bucket}/{path}")
 }
 
-/// The path in the containers of a file or a folder that may be given as `gs://`.
-fn in_container(option: &str, given: &str) -> Result<String> {
+/// The path in the containers of a file or a folder, if it is given as `gs://`.
+fn in_bucket(option: &str, given: &str) -> Result<Option<String>> {
     match bucket_path(option, given)? {
-        Some((bucket, path)) if given.starts_with("gs://") => Ok(mounted(bucket, path)),
+        Some((bucket, path)) if given.starts_with("gs://") => Ok(Some(mounted(bucket, path))),
         Some(_) => Err(Error::value(option, given, "Vertex AI uses Google Cloud buckets: gs://BUCKET/PATH")),
+        None => Ok(None),
+    }
+}
+
+/// The path in the containers of a file or a folder that all machines must share.
+fn shared(option: &str, given: &str) -> Result<String> {
+    match in_bucket(option, given)? {
+        Some(path) => Ok(path),
         None if given.starts_with("/gcs/") => Ok(given.to_owned()),
         None => Err(Error::value(
             option,
@@ -135,6 +157,20 @@ fn in_container(option: &str, given: &str) -> Result<String> {
             "the machines of a job only share buckets: give gs://BUCKET/PATH",
         )),
     }
+}
+
+/// A job, with its buckets as the containers see them.
+fn in_containers(job: &Job) -> Job {
+    let mut placed = job.clone();
+    for (flag, given) in job.paths() {
+        if let Ok(Some(path)) = in_bucket(flag, given) {
+            placed = placed.with(flag, path);
+            if flag == "--out" {
+                placed = placed.with_checkpoints(format!("{}/checkpoints", given.trim_end_matches('/')));
+            }
+        }
+    }
+    placed.escaped()
 }
 
 impl System for Vertex {
@@ -161,31 +197,26 @@ impl System for Vertex {
         let how = "the machines of a job share no secret yet: put 32 random characters into a file in a bucket that only the job's account can read, and give \
         gs://BUCKET/PATH";
         if let Some(file) = needed_token_file(self.token_file.as_deref(), job, how)? {
-            in_container("--token-file", file)?;
+            shared("--token-file", file)?;
         }
-        if let Some(out) = job.out() {
-            in_container("--out", out)?;
+        if let Some((flag, folder)) = job.results() {
+            shared(flag, folder)?;
         }
-        Ok(())
+        job.paths().into_iter().try_for_each(|(flag, path)| in_bucket(flag, path).map(|_| ()))
     }
 
     fn manifests(&self, job: &Job) -> Vec<Manifest> {
-        let job = match job.out().map(|out| (out, bucket_path("--out", out))) {
-            Some((out, Ok(Some((bucket, path))))) => {
-                &job.with_out(mounted(bucket, path), format!("{}/checkpoints", out.trim_end_matches('/')))
-            }
-            _ => job,
-        };
+        let job = in_containers(job);
         let mut env = job.environment(None);
         if let Some(file) = &self.token_file {
-            let path = in_container("--token-file", file).unwrap_or_else(|_| file.clone());
+            let path = shared("--token-file", file).unwrap_or_else(|_| file.clone());
             env.insert("BRIGADE_TOKEN_FILE".into(), path);
         }
         let mut command = job.command(&[]);
         let args = command.split_off(1);
         let pool = |count: usize| {
             Some(WorkerPoolSpec {
-                machine_spec: self.machine(job).ok()?,
+                machine_spec: self.machine(&job).ok()?,
                 replica_count: count.to_string(),
                 container_spec: ContainerSpec {
                     image_uri: self.image.clone().unwrap_or_default(),
@@ -196,7 +227,7 @@ impl System for Vertex {
                         .map(|(name, value)| EnvVar { name: name.clone(), value: value.clone() })
                         .collect(),
                 },
-                disk_spec: DiskSpec { boot_disk_type: "pd-ssd", boot_disk_size_gb: 200 },
+                disk_spec: DiskSpec { boot_disk_size_gb: 200 },
             })
         };
         // The first pool has one machine always.

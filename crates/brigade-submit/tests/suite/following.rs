@@ -3,9 +3,12 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use brigade_submit::{Answer, Commands, Console, Ending, Job, JobState, Manifest, Result, System, submit};
+use brigade_submit::{
+    Answer, Commands, Console, Controller, Ending, Job, JobState, Kubernetes, Manifest, Result, System,
+    submit,
+};
 
-use crate::jobs::job;
+use crate::jobs::{job, kubernetes};
 
 /// A system whose program is a shell: each command is a script.
 struct Shell {
@@ -49,7 +52,7 @@ impl System for Shell {
 }
 
 /// Submits with these answers to Ctrl-C, which comes as often as there are answers.
-fn follow(shell: &Shell, folder: &Path, answers: &[Answer]) -> (Result<Ending>, String) {
+fn follow(system: &dyn System, folder: &Path, answers: &[Answer]) -> (Result<Ending>, String) {
     let (mut said, mut asked) = (String::new(), 0);
     let interrupted = AtomicBool::new(!answers.is_empty());
     let mut ask = || {
@@ -59,7 +62,7 @@ fn follow(shell: &Shell, folder: &Path, answers: &[Answer]) -> (Result<Ending>, 
     };
     let mut say = |line: &str| said.push_str(&format!("{line}\n"));
     let mut console = Console { say: &mut say, interrupted: &interrupted, ask: &mut ask };
-    let ending = submit(shell, &job("train --out a"), folder, &mut console);
+    let ending = submit(system, &job("train --out a"), folder, &mut console);
     (ending, said)
 }
 
@@ -84,6 +87,62 @@ fn a_job_is_followed_to_its_end() {
     );
     let failed = Shell { state: "echo failed", ..FINE };
     assert_eq!(follow(&failed, folder.path(), &[]).0.unwrap(), Ending::Failed);
+}
+
+/// Kubernetes, with a script in place of `kubectl`.
+struct Fake {
+    kubernetes: Kubernetes,
+    kubectl: String,
+}
+
+impl System for Fake {
+    fn name(&self) -> &'static str {
+        self.kubernetes.name()
+    }
+
+    fn check(&self, job: &Job) -> Result<()> {
+        self.kubernetes.check(job)
+    }
+
+    fn manifests(&self, job: &Job) -> Vec<Manifest> {
+        self.kubernetes.manifests(job)
+    }
+
+    fn commands(&self, job: &Job) -> Commands {
+        let mut commands = self.kubernetes.commands(job);
+        for words in [&mut commands.submit, &mut commands.logs, &mut commands.state, &mut commands.cancel] {
+            words.splice(..1, ["sh".to_owned(), self.kubectl.clone()]);
+        }
+        commands
+    }
+
+    fn state_of(&self, text: &str) -> JobState {
+        self.kubernetes.state_of(text)
+    }
+}
+
+#[test]
+fn a_job_of_kubernetes_has_the_name_of_its_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("kubectl");
+    // As kubectl prints it, for each object of a list.
+    let kubectl = r#"case "$*" in
+        *trainjob.json*-o\ name) echo trainingruntime.trainer.kubeflow.org/llama-7b; echo trainjob.trainer.kubeflow.org/llama-7b ;;
+        *create*-o\ name) echo jobset.jobset.x-k8s.io/llama-7b ;;
+        *create*) echo jobset.jobset.x-k8s.io/llama-7b created ;;
+        *get*) echo Completed ;;
+    esac"#;
+    std::fs::write(&script, kubectl).unwrap();
+    for (controller, object) in [
+        (Controller::JobSet, "jobset.jobset.x-k8s.io/llama-7b"),
+        (Controller::TrainJob, "trainjob.trainer.kubeflow.org/llama-7b"),
+    ] {
+        let fake = Fake { kubernetes: kubernetes(controller), kubectl: script.display().to_string() };
+        let (ending, said) = follow(&fake, folder.path(), &[]);
+        assert_eq!(ending.unwrap(), Ending::Done);
+        let known = format!("submitted llama-7b, which {} knows as {object}\n", fake.name());
+        assert!(said.starts_with(&known), "{said}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use brigade_launch::exit;
-use brigade_submit::{Controller, GpuKind, Job, Slurm, System, Token, job_name};
+use brigade_submit::{Controller, GpuKind, Job, Slurm, Ssh, System, Token, job_name};
 use serde_json::{Value, json};
 
 use crate::jobs::{CONTROLLERS, job, kubernetes, manifest, pod_of, slurm, ssh, vertex, words};
@@ -135,12 +135,48 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     );
     let token = json!({ "name": "BRIGADE_TOKEN_FILE", "value": "/gcs/secrets/llama/token" });
     assert!(container["env"].as_array().unwrap().contains(&token));
+    // The machines differ in the types of their disks.
+    assert_eq!(pools[0]["diskSpec"], json!({ "bootDiskSizeGb": 200 }));
+    let resumed = crate::jobs::job("train --resume gs://bucket/runs/a --config=gs://bucket/my.toml");
+    let manifest = crate::jobs::manifest(&vertex(), &resumed);
+    let line = manifest["workerPoolSpecs"][0]["containerSpec"]["args"].to_string();
+    assert!(
+        line.contains(r#""--resume","/gcs/bucket/runs/a","--config=/gcs/bucket/my.toml""#)
+            && !line.contains("gs://"),
+        "{line}"
+    );
     let commands = vertex().commands(&job);
     assert_eq!(
         commands.submit.join(" "),
         "gcloud ai custom-jobs create --region=europe-west4 --display-name=llama-7b --config=vertex.json --format=value(name)"
     );
     assert_eq!(commands.cancel.join(" "), "gcloud ai custom-jobs cancel {id} --region=europe-west4");
+}
+
+/// Kubernetes and Vertex AI replace `$(NAME)` in what a container gets, and read `$$` as one `$`.
+#[test]
+fn what_looks_like_a_variable_reaches_the_program_as_it_is() {
+    let own = |out: &str| Job {
+        program: "/app/$own".into(),
+        env: [("PATTERN".into(), "$(HOME)$$".into())].into(),
+        ..job(&format!("--out {out} --set a=$(RANK) --set b=$HOME"))
+    };
+    let pattern = json!({ "name": "PATTERN", "value": "$$(HOME)$$$$" });
+    let check = |container: &Value, command: &str| {
+        let args = container["args"].as_array().unwrap();
+        assert!(args.contains(&json!("a=$$(RANK)")) && args.contains(&json!("b=$$HOME")), "{args:?}");
+        assert!(container["env"].as_array().unwrap().contains(&pattern), "{container}");
+        assert_eq!(container[command], json!(["/app/$$own"]));
+    };
+    for controller in CONTROLLERS {
+        let manifest = manifest(&kubernetes(controller), &own("/data/a"));
+        check(&pod_of(controller, &manifest)["containers"][0], "command");
+    }
+    let manifest = manifest(&kubernetes(Controller::PyTorchJob), &own("/data/a"));
+    let args = &pod_of(Controller::PyTorchJob, &manifest)["containers"][0]["args"];
+    assert!(args.as_array().unwrap().contains(&json!("$(RANK)")), "{args}");
+    let manifest = crate::jobs::manifest(&vertex(), &own("gs://bucket/a"));
+    check(&manifest["workerPoolSpecs"][0]["containerSpec"], "command");
 }
 
 /// Runs a script with programs of these names and bodies in its path, and says what it printed and its code.
@@ -178,6 +214,9 @@ fn the_script_of_slurm_starts_again_after_75_alone() {
     ] {
         assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
     }
+    let commented = Slurm { options: vec!["--comment=my job".into()], ..slurm() };
+    let text = &commented.manifests(&job(TRAIN))[0].text;
+    assert!(text.contains("#SBATCH --comment=\"my job\"\n"), "{text}");
     let shows =
         |state| ("scontrol", format!("case $1 in show) echo JobId=7 JobState={state} ;; *) echo $* ;; esac"));
     let outcome = |code: u8, state| {
@@ -217,6 +256,19 @@ fn a_host_takes_its_token_from_its_input_and_ends_with_it() {
     let command = ssh.command(&job, 1);
     assert_eq!(command[command.len() - 2], "two");
     assert!(command.last().unwrap().contains("--node-rank 1 --rdzv-endpoint one:29400"), "{command:?}");
+    for (hosts, address, endpoint) in [
+        ("::1,::2", None, "[::1]:29400"),
+        ("me@[fe80::1],two", None, "[fe80::1]:29400"),
+        ("one,two", Some("fe80::2"), "[fe80::2]:29400"),
+        ("one,two", Some("10.0.0.1"), "10.0.0.1:29400"),
+    ] {
+        let ssh = Ssh { address: address.map(str::to_owned), ..crate::jobs::ssh(hosts) };
+        ssh.check(&job).unwrap();
+        let script = ssh.script(&job, 0).replace('\'', "");
+        assert!(script.contains(&format!("--rdzv-endpoint {endpoint} ")), "{script}");
+        let command = ssh.command(&job, 0);
+        assert!(!command[command.len() - 2].contains(['[', ']']), "{command:?}");
+    }
     let folder = tempfile::tempdir().unwrap();
     let mut here = ssh.clone();
     here.folder = Some(folder.path().display().to_string());

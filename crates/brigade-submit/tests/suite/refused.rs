@@ -1,8 +1,8 @@
 //! What is refused before anything is submitted.
 
-use brigade_submit::{Claim, Controller, GpuKind, Job, Kubernetes, Slurm, System, Vertex};
+use brigade_submit::{Claim, Controller, GpuKind, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex};
 
-use crate::jobs::{job, kubernetes, slurm, ssh, vertex};
+use crate::jobs::{CONTROLLERS, job, kubernetes, slurm, ssh, vertex};
 
 #[track_caller]
 fn refused(system: &dyn System, job: &Job, said: &str) {
@@ -26,14 +26,48 @@ fn jobs_that_no_system_takes() {
         (with("--node-rank 3"), "--node-rank 3 is not possible: the system numbers the nodes"),
         (with("--nproc-per-node=4"), "--nproc-per-node 4 is not possible: each GPU of --gpus 8"),
         (with("--preemption-grace soon"), "--preemption-grace soon is not possible"),
+        (
+            with("--preemption-grace inf"),
+            "--preemption-grace inf is not possible: it must be a number of seconds",
+        ),
+        (with("--preemption-grace nan"), "--preemption-grace nan is not possible"),
+        (with("--preemption-grace=-1"), "--preemption-grace -1 is not possible"),
+        (job("launch --preemption-grace inf -- ./a"), "--preemption-grace inf is not possible"),
+        (job("launch --preemption-grace 70000 -- ./a"), "--preemption-grace 70000 is not possible"),
+        (
+            Job { grace_seconds: u64::MAX, ..fine.clone() },
+            "--grace 18446744073709551615 is not possible: it must be a number of seconds from 0 to 65505",
+        ),
+        (Job { grace_seconds: 65_506, ..fine.clone() }, "--grace 65506 is not possible"),
+        (
+            Job { max_restarts: u32::MAX, ..fine.clone() },
+            "--restarts 4294967295 is not possible: it must be at most",
+        ),
+        (Job { program: String::new(), ..fine.clone() }, "--program '' is not possible: it must be the name"),
         (with("--set a.password=x"), "argument 5 of the command after -- contains a secret"),
         (Job { env: [("A B".into(), String::new())].into(), ..fine.clone() }, "--env A B is not possible"),
+        (
+            Job { env: [("BRIGADE_TOKEN_FILE".into(), "/x".into())].into(), ..fine.clone() },
+            "--env BRIGADE_TOKEN_FILE is not possible: the job sets it itself: give --token-file",
+        ),
+        (Job { env: [("BRIGADE_TOKEN".into(), String::new())].into(), ..fine.clone() }, "give --token-file"),
         (
             Job { env: [("HF_TOKEN".into(), "x".into())].into(), ..fine.clone() },
             "--env HF_TOKEN contains a secret",
         ),
     ] {
         refused(&system, &job, said);
+    }
+    Job { grace_seconds: 65_505, ..fine.clone() }.check().unwrap();
+    let most = Job { max_restarts: 2_147_483_000, ..fine };
+    most.check().unwrap();
+    for controller in CONTROLLERS {
+        let text = kubernetes(controller).manifests(&most)[0].text.clone();
+        let counts = text.lines().filter_map(|line| line.trim().split_once(": "));
+        let counts = counts.filter(|(name, _)| ["\"maxRestarts\"", "\"backoffLimit\""].contains(name));
+        for (_, count) in counts {
+            count.trim_end_matches(',').parse::<i32>().unwrap();
+        }
     }
 }
 
@@ -64,10 +98,104 @@ fn what_kubernetes_does_not_take() {
     );
     refused(&system(|system| system.token_secret = "A".into()), &fine, "--token-secret A is not possible");
     refused(&system(|system| system.claims.clear()), &fine, "no --volume CLAIM:PATH contains it");
+    // One pod loses what it writes, too.
+    let one = Job { nodes: 1, ..fine.clone() };
+    kubernetes(Controller::JobSet).check(&one).unwrap();
+    refused(&system(|system| system.claims.clear()), &one, "would be lost when the pod ends");
+    refused(
+        &system(|_| ()),
+        &job("train --resume /nowhere/runs/a"),
+        "--resume /nowhere/runs/a is not possible: no --volume CLAIM:PATH contains it",
+    );
+    system(|_| ()).check(&job("train --resume /data/runs/a")).unwrap();
     let relative =
         |system: &mut Kubernetes| system.claims.push(Claim { name: "a".into(), path: "data".into() });
     refused(&system(relative), &fine, "--volume a:data is not possible");
     refused(&system(|_| ()), &job("train --out gs://bucket/a"), "give a folder of a volume");
+    refused(
+        &system(|_| ()),
+        &job("train --out /data/a --config gs://bucket/a.toml"),
+        "--config gs://bucket/a.toml is not possible: give a file of a volume",
+    );
+}
+
+#[test]
+fn names_and_labels_are_those_of_kubernetes() {
+    let fine = job("train --out /data/a");
+    let mut all = kubernetes(Controller::JobSet);
+    all.claims[0].name = "7.my-claim".into();
+    all.token_secret = "7secret".into();
+    all.service_account = Some("my.account".into());
+    all.node_selector = [("example.com/Pool".into(), String::new())].into();
+    all.check(&fine).unwrap();
+    type Change = fn(&mut Kubernetes);
+    let changes: [(Change, &str); 11] = [
+        (
+            |system| system.claims[0].name = "My".into(),
+            "--volume My:/data is not possible: Kubernetes requires 1 to 253",
+        ),
+        (
+            |system| system.token_secret = "a..b".into(),
+            "--token-secret a..b is not possible: Kubernetes requires",
+        ),
+        (
+            |system| system.namespace = Some("a.b".into()),
+            "--namespace a.b is not possible: Kubernetes requires 1 to 63",
+        ),
+        (|system| system.namespace = Some(String::new()), "--namespace '' is not possible"),
+        (|system| system.service_account = Some("a_b".into()), "--service-account a_b is not possible"),
+        (|system| system.topology = Some("a b".into()), "--topology a b is not possible: a label's key"),
+        (|system| system.queue = Some("a/b".into()), "--queue a/b is not possible: a label's value"),
+        (|system| system.queue = Some(String::new()), "--queue '' is not possible"),
+        (
+            |system| system.node_selector = [("a/b/c".into(), "x".into())].into(),
+            "--node-selector a/b/c=x is not possible: a label's key",
+        ),
+        (
+            |system| system.node_selector = [("a".into(), "x y".into())].into(),
+            "--node-selector a=x y is not possible: a label's value",
+        ),
+        (
+            |system| system.node_selector = [(String::new(), "x".into())].into(),
+            "--node-selector =x is not possible",
+        ),
+    ];
+    for (change, said) in changes {
+        let mut system = kubernetes(Controller::JobSet);
+        change(&mut system);
+        refused(&system, &fine, said);
+    }
+}
+
+#[test]
+fn what_the_pods_have_already_is_refused() {
+    let fine = job("train --out /data/a");
+    for controller in CONTROLLERS {
+        for name in ["PET_MASTER_PORT", "RANK", "MASTER_ADDR"] {
+            let job = Job { env: [(name.into(), "1234".into())].into(), ..fine.clone() };
+            let said = format!(
+                "--env {name} is not possible: PET_* and RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT place"
+            );
+            refused(&kubernetes(controller), &job, &said);
+        }
+    }
+    for (path, said) in [
+        ("/data", "--volume b:/data is not possible: another --volume is mounted at /data, too"),
+        ("/data/", "another --volume is mounted at /data/, too"),
+        ("//data/.", "another --volume is mounted at //data/., too"),
+        ("/dev/shm", "the pods have something else at /dev/shm and /run/secrets/brigade"),
+        ("/run/secrets/brigade/", "the pods have something else"),
+        ("/", "not / itself"),
+        ("//", "not / itself"),
+        ("/data/../x", "without .. and :"),
+    ] {
+        let mut system = kubernetes(Controller::JobSet);
+        system.claims.push(Claim { name: "b".into(), path: path.into() });
+        refused(&system, &fine, said);
+    }
+    let mut system = kubernetes(Controller::JobSet);
+    system.claims.push(Claim { name: "b".into(), path: "/data/b".into() });
+    system.check(&fine).unwrap();
 }
 
 #[test]
@@ -87,6 +215,16 @@ fn what_vertex_ai_does_not_take() {
     refused(&vertex(), &job("train --out runs/a"), "only share buckets");
     refused(&vertex(), &job("train --out gs://Bucket/a"), "a bucket's name has");
     refused(&vertex(), &job("train --out s3://bucket/a"), "Google Cloud buckets");
+    refused(
+        &vertex(),
+        &job("train --resume runs/a"),
+        "--resume runs/a is not possible: the machines of a job only",
+    );
+    refused(
+        &vertex(),
+        &job("train --out gs://bucket/a --config s3://bucket/a.toml"),
+        "--config s3://bucket/a.toml",
+    );
     refused(&system(|system| system.region = None), &fine, "--region is needed");
     refused(&system(|system| system.token_file = None), &fine, "--token-file is needed");
     refused(
@@ -97,6 +235,32 @@ fn what_vertex_ai_does_not_take() {
 }
 
 #[test]
+fn machines_of_vertex_ai_have_the_gpus_that_were_asked_for() {
+    let fine = job("train --out gs://bucket/runs/a");
+    let on = |machine: &str| Vertex { machine_type: Some(machine.into()), ..vertex() };
+    let of = |kind, gpus| Job { gpus, gpu_kind: Some(GpuKind::named(kind).unwrap()), ..fine.clone() };
+    let none = Job { gpus: 0, gpu_kind: None, ..fine.clone() };
+    refused(
+        &on("n1-standard-4"),
+        &fine,
+        "--machine-type n1-standard-4 is not possible: Vertex AI sells 8 H100-80GB in a3-highgpu-8g",
+    );
+    refused(&on("a3-highgpu-4g"), &fine, "--machine-type a3-highgpu-4g is not possible");
+    refused(&on("g2-standard-24"), &of("l4", 1), "Vertex AI sells 1 L4 in g2-standard-12, g2-standard-4");
+    refused(
+        &on("a3-highgpu-8g"),
+        &none,
+        "it has GPUs: give --gpus 8 --gpu-kind h100-80gb, or a machine without GPUs",
+    );
+    on("a3-highgpu-8g").check(&fine).unwrap();
+    on("g2-standard-32").check(&of("l4", 1)).unwrap();
+    on("n1-highmem-8").check(&of("v100", 2)).unwrap();
+    refused(&on("a3-highgpu-8g"), &of("v100", 8), "Vertex AI sells 8 V100-16GB in n1-standard-64");
+    // Machines of this series can do without GPUs.
+    on("n1-standard-8").check(&none).unwrap();
+}
+
+#[test]
 fn what_slurm_and_ssh_do_not_take() {
     let fine = job("train --out /data/a");
     slurm().check(&fine).unwrap();
@@ -104,11 +268,54 @@ fn what_slurm_and_ssh_do_not_take() {
     refused(&slurm(), &job("train --out s3://bucket/a"), "give a folder that all nodes share");
     refused(&Slurm { options: vec!["rm -r".into()], ..slurm() }, &fine, "--option rm -r is not possible");
     refused(&Slurm { partition: Some("a b".into()), ..slurm() }, &fine, "--partition a b is not possible");
+    for option in ["--output=x.log", "--comment=a\nb"] {
+        refused(&Slurm { options: vec![option.into()], ..slurm() }, &fine, "--option --");
+    }
+    for file in ["gs://bucket/token", ""] {
+        let system = Slurm { token: Token::File(file.into()), ..slurm() };
+        refused(
+            &system,
+            &fine,
+            "is not possible: with Slurm it must be the path of a file that the nodes can read",
+        );
+    }
+    refused(&slurm(), &job("train --resume s3://bucket/a"), "--resume s3://bucket/a is not possible");
     for (hosts, said) in [
         ("one,two", "there are 2 hosts, but --nodes is 4"),
         ("a,b,c,-oProxyCommand=x", "each must be [user@]host"),
+        ("a:22,b,c,d", "--hosts a:22 is not possible: each must be [user@]host"),
+        ("a,b,c,d:22", "--hosts d:22 is not possible"),
+        ("a@,b,c,d", "--hosts a@ is not possible"),
+        ("@a,b,c,d", "--hosts @a is not possible"),
+        (",b,c,d", "--hosts '' is not possible"),
+        ("[::1]:22,b,c,d", "--hosts [::1]:22 is not possible"),
     ] {
         let message = ssh(hosts).check(&fine).unwrap_err().to_string();
         assert!(message.contains(said), "{message}");
+    }
+    for (address, shown) in [("", "''"), ("1.2.3.4:1", "1.2.3.4:1"), ("a b", "a b"), ("me@a", "me@a")] {
+        let message =
+            Ssh { address: Some(address.into()), ..ssh("a,b,c,d") }.check(&fine).unwrap_err().to_string();
+        let said = format!(
+            "--address {shown} is not possible: it must be a host name or an address, without a port"
+        );
+        assert!(message.starts_with(&said), "{message}");
+    }
+}
+
+#[test]
+fn a_job_of_slurm_has_time_to_train_before_it_saves() {
+    let limited = |time: &str| Slurm { time: Some(time.into()), ..slurm() };
+    let (short, long) = (job("train --out /data/a"), job("train --out /data/a --preemption-grace 600"));
+    refused(
+        &limited("3"),
+        &short,
+        "--time 3 is not possible: with --grace 120 the ranks are told to save 150 s before the end, or up to 60 s earlier, so it \
+         must be longer than 210 s",
+    );
+    refused(&limited("0:10:00"), &long, "with --preemption-grace 600 the ranks");
+    refused(&limited("2h"), &short, "it must be as sbatch takes it");
+    for time in ["4", "3:31", "0", "1-0", "UNLIMITED"] {
+        limited(time).check(&short).unwrap();
     }
 }

@@ -1,6 +1,8 @@
 //! Kubernetes, by one of three controllers.
 
+mod check;
 mod jobset;
+mod names;
 mod pod;
 mod pytorchjob;
 mod trainjob;
@@ -9,8 +11,8 @@ mod types;
 use std::collections::BTreeMap;
 
 use super::{Commands, JobState, Manifest, System, words};
-use crate::error::{Error, Result};
-use crate::job::{Job, bucket_path, dns_label, image};
+use crate::error::Result;
+use crate::job::Job;
 
 /// What makes pods of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,37 +97,9 @@ impl System for Kubernetes {
     }
 
     fn check(&self, job: &Job) -> Result<()> {
-        image(self.image.as_deref())?;
-        dns_label("--name", &job.name, 63 - self.added(job.nodes))?;
-        dns_label("--token-secret", &self.token_secret, 253)?;
-        for Claim { name, path } in &self.claims {
-            dns_label("--volume", name, 253)?;
-            if !path.starts_with('/') || path == "/" || path.contains(':') {
-                return Err(Error::value(
-                    "--volume",
-                    format!("{name}:{path}"),
-                    "it must be CLAIM:PATH with an absolute path",
-                ));
-            }
-        }
-        let Some(out) = job.out() else { return Ok(()) };
-        if bucket_path("--out", out)?.is_some() {
-            return Err(Error::value(
-                "--out",
-                out,
-                "give a folder of a volume that the pods share (--volume CLAIM:PATH), and --set checkpoint.dir= for checkpoints in a bucket",
-            ));
-        }
-        if job.nodes > 1
-            && !self.claims.iter().any(|claim| std::path::Path::new(out).starts_with(&claim.path))
-        {
-            return Err(Error::value(
-                "--out",
-                out,
-                "no --volume CLAIM:PATH contains it, so each pod would have its own, and lose it at its end",
-            ));
-        }
-        Ok(())
+        self.check_names(job)?;
+        self.check_env(job)?;
+        self.check_volumes(job)
     }
 
     fn manifests(&self, job: &Job) -> Vec<Manifest> {
@@ -158,7 +132,7 @@ impl System for Kubernetes {
                 Controller::TrainJob => None,
                 _ => Some(self.kubectl(&["create", "--dry-run=server", "-f", &self.file()])),
             },
-            submit: self.kubectl(&["create", "-f", &self.file()]),
+            submit: self.kubectl(&["create", "-f", &self.file(), "-o", "name"]),
             logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
             state: self.kubectl(&["get", &object, "-o", conditions]),
             cancel: match self.controller {

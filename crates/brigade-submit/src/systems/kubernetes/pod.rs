@@ -18,7 +18,10 @@ const GPU: &str = "nvidia.com/gpu";
 const GROUP: u32 = 65_532;
 
 /// Where the secret is mounted.
-const SECRETS: &str = "/run/secrets/brigade";
+pub const SECRETS: &str = "/run/secrets/brigade";
+
+/// Where memory to share is mounted.
+pub const SHARED: &str = "/dev/shm";
 
 /// The pods' interface of the cluster's own network, where further ones carry data.
 const INTERFACE: &str = "eth0";
@@ -30,7 +33,7 @@ pub fn metadata(system: &Kubernetes, job: &Job) -> Metadata {
     Metadata { name: job.name.clone(), labels, annotations: Labels::new() }
 }
 
-/// The pod of a node: its container is called `container`, and the command places it by `placement`.
+/// The pod of a node: its container is called `container`, and the command places it by `placement`, in which Kubernetes replaces variables.
 pub fn pod(
     system: &Kubernetes,
     job: &Job,
@@ -38,12 +41,16 @@ pub fn pod(
     placement: &[String],
     own_env: Vec<EnvVar>,
 ) -> Template<PodSpec> {
-    let mut command = job.command(placement);
+    let escaped = job.escaped();
+    let mut command = escaped.command(placement);
     let args = command.split_off(1);
-    let mut env: Vec<EnvVar> =
-        job.environment(Some(INTERFACE)).into_iter().map(|(name, value)| variable(&name, value)).collect();
+    let mut env: Vec<EnvVar> = escaped
+        .environment(Some(INTERFACE))
+        .into_iter()
+        .map(|(name, value)| variable(&name, value))
+        .collect();
     env.extend(own_env);
-    let mut mounts = vec![mount("shm", "/dev/shm")];
+    let mut mounts = vec![mount("shm", SHARED)];
     let memory = VolumeSource::EmptyDir { medium: "Memory" };
     let mut volumes = vec![Volume { name: "shm".into(), source: memory }];
     if job.nodes > 1 {

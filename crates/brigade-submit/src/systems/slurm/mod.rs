@@ -3,9 +3,15 @@
 //! Preemption and the end of the time send SIGTERM to the tasks, which save and exit with 75; the script then puts the job into the queue again. Where somebody
 //! cancelled it, or a node failed, Slurm itself has decided already.
 
-use super::{Commands, JobState, Manifest, System, Token, shell, words};
+mod options;
+mod time;
+
+use super::{Commands, JobState, Manifest, System, Token, no_buckets, shell, words};
 use crate::error::{Error, Result};
-use crate::job::{Job, bucket_path};
+use crate::job::Job;
+
+/// How much earlier than it was asked for Slurm may send a signal, in seconds.
+const EARLIER: u64 = 60;
 
 /// Slurm, and what it must know of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +51,7 @@ impl Slurm {
         all.extend(self.account.as_ref().map(|account| format!("--account={account}")));
         all.extend(self.time.as_ref().map(|time| format!("--time={time}")));
         all.extend(self.switches.map(|switches| format!("--switches={switches}")));
-        all.extend(self.options.iter().cloned());
+        all.extend(self.options.iter().map(|option| options::line(option)));
         all
     }
 
@@ -94,12 +100,12 @@ impl System for Slurm {
                 "it also names a file: 1 to 128 letters, digits, '-', '_' and '.'",
             ));
         }
-        if let Some(line) = self.options.iter().find(|line| !line.starts_with('-') || line.contains('\n')) {
-            return Err(Error::value(
-                "--option",
-                line,
-                "it must be an option of sbatch, as in --constraint=h100",
-            ));
+        self.options.iter().try_for_each(|option| options::check(option))?;
+        if let Token::File(path) = &self.token
+            && (path.is_empty() || path.contains("://"))
+        {
+            let allowed = "with Slurm it must be the path of a file that the nodes can read";
+            return Err(Error::value("--token-file", path, allowed));
         }
         let given = [("--partition", &self.partition), ("--account", &self.account), ("--time", &self.time)];
         for (option, value) in given.into_iter().filter_map(|(option, value)| Some((option, value.as_ref()?)))
@@ -108,24 +114,8 @@ impl System for Slurm {
                 return Err(Error::value(option, value, "it must be one word"));
             }
         }
-        if let Some(time) = self.time.as_ref().filter(|time| !is_time_limit(time)) {
-            return Err(Error::value(
-                "--time",
-                time,
-                "it must be as sbatch takes it: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, \
-                 DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, or UNLIMITED",
-            ));
-        }
-        if let Some(out) = job.out()
-            && bucket_path("--out", out)?.is_some()
-        {
-            return Err(Error::value(
-                "--out",
-                out,
-                "give a folder that all nodes share, and --set checkpoint.dir= for checkpoints in a bucket",
-            ));
-        }
-        Ok(())
+        self.time.as_deref().map_or(Ok(()), |limit| check_time(limit, job))?;
+        no_buckets(job, "that all nodes share")
     }
 
     fn manifests(&self, job: &Job) -> Vec<Manifest> {
@@ -153,27 +143,23 @@ impl System for Slurm {
     }
 }
 
-/// Whether `sbatch --time` takes it.
-fn is_time_limit(text: &str) -> bool {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    if ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
-        return true;
+/// Checks a limit of time: a job that is told to save as soon as it starts would start again for ever.
+fn check_time(limit: &str, job: &Job) -> Result<()> {
+    let Some(seconds) = time::seconds(limit) else {
+        return Err(Error::value(
+            "--time",
+            limit,
+            "it must be as sbatch takes it: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, \
+             DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, or UNLIMITED",
+        ));
+    };
+    let (end, (option, grace)) = (job.end_seconds(), job.grace());
+    let least = end + EARLIER;
+    if seconds > least {
+        return Ok(());
     }
-    let (days, clock) = text.split_once('-').map_or((None, text), |(days, clock)| (Some(days), clock));
-    days.is_none_or(is_number) && clock.split(':').count() <= 3 && clock.split(':').all(is_number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_time_limit;
-
-    #[test]
-    fn limits_of_time_are_those_of_sbatch() {
-        for time in ["30", "30:00", "2:30:00", "1-12", "1-12:30", "1-12:30:00", "unlimited"] {
-            assert!(is_time_limit(time), "{time}");
-        }
-        for time in ["", "2h", "1:2:3:4", "-3", "1-", "1 day", "12:", "1-2-3"] {
-            assert!(!is_time_limit(time), "{time}");
-        }
-    }
+    let allowed = format!(
+        "with {option} {grace} the ranks are told to save {end} s before the end, or up to {EARLIER} s earlier, so it must be longer than {least} s"
+    );
+    Err(Error::value("--time", limit, allowed))
 }

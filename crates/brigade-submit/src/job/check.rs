@@ -1,0 +1,132 @@
+//! What no system allows.
+
+use brigade_launch::MAX_WORLD_SIZE;
+
+use super::{END_SECONDS, Job, seconds, secrets};
+use crate::error::{Error, Result};
+
+/// Flags that place a node in its world, which the system's variables do.
+const PLACED: [&str; 6] =
+    ["--nnodes", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port", "--standalone"];
+
+/// Variables of the ranks' secret, which each system sets.
+const SECRET: [&str; 2] = ["BRIGADE_TOKEN", "BRIGADE_TOKEN_FILE"];
+
+/// The earliest that `sbatch --signal` can be told to send a signal before the end.
+const LONGEST_END: u64 = 65_535;
+
+/// What Kubernetes' numbers of 32 bits hold, less the preemptions that a PyTorchJob adds.
+const MOST_RESTARTS: u32 = 2_147_483_000;
+
+impl Job {
+    /// Checks what no system allows.
+    ///
+    /// # Errors
+    /// If something cannot be.
+    pub fn check(&self) -> Result<()> {
+        self.check_world()?;
+        self.check_times()?;
+        self.check_command()?;
+        self.check_env()?;
+        secrets::check(&self.args, &self.env)
+    }
+
+    fn check_world(&self) -> Result<()> {
+        if self.nodes == 0 {
+            return Err(Error::value("--nodes", 0, format!("it must be from 1 to {MAX_WORLD_SIZE}")));
+        }
+        let ranks = self.nodes.saturating_mul(self.gpus.max(1));
+        if ranks > MAX_WORLD_SIZE {
+            let allowed = format!(
+                "with --gpus {} that makes {ranks} ranks, but a world has at most {MAX_WORLD_SIZE}",
+                self.gpus
+            );
+            return Err(Error::value("--nodes", self.nodes, allowed));
+        }
+        if self.gpus == 0
+            && let Some(kind) = self.gpu_kind
+        {
+            let why = format!("how many {} does each node have?", kind.name);
+            return Err(Error::Missing { option: "--gpus".into(), why });
+        }
+        Ok(())
+    }
+
+    fn check_times(&self) -> Result<()> {
+        let (option, given) = self.grace();
+        if seconds(&given).is_none() || self.end_seconds() > LONGEST_END {
+            let most = LONGEST_END - END_SECONDS;
+            return Err(Error::value(
+                option,
+                given,
+                format!("it must be a number of seconds from 0 to {most}"),
+            ));
+        }
+        if self.max_restarts > MOST_RESTARTS {
+            let allowed = format!("it must be at most {MOST_RESTARTS}");
+            return Err(Error::value("--restarts", self.max_restarts, allowed));
+        }
+        Ok(())
+    }
+
+    fn check_command(&self) -> Result<()> {
+        if self.program.trim().is_empty() {
+            let allowed = "it must be the name or the path of a program, as brigade";
+            return Err(Error::value("--program", &self.program, allowed));
+        }
+        let words = self.words();
+        if self.is_brigade() && !matches!(words.subcommand(), Some("train" | "launch")) {
+            let given = words.subcommand().unwrap_or("nothing");
+            return Err(Error::value(
+                "the command after --",
+                given,
+                "it must be train … or launch …, as for brigade itself; --program names another program",
+            ));
+        }
+        for flag in PLACED {
+            if words.has(flag) {
+                return Err(Error::value(
+                    flag,
+                    words.value(flag).unwrap_or_default(),
+                    "the system numbers the nodes; leave it out, and give --nodes",
+                ));
+            }
+        }
+        if let Some(value) = words.value("--nproc-per-node")
+            && self.gpus > 0
+            && value != self.gpus.to_string()
+        {
+            let allowed = format!("each GPU of --gpus {} has a rank; leave it out", self.gpus);
+            return Err(Error::value("--nproc-per-node", value, allowed));
+        }
+        if self.is_training() && self.results().is_none() {
+            let why = "a restarted run must find its folder, so all nodes must share it";
+            return Err(Error::Missing { option: "--out".into(), why: why.into() });
+        }
+        Ok(())
+    }
+
+    fn check_env(&self) -> Result<()> {
+        for name in self.env.keys() {
+            let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            if name.is_empty()
+                || !name.chars().all(is_name)
+                || name.starts_with(|first: char| first.is_ascii_digit())
+            {
+                return Err(Error::value(
+                    "--env",
+                    name,
+                    "a variable's name consists of letters, digits and _",
+                ));
+            }
+            if SECRET.contains(&name.as_str()) {
+                return Err(Error::value(
+                    "--env",
+                    name,
+                    "the job sets it itself: give --token-file with Slurm and Vertex AI, and --token-secret with Kubernetes",
+                ));
+            }
+        }
+        Ok(())
+    }
+}

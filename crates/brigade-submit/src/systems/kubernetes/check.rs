@@ -1,0 +1,81 @@
+//! What Kubernetes does not allow.
+
+use std::path::{Component, Path};
+
+use super::names::{LABEL, dns_label, dns_subdomain, job_name, label_key, label_value};
+use super::pod::{SECRETS, SHARED};
+use super::{Claim, Kubernetes};
+use crate::error::{Error, Result};
+use crate::job::{Job, image};
+use crate::systems::no_buckets;
+
+/// Variables that place a node in its world, beside `PET_*`.
+const PLACE: [&str; 4] = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+
+impl Kubernetes {
+    pub(super) fn check_names(&self, job: &Job) -> Result<()> {
+        image(self.image.as_deref())?;
+        job_name(&job.name, LABEL - self.added(job.nodes))?;
+        dns_subdomain("--token-secret", &self.token_secret, &self.token_secret)?;
+        if let Some(namespace) = &self.namespace {
+            dns_label("--namespace", namespace)?;
+        }
+        if let Some(account) = &self.service_account {
+            dns_subdomain("--service-account", account, account)?;
+        }
+        for (key, value) in &self.node_selector {
+            let given = format!("{key}={value}");
+            label_key("--node-selector", &given, key)?;
+            label_value("--node-selector", &given, value)?;
+        }
+        if let Some(key) = &self.topology {
+            label_key("--topology", key, key)?;
+        }
+        match &self.queue {
+            Some(queue) if queue.is_empty() => {
+                Err(Error::value("--queue", queue, "it must be the name of a queue of Kueue"))
+            }
+            Some(queue) => label_value("--queue", queue, queue),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn check_env(&self, job: &Job) -> Result<()> {
+        let places = |name: &&String| name.starts_with("PET_") || PLACE.contains(&name.as_str());
+        let Some(name) = job.env.keys().find(places) else { return Ok(()) };
+        let allowed =
+            format!("PET_* and {} place the nodes, which the manifest does itself", PLACE.join(", "));
+        Err(Error::value("--env", name, allowed))
+    }
+
+    pub(super) fn check_volumes(&self, job: &Job) -> Result<()> {
+        for (at, Claim { name, path }) in self.claims.iter().enumerate() {
+            let given = format!("{name}:{path}");
+            let wrong = |allowed: String| Err(Error::value("--volume", &given, allowed));
+            dns_subdomain("--volume", &given, name)?;
+            let folder = Path::new(path);
+            let leaves = folder.components().any(|part| part == Component::ParentDir);
+            if !folder.is_absolute() || folder == Path::new("/") || leaves || path.contains(':') {
+                return wrong(
+                    "it must be CLAIM:PATH with an absolute path, not / itself, without .. and :".into(),
+                );
+            }
+            if folder.starts_with(SHARED) || folder.starts_with(SECRETS) {
+                return wrong(format!("the pods have something else at {SHARED} and {SECRETS}"));
+            }
+            if self.claims[..at].iter().any(|earlier| Path::new(&earlier.path) == folder) {
+                return wrong(format!(
+                    "another --volume is mounted at {path}, too; each needs a path of its own"
+                ));
+            }
+        }
+        no_buckets(job, "of a volume that the pods share (--volume CLAIM:PATH)")?;
+        let Some((flag, folder)) = job.results() else { return Ok(()) };
+        if self.claims.iter().any(|claim| Path::new(folder).starts_with(&claim.path)) {
+            return Ok(());
+        }
+        let allowed =
+            "no --volume CLAIM:PATH contains it, so what a pod writes there would be lost when the pod ends";
+        Err(Error::value(flag, folder, allowed))
+    }
+}
