@@ -18,7 +18,7 @@ use brigade_submit::{
     Answer, Console, Ending, Error, GpuKind, Job, check_by_system, job_name, missing_program, over_ssh,
     submit, write,
 };
-use clap::{Args, FromArgMatches};
+use clap::Args;
 
 use super::launch;
 use super::train::TrainArgs;
@@ -54,7 +54,7 @@ pub struct SubmitArgs {
     /// The kind of GPU, as `brigade plan` calls it: a100-80gb, h100-80gb, …
     #[arg(long, value_name = "KIND", value_parser = gpu_kind)]
     gpu_kind: Option<&'static GpuKind>,
-    /// The job's name [default: the last part of --out].
+    /// The job's name [default: the last part of --out or --resume].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// The program that the nodes start: brigade, or one built on it.
