@@ -22,6 +22,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long the other nodes' ranks may take to end after those of one have.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// The most nodes of which a message tells what they say.
+const MOST_NODES: usize = 3;
+
 /// Options that say where the nodes meet.
 const OPTIONS: [&str; 5] = ["--nnodes", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port"];
 
@@ -183,14 +186,19 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// Why a trial failed: exhausted memory comes first, then what the first node says.
+/// Why a trial failed: exhausted memory, or else what the first nodes say, once each.
 fn root_cause(ends: &[TrialEnd]) -> String {
-    let mut said = ends
-        .iter()
-        .enumerate()
-        .filter_map(|(node, end)| end.failure.as_ref().map(|failure| format!("node {node}: {failure}")));
-    let first = said.clone().find(|failure| failure.contains(OUT_OF_MEMORY));
-    first.or_else(|| said.next()).unwrap_or_default()
+    let failures = || ends.iter().enumerate().filter_map(|(node, end)| Some((node, end.failure.as_ref()?)));
+    let mut said: Vec<(usize, &String)> =
+        failures().filter(|(_, said)| said.contains(OUT_OF_MEMORY)).take(1).collect();
+    if said.is_empty() {
+        for failure in failures() {
+            if said.len() < MOST_NODES && said.iter().all(|(_, other)| *other != failure.1) {
+                said.push(failure);
+            }
+        }
+    }
+    said.into_iter().map(|(node, said)| format!("node {node}: {said}")).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -205,5 +213,7 @@ mod tests {
         let cause = |failures: [Option<&str>; 3]| root_cause(&failures.map(end));
         assert_eq!(cause([lost, exhausted, None]), "node 1: rank 2 ran out of memory: 8 GiB");
         assert_eq!(cause([None, lost, lost]), "node 1: a peer is gone");
+        let other = Some("here `seed = 7`");
+        assert_eq!(cause([lost, other, lost]), "node 0: a peer is gone; node 1: here `seed = 7`");
     }
 }

@@ -264,11 +264,11 @@ fn who_does_not_fit_is_told_why() {
         error
     };
     let said = refused(JoinRequest { workers: 3, ..join_request(1) }, token());
-    assert!(said.contains("--workers is 3 there, and 2 for the coordinator"), "{said}");
+    assert!(said.contains("this worker has --workers 3, and the coordinator 2"), "{said}");
     let said = refused(JoinRequest { worker: 2, ..join_request(1) }, token());
     assert!(said.contains("--worker 2 is not valid: it must be below --workers 2"), "{said}");
     let said = refused(JoinRequest { configuration: "seed = 2".into(), ..join_request(1) }, token());
-    assert!(said.contains("`seed = 2` there, `seed = 1` on worker 0"), "{said}");
+    assert!(said.contains("`seed = 2` here, `seed = 1` on worker 0"), "{said}");
     let said = refused(join_request(1), AuthToken::new("another-token-than-theirs"));
     assert!(said.contains("BRIGADE_TOKEN"), "{said}");
     let begin = Instant::now();

@@ -98,7 +98,9 @@ fn a_second_worker_with_the_same_number_is_refused_and_disturbs_nobody() {
     let mut servers = launches.servers("");
     let first = launches.worker(0, "");
     says(&mut servers, "worker 0 joined");
-    let second = launches.worker(0, "--log-dir other");
+    let Launches { line, endpoint, .. } = &launches;
+    let second =
+        launches.start(&format!("{line} --nproc-per-node 1 --worker 0 --coordinator {endpoint} --out other"));
     let done = second.wait();
     assert_ne!(done.code, Some(0));
     let said = "already have a worker 0; give each its own strategy.worker (--worker)";

@@ -112,7 +112,7 @@ fn a_worker_that_is_late_or_does_not_fit_is_told_so() {
     assert!(late.err.contains("have ended the run after step 10 without this one"), "{}", late.err);
     let other = workers.start(0, "--set train.seed=7 --overwrite").wait();
     assert_eq!(other.code, Some(1));
-    assert!(other.err.contains("`seed = 7` there"), "{}", other.err);
+    assert!(other.err.contains("`seed = 7` here"), "{}", other.err);
     well(workers.coordinator);
 }
 

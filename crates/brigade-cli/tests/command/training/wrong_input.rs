@@ -147,7 +147,10 @@ fn settings() {
         ),
         (
             "--strategy local-sgd --nproc-per-node 1 --inner-steps 2",
-            ["strategy.workers (--workers) = 0", "in a world of 1 rank there is only one worker"],
+            [
+                "strategy.name (--strategy) = local-sgd",
+                "needs at least 2 ranks, a worker each (--nproc-per-node 2)",
+            ],
         ),
         ("--workers 2", ["strategy.workers (--workers) = 2", "--strategy local-sgd or diloco"]),
         (
