@@ -16,7 +16,6 @@ use brigade_core::PP;
 use brigade_launch::{Detected, interrupt};
 use serde::{Deserialize, Serialize};
 
-use super::program::environment;
 use super::ranks::Ranks;
 use crate::error::print_stderr;
 use crate::settings::{MicroBatchSize, Settings, StandardFlags};
@@ -142,7 +141,7 @@ impl StandardFlags {
             Ok(MicroBatch { size, reason: reason(size, &tried), tried })
         };
         interrupt::block_signals();
-        let detected = brigade_launch::detect(&self.world, &environment)?;
+        let detected = brigade_launch::detect(&self.world, &|name| std::env::var(name).ok())?;
         record.micro_batch = match detected {
             Detected::Node(node) if node.nnodes > 1 && !self.dry_run => {
                 Nodes::join(node, &open, settings, ranks)?.choose(search)?

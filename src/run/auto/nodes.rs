@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use brigade_launch::{Detected, LauncherGroup, NodeInfo, interrupt};
 use serde::{Deserialize, Serialize};
 
-use super::super::program::environment;
 use super::super::ranks::Ranks;
 use super::MicroBatch;
 use super::command_line::without;
@@ -71,7 +70,7 @@ impl<'a> Nodes<'a> {
                 "--micro-batch-size auto tries sizes on a fixed number of nodes, and --nnodes is {min_nodes}:{nnodes}; give a size"
             );
         }
-        let token = Detected::Node(node.clone()).token(&environment)?;
+        let token = Detected::Node(node.clone()).token(&|name| std::env::var(name).ok())?;
         let deadlines = timeouts(&settings.comm);
         let (sender, joined) = mpsc::channel();
         let joins = node.clone();
