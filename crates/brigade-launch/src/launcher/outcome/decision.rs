@@ -35,10 +35,11 @@ pub fn decide(reports: Vec<NodeReport>, restarts: u32) -> Decision {
     let exits = || ranks.iter().map(|(_, report)| report.rank.exit).collect::<Vec<RankExit>>();
     let requested = |kind| {
         let requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
-        requests
-            .filter(|request| request.kind == kind && request.origin != StopOrigin::WaitingNode)
-            .map(|request| request.source.clone())
-            .next()
+        let mut of_kind: Vec<_> = requests.filter(|request| request.kind == kind).collect();
+        of_kind.retain(|request| request.origin != StopOrigin::WaitingNode);
+        // Ranks exit because of a signal to the launcher of another node, and theirs may hear of it later.
+        let signal = of_kind.iter().find(|request| request.origin == StopOrigin::Signal);
+        signal.or(of_kind.first()).map(|request| request.source.clone())
     };
     let of = |origin| {
         let mut requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
@@ -231,6 +232,19 @@ mod tests {
         assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 0, 1, false)]), 0);
         assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 75, 1, false), (1, 143, 1, true)]), 130);
         assert_eq!(code(stop_request(InterruptKind::Stop), &[(0, 75, 1, false)]), 130);
+    }
+
+    #[test]
+    fn a_signal_comes_before_ranks_that_exit_because_of_it() {
+        let by_itself = StopRequest {
+            source: "rank 0, which exited with code 75".into(),
+            origin: StopOrigin::Rank,
+            ..stop_request(InterruptKind::Preempt).unwrap()
+        };
+        let first = report(0, Some(by_itself), &[(0, 75, 1, false)]);
+        let second = report(1, stop_request(InterruptKind::Preempt), &[(1, 75, 1, false)]);
+        let Outcome::Preempted { signal, .. } = decide(vec![first, second], 0).outcome else { panic!() };
+        assert_eq!(signal, "a signal");
     }
 
     #[test]
