@@ -11,6 +11,7 @@ mod plan;
 mod sections;
 mod server;
 mod sizes;
+mod strategy_text;
 mod typed;
 
 use std::net::SocketAddr;
