@@ -237,7 +237,10 @@ fn settings() {
         ),
         (
             "--strategy diloco --inner-steps 2 --checkpoint-every 5",
-            ["checkpoint.every (--checkpoint-every) = 5", "strategy.inner_steps (--inner-steps) = 2; the nearest is 4 or 6"],
+            [
+                "checkpoint.every (--checkpoint-every) = 5",
+                "strategy.inner_steps (--inner-steps) = 2; the nearest is 4 or 6",
+            ],
         ),
         (
             "--strategy diloco --inner-steps 2 --sync-every 2",
