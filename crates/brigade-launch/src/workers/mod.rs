@@ -18,7 +18,8 @@ mod member;
 mod message;
 #[cfg(feature = "clusters")]
 mod quorum;
-#[cfg(all(test, feature = "clusters"))]
+#[cfg(test)]
+#[cfg(feature = "clusters")]
 mod tests;
 
 #[cfg(feature = "clusters")]
