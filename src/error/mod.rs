@@ -4,10 +4,22 @@ mod message;
 
 pub use message::{format_error, print_stderr};
 
+use brigade_launch::exit;
+
 /// A mistake of the user, found before training: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", format_error(.0))]
 pub struct UsageError(pub anyhow::Error);
+
+impl UsageError {
+    /// The exit code of a command that ends with it: 1 if a node was lost meanwhile, which is nobody's mistake, else 2.
+    pub fn exit_code(&self) -> u8 {
+        match self.0.downcast_ref() {
+            Some(brigade_launch::Error::NodeLost { .. }) => exit::FAILED,
+            _ => exit::USAGE,
+        }
+    }
+}
 
 /// A signal ended the run.
 #[derive(Debug, thiserror::Error)]

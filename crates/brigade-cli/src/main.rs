@@ -128,6 +128,6 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         brigade::print_stderr(format_args!("brigade: {}", format_error(&error)));
-        ExitCode::from(if error.is::<UsageError>() { exit::USAGE } else { exit::FAILED })
+        ExitCode::from(error.downcast_ref().map_or(exit::FAILED, UsageError::exit_code))
     })
 }

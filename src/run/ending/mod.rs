@@ -117,12 +117,11 @@ pub(crate) fn report(error: &anyhow::Error) -> u8 {
         return exit::PREEMPTED;
     }
     print_stderr(format_args!("brigade: {}", format_error(error)));
-    let cause = error.downcast_ref::<UsageError>().map_or(error, |usage| &usage.0);
-    let launch = cause.downcast_ref::<brigade_launch::Error>();
-    let is_lost = matches!(launch, Some(brigade_launch::Error::NodeLost { .. }));
-    let usage = error.is::<UsageError>()
-        || error.is::<SettingError>()
+    if let Some(usage) = error.downcast_ref::<UsageError>() {
+        return usage.exit_code();
+    }
+    let usage = error.is::<SettingError>()
         || error.is::<CheckpointUsageError>()
-        || launch.is_some();
-    if usage && !is_lost { exit::USAGE } else { exit::FAILED }
+        || error.is::<brigade_launch::Error>();
+    if usage { exit::USAGE } else { exit::FAILED }
 }

@@ -1,9 +1,10 @@
 //! `brigade train --mesh auto --micro-batch-size auto`.
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::place::{Place, Running};
-use crate::processes::{TOKEN, port};
+use crate::processes::{TOKEN, port, send};
 use crate::runs::{dead_after, same_end};
 
 /// What was chosen for a run.
@@ -81,6 +82,24 @@ fn nodes_try_sizes_together_and_train_with_the_same_one() {
     }
     assert!(first.err.contains("on rank 0 `learning_rate = "), "{}", first.err);
     assert!(!place.path("other").exists());
+}
+
+#[test]
+fn a_node_that_is_lost_between_trials_ends_the_others() {
+    let place = Place::new();
+    let port = port();
+    let [mut first, second] = [0, 1].map(|node| {
+        let line = format!(
+            "--nproc-per-node 1 --dp 2 --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} --out a --log-dir n{node} \
+             --micro-batch-size auto"
+        );
+        place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN))
+    });
+    first.until("a trial", |first| first.complained().contains("micro-batch size ").then_some(()));
+    assert!(send(second.pid(), Signal::KILL));
+    let done = first.wait();
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    assert!(done.err.contains("node 1 was lost before ranks were started: "), "{}", done.err);
 }
 
 #[test]
