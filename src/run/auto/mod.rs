@@ -120,33 +120,32 @@ impl StandardFlags {
             }
         };
         let search = |run_trial: &mut dyn FnMut(usize) -> anyhow::Result<Trial>| {
-            let earlier = earlier_choice(self, settings).map(|earlier| earlier.micro_batch);
-            if let Some(MicroBatch { size: Some(kept), tried, .. }) = earlier
-                && sizes.0.contains(&kept)
-            {
-                let reason = format!("{kept}, as before the run was resumed");
-                return Ok(MicroBatch { size: Some(kept), reason, tried });
-            }
-            let start = settings.train.micro_batch_size;
-            if self.dry_run {
-                let size = sizes.nearest(start);
-                let reason = format!("{size} in this dry run; a run would try sizes");
-                return Ok(MicroBatch { size: Some(size), reason, tried: Vec::new() });
-            }
-            let (size, tried) = sizes.search(start, &mut |size| {
+            let (size, tried) = sizes.search(settings.train.micro_batch_size, &mut |size| {
                 let trial = run_trial(size)?;
                 say(&format!("micro-batch size {size}: {trial}"));
                 Ok(trial)
             })?;
             Ok(MicroBatch { size, reason: reason(size, &tried), tried })
         };
-        interrupt::block_signals();
-        let detected = brigade_launch::detect(&self.world, &|name| std::env::var(name).ok())?;
-        record.micro_batch = match detected {
-            Detected::Node(node) if node.nnodes > 1 && !self.dry_run => {
-                Nodes::join(node, &open, settings, ranks)?.choose(search)?
+        // All nodes see the same, also one that replaces another while the others run.
+        let kept = earlier_choice(self, settings).and_then(|earlier| sizes.kept(earlier.micro_batch));
+        record.micro_batch = if let Some(kept) = kept {
+            kept
+        } else if self.dry_run {
+            let size = sizes.nearest(settings.train.micro_batch_size);
+            let reason = format!("{size} in this dry run; a run would try sizes");
+            MicroBatch { size: Some(size), reason, tried: Vec::new() }
+        } else {
+            interrupt::block_signals();
+            let variable = |name: &str| std::env::var(name).ok();
+            let detected = brigade_launch::detect(&self.world, &variable)?;
+            match &detected {
+                Detected::Node(node) if node.nnodes > 1 => {
+                    let token = detected.token(&variable)?;
+                    Nodes::join(node, token, &open, settings, ranks)?.choose(search)?
+                }
+                _ => search(&mut |size| run_trial(&open, size, settings, ranks))?,
             }
-            _ => search(&mut |size| run_trial(&open, size, settings, ranks))?,
         };
         let size = record.micro_batch.size.with_context(|| {
             let why = record.micro_batch.tried.last().map(ToString::to_string).unwrap_or_default();
@@ -194,6 +193,13 @@ impl Sizes {
             );
         }
         Ok(Self((1..=global / dp).filter(|size| (global / dp).is_multiple_of(*size)).collect()))
+    }
+
+    /// What was chosen for a run before it was interrupted, if it is still possible.
+    fn kept(&self, earlier: MicroBatch) -> Option<MicroBatch> {
+        let size = earlier.size.filter(|size| self.0.contains(size))?;
+        let reason = format!("{size}, as before the run was resumed");
+        Some(MicroBatch { reason, ..earlier })
     }
 
     /// The largest that is not above a size.

@@ -5,7 +5,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use brigade_launch::{Detected, LauncherGroup, NodeInfo, interrupt};
+use brigade_comm::{AuthToken, Timeouts};
+use brigade_launch::{LauncherGroup, NodeInfo, interrupt};
 use serde::{Deserialize, Serialize};
 
 use super::super::ranks::Ranks;
@@ -23,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The most nodes of which a message tells what they say.
 const MOST_NODES: usize = 3;
+
+/// The option that asks for the choice.
+const AUTO: &str = "--micro-batch-size auto";
 
 /// Options that say where the nodes meet.
 const OPTIONS: [&str; 5] = ["--nnodes", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port"];
@@ -59,25 +63,25 @@ impl<'a> Nodes<'a> {
     /// # Errors
     /// If the number of nodes may change, a node does not come, or a signal arrives.
     pub fn join(
-        node: NodeInfo,
+        node: &NodeInfo,
+        token: AuthToken,
         args: &[OsString],
         settings: &'a Settings,
         ranks: &'a Ranks,
     ) -> anyhow::Result<Self> {
-        let NodeInfo { nnodes, min_nodes, .. } = node;
+        let NodeInfo { nnodes, min_nodes, .. } = *node;
         if min_nodes < nnodes {
             bail!(
                 "--micro-batch-size auto tries sizes on a fixed number of nodes, and --nnodes is {min_nodes}:{nnodes}; give a size"
             );
         }
-        let token = Detected::Node(node.clone()).token(&|name| std::env::var(name).ok())?;
-        let deadlines = timeouts(&settings.comm);
+        let Timeouts { init, host, .. } = timeouts(&settings.comm);
         let (sender, joined) = mpsc::channel();
-        let joins = node.clone();
+        let (joins, nproc) = (node.clone(), ranks.per_node);
         std::thread::Builder::new()
             .name("join-launchers".into())
             .spawn(move || {
-                drop(sender.send(LauncherGroup::join(&joins, token, deadlines.init, deadlines.host)));
+                drop(sender.send(LauncherGroup::join(&joins, AUTO, nproc, token, init, host)));
             })
             .context("cannot start a thread")?;
         let group = loop {
@@ -91,7 +95,7 @@ impl<'a> Nodes<'a> {
             }
         };
         let args = without(args, &OPTIONS, &[]);
-        Ok(Self { group, node, args, settings, ranks })
+        Ok(Self { group, node: node.clone(), args, settings, ranks })
     }
 
     /// Chooses on node 0 with `search`, which tries sizes on all nodes, and returns the choice on all of them.
@@ -102,7 +106,7 @@ impl<'a> Nodes<'a> {
         self,
         search: impl FnOnce(&mut dyn FnMut(usize) -> anyhow::Result<Trial>) -> anyhow::Result<MicroBatch>,
     ) -> anyhow::Result<MicroBatch> {
-        let chosen = match self.group.node() {
+        let chosen = match self.node.node_rank {
             0 => self.lead(search),
             _ => self.follow(),
         };
@@ -135,9 +139,7 @@ impl<'a> Nodes<'a> {
             match self.group.all_gather::<Option<Instruction>>(&None)?.swap_remove(0) {
                 Some(Instruction::Try { size, endpoint }) => drop(self.run_trial(size, &endpoint)?),
                 Some(Instruction::Chosen(chosen)) => return Ok(chosen),
-                None => bail!(
-                    "node 0 does not choose the size of micro-batches: is it given --micro-batch-size auto, too?"
-                ),
+                None => bail!("node 0 says nothing about the size of micro-batches"),
             }
         }
     }
@@ -173,7 +175,7 @@ impl<'a> Nodes<'a> {
         }
         let end = running.end(ended_since.is_some())?;
         let ends: Vec<TrialEnd> = self.group.all_gather(&end)?;
-        if self.group.node() != 0 {
+        if self.node.node_rank != 0 {
             return Ok(None);
         }
         let available = ends.iter().filter_map(|end| end.available).min();

@@ -72,7 +72,7 @@ pub fn launch(config: &LaunchConfig, on_event: &mut dyn FnMut(Event)) -> Result<
     let (sender, messages) = mpsc::channel();
     let _forwarder = SignalForwarder::start(sender.clone())
         .map_err(|source| Error::System { operation: "install signal handlers", source })?;
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = host_name();
     match config.nnodes {
         1 => single_node::run(config, &host, &sender, &messages, on_event),
         #[cfg(feature = "clusters")]
@@ -80,6 +80,11 @@ pub fn launch(config: &LaunchConfig, on_event: &mut dyn FnMut(Event)) -> Result<
         #[cfg(not(feature = "clusters"))]
         nnodes => Err(Error::SingleNodeOnly { nnodes }),
     }
+}
+
+/// The name of this host.
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Refuses several nodes in a program that has only the launcher of a single one.

@@ -85,6 +85,29 @@ fn nodes_try_sizes_together_and_train_with_the_same_one() {
 }
 
 #[test]
+fn all_nodes_leave_the_size_open_or_none_does() {
+    let place = Place::new();
+    for lines in [["--micro-batch-size auto", ""], ["", "--micro-batch-size auto"]] {
+        let port = port();
+        let running = [0, 1].map(|node| {
+            let line = format!(
+                "--nproc-per-node 1 --dp 2 --nnodes 2 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} --out a --log-dir n{node} {}",
+                lines[node]
+            );
+            place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN))
+        });
+        let [first, second] = lines.map(|line| if line.is_empty() { "nothing" } else { line });
+        for done in running.map(Running::wait) {
+            assert_eq!(done.code, Some(2), "{}", done.err);
+            let said = format!(
+                "what is decided before ranks start is {first} on node 0 and {second} on node 1; give the option to all nodes or to none"
+            );
+            assert!(done.err.contains(&said), "{}", done.err);
+        }
+    }
+}
+
+#[test]
 fn a_node_that_is_lost_between_trials_ends_the_others() {
     let place = Place::new();
     let port = port();

@@ -8,7 +8,7 @@ use std::{
 
 use brigade_comm::PROTOCOL_VERSION;
 
-use super::node::{MARGIN, Node, Waited, check_alike};
+use super::node::{MARGIN, Node, Waited};
 use crate::{
     endpoint::Endpoint,
     error::{Error, Result},
@@ -17,7 +17,7 @@ use crate::{
         config::{Elastic, LaunchConfig},
         listener,
         message::{Message, receive_between_restarts},
-        node_group::{NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig},
+        node_group::{NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig, check_alike},
         outcome::{Outcome, event::Event, rank_exit::signal_name, report::LostNode},
         rendezvous::{Candidate, RendezvousEnd, Start, join},
     },
@@ -81,7 +81,13 @@ impl Node<'_> {
 
     fn description(&self, restart_count: u32) -> NodeDescription {
         let LaunchConfig { nproc, max_restarts, .. } = *self.config;
-        NodeDescription { host: self.host.clone(), nproc, max_restarts, restart_count }
+        NodeDescription {
+            host: self.host.clone(),
+            nproc,
+            max_restarts,
+            restart_count,
+            decides: String::new(),
+        }
     }
 
     pub(super) fn candidate(&self, restart_count: u32) -> Candidate {

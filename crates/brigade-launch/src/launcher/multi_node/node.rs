@@ -12,7 +12,7 @@ use crate::launcher::{
     listener,
     local_ranks::{LocalRanks, LocalRanksResult, start_ranks},
     message::{Message, receive_between_restarts},
-    node_group::{NodeDescription, NodeEvent, NodeGroup, NodeState, NodeStatus, StopCause},
+    node_group::{NodeEvent, NodeGroup, NodeState, NodeStatus, StopCause},
     outcome::{
         Outcome,
         decision::{Decision, decide, decide_without_others},
@@ -359,18 +359,4 @@ impl Node<'_> {
             }
         }
     }
-}
-
-/// All nodes start the same number of ranks.
-pub fn check_alike(descriptions: &[NodeDescription], node: usize) -> Result<()> {
-    let first = descriptions.first().map_or(0, |description| description.nproc);
-    let Some(other) = descriptions.iter().position(|description| description.nproc != first) else {
-        return Ok(());
-    };
-    let shown = if descriptions[node].nproc == first { other } else { node };
-    Err(Error::LaunchConfig {
-        field: "nproc",
-        value: format!("{first} on node 0 and {} on node {shown}", descriptions[shown].nproc),
-        allowed: "all nodes start the same number of ranks".into(),
-    })
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use brigade_comm::{AuthToken, Timeouts, World};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{gather, join, lost_node};
+use super::{NodeDescription, check_alike, gather, join, lost_node};
 use crate::{
     endpoint::Endpoint,
     environment::NodeInfo,
     error::{Error, Result},
-    launcher::listener,
+    launcher::{host_name, listener},
 };
 
 /// The launchers of all nodes before they [start ranks](crate::launch): a small world with one rank for each node.
@@ -19,17 +19,25 @@ use crate::{
 /// others.
 pub struct LauncherGroup {
     world: World,
-    node: usize,
     endpoint: Endpoint,
 }
 
 impl LauncherGroup {
-    /// Meets the launchers of the other nodes where they will meet for [`launch`](crate::launch), too. `init`: how long they wait for each other;
-    /// `host`: how long one of them may be out of reach.
+    /// Meets the launchers of the other nodes where they will meet for [`launch`](crate::launch), too. `decides`: the option that asks for what
+    /// they decide; `nproc`: the ranks that each of them starts; `init`: how long they wait for each other; `host`: how long one of them may be out of
+    /// reach.
     ///
     /// # Errors
-    /// If the program was built without the feature `clusters`, the node does not know where the others are, or they do not all come.
-    pub fn join(node: &NodeInfo, token: AuthToken, init: Duration, host: Duration) -> Result<Self> {
+    /// If the program was built without the feature `clusters`, the node does not know where the others are, they do not all come, or one of
+    /// them decides something else, nothing, or starts another number of ranks.
+    pub fn join(
+        node: &NodeInfo,
+        decides: &str,
+        nproc: usize,
+        token: AuthToken,
+        init: Duration,
+        host: Duration,
+    ) -> Result<Self> {
         crate::check_nnodes(node.nnodes)?;
         let NodeInfo { nnodes, node_rank, .. } = *node;
         let Some(endpoint) = node.endpoint.clone() else {
@@ -47,12 +55,16 @@ impl LauncherGroup {
                 Error::NodeRendezvous { node: node_rank, endpoint: endpoint.to_string(), reason }
             },
         )?;
-        Ok(Self { world, node: node_rank, endpoint })
-    }
-
-    /// The number of this node.
-    pub fn node(&self) -> usize {
-        self.node
+        let group = Self { world, endpoint };
+        let own = NodeDescription {
+            host: host_name(),
+            nproc,
+            max_restarts: 0,
+            restart_count: 0,
+            decides: decides.into(),
+        };
+        check_alike(&group.all_gather(&own)?, node_rank)?;
+        Ok(group)
     }
 
     /// The values of all nodes, by their numbers.

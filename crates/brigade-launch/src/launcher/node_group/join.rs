@@ -9,7 +9,10 @@ use std::{
 
 use brigade_comm::{Algorithm, AuthToken, Encryption, Join, Timeouts, Transport, World};
 
-use super::{clocks, gather, status::NodeDescription};
+use super::{
+    clocks, gather,
+    status::{NodeDescription, check_alike},
+};
 
 /// Between two tries to join.
 const RETRY: Duration = Duration::from_millis(200);
@@ -35,7 +38,7 @@ pub struct NodeGroupConfig {
     pub description: NodeDescription,
 }
 
-/// The launchers' world, and what each says of itself: by its node.
+/// The launchers' world, and what each says of itself: by its node. There are no clocks if the launchers do not [fit together](check_alike).
 pub struct Joined {
     pub world: World,
     pub descriptions: Vec<NodeDescription>,
@@ -70,7 +73,9 @@ fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<Jo
     let world = world(node, nnodes, config.endpoint.clone(), listener, config.token.clone(), timeouts)?;
     let json = serde_json::to_vec(&config.description).unwrap_or_default();
     let descriptions = gather::values(world.group(), json)?;
-    let clocks = clocks::gather(world.group())?;
+    // Launchers that do not fit together part here, some of them at once.
+    let fit = check_alike(&descriptions, node).is_ok();
+    let clocks = if fit { clocks::gather(world.group())? } else { Vec::new() };
     Ok(Joined { world, descriptions, clocks })
 }
 

@@ -25,7 +25,7 @@ pub use self::{
     before_ranks::LauncherGroup,
     event::NodeEvent,
     join::NodeGroupConfig,
-    status::{NodeDescription, NodeState, NodeStatus, StopCause},
+    status::{NodeDescription, NodeState, NodeStatus, StopCause, check_alike},
 };
 use super::outcome::report::{LostNode, NodeReport};
 use crate::error::{Error, Result};

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::interrupt::InterruptKind;
+use crate::{
+    error::{Error, Result},
+    interrupt::InterruptKind,
+};
 
 /// What a node is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -101,6 +104,25 @@ pub struct NodeDescription {
     pub max_restarts: u32,
     /// How often the ranks were restarted before, as far as it knows.
     pub restart_count: u32,
+    /// What the launchers decide together before they start ranks, by the option that asks for it; empty if they start ranks now.
+    pub decides: String,
+}
+
+/// All nodes decide the same, and start the same number of ranks.
+pub fn check_alike(descriptions: &[NodeDescription], node: usize) -> Result<()> {
+    let refused = |field, show: &dyn Fn(&NodeDescription) -> String, allowed: &str| {
+        let shown = descriptions.iter().map(show).collect::<Vec<_>>();
+        let Some(other) = shown.iter().position(|other| *other != shown[0]) else { return Ok(()) };
+        let other = if shown[node] == shown[0] { other } else { node };
+        let value = format!("{} on node 0 and {} on node {other}", shown[0], shown[other]);
+        Err(Error::LaunchConfig { field, value, allowed: allowed.into() })
+    };
+    let decides = |description: &NodeDescription| match &*description.decides {
+        "" => "nothing".to_owned(),
+        option => option.to_owned(),
+    };
+    refused("what is decided before ranks start", &decides, "give the option to all nodes or to none")?;
+    refused("nproc", &|description| description.nproc.to_string(), "all nodes start the same number of ranks")
 }
 
 #[cfg(test)]
