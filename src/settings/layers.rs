@@ -238,6 +238,25 @@ fn is_empty(known: &Table, full: &str) -> bool {
     table.and_then(|table| table.get(key)?.as_table()).is_some_and(Table::is_empty)
 }
 
+/// That a setting is of another type than the value it is given.
+fn mismatch(setting: &Value, given: &Value) -> String {
+    let needed = match setting {
+        Value::Integer(_) => "a whole number",
+        Value::Float(_) => "a number",
+        Value::Boolean(_) => "true or false",
+        Value::Array(_) => "a list",
+        Value::Table(_) => "a section",
+        Value::String(_) | Value::Datetime(_) => "a text",
+    };
+    match (setting, given) {
+        // What TOML does not take for a number.
+        (Value::Integer(_) | Value::Float(_), Value::String(text)) if text.parse::<f64>().is_ok() => {
+            format!("{text} is beyond the numbers that a setting can have")
+        }
+        _ => format!("{needed} is needed, not {given}"),
+    }
+}
+
 /// Merges `layer` into `config`; every key must be in `known`.
 fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Result<(), ConfigError> {
     fn walk(
@@ -262,11 +281,7 @@ fn apply(config: &mut Table, layer: Table, known: &Table, origin: &str) -> Resul
                 (Some(slot @ Value::Float(_)), Value::Integer(whole)) => *slot = Value::Float(whole as f64),
                 (Some(slot), value) => {
                     if std::mem::discriminant(slot) != std::mem::discriminant(&value) {
-                        let message = format!(
-                            "`{full}` takes a value of type {}, not {} ({value})",
-                            slot.type_str(),
-                            value.type_str()
-                        );
+                        let message = format!("`{full}`: {}", mismatch(slot, &value));
                         return Err(ConfigError::Value { origin: origin.to_owned(), message });
                     }
                     *slot = value;
@@ -330,8 +345,20 @@ mod tests {
         );
         assert_eq!(
             message("train.steps=many"),
-            "--set train.steps=many: `train.steps` takes a value of type integer, not string (\"many\")"
+            "--set train.steps=many: `train.steps`: a whole number is needed, not \"many\""
         );
+        for (set, said) in [
+            ("train.steps=1e3", "`train.steps`: a whole number is needed, not 1000.0"),
+            ("optimizer.learning_rate=fast", "`optimizer.learning_rate`: a number is needed, not \"fast\""),
+            ("optimizer.name=1", "`optimizer.name`: a text is needed, not 1"),
+            (
+                "train.steps=99999999999999999999",
+                "99999999999999999999 is beyond the numbers that a setting can have",
+            ),
+            ("optimizer.learning_rate=1e999", "1e999 is beyond the numbers that a setting can have"),
+        ] {
+            assert!(message(set).contains(said), "{}", message(set));
+        }
         assert!(message("train.steps=-1").contains("train.steps=-1"), "{}", message("train.steps=-1"));
         assert_eq!(message("train=1"), "--set train=1: `train` is a section; set one of its keys");
         assert!(message("train.steps").contains("write section.key=value"));

@@ -10,4 +10,5 @@ mod megatron;
 mod models;
 mod published;
 mod searched;
+mod sharded;
 mod simulated;
