@@ -236,7 +236,7 @@ impl<'a> Evaluator<'a> {
         some_are_well.then_some(healthy).into_iter().chain(columns.into_values()).collect()
     }
 
-    /// Seconds of a step in closed form, near enough to choose what is worth playing.
+    /// Seconds of a step in closed form, near enough to choose what is worth simulating.
     ///
     /// # Errors
     /// If there are more stages than blocks.
@@ -257,7 +257,7 @@ impl<'a> Evaluator<'a> {
             for block in stage.chunks.iter().cloned().flatten() {
                 let block = plan.blocks[block];
                 computes += block.forward + block.recompute + block.backward_input + block.backward_weights;
-                computes += 2.0 * block.tensor_parallel;
+                computes += block.tensor_parallel + block.backward_collectives();
                 moves += gathers * block.gather + reductions * block.reduce;
             }
             let together = if plan.overlap { (m * computes).max(moves) } else { m * computes + moves };
@@ -273,7 +273,7 @@ impl<'a> Evaluator<'a> {
         Ok((slowest / (1.0 - bubble)).max(busy) + after)
     }
 
-    /// Plays a step.
+    /// Simulates a step.
     ///
     /// # Errors
     /// If the schedule or the split cannot be.

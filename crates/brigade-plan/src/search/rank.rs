@@ -15,8 +15,8 @@ use crate::schedule::{PipelineScheduleKind, ScheduleError};
 use crate::unshard::ReshardPolicy;
 
 /// Configurations that are simulated, of those with the best estimates; and of those with the same mesh and stage of ZeRO.
-const PLAYED: usize = 48;
-const PLAYED_ALIKE: usize = 4;
+const SIMULATED: usize = 48;
+const SIMULATED_ALIKE: usize = 4;
 
 /// The answer to a [`Workload`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -93,9 +93,9 @@ fn fastest(
     estimated.retain(|(_, candidate)| {
         let count = alike.entry(kind(candidate)).or_default();
         *count += 1;
-        *count <= PLAYED_ALIKE
+        *count <= SIMULATED_ALIKE
     });
-    estimated.truncate(PLAYED.max(PLAYED_ALIKE * keep));
+    estimated.truncate(SIMULATED.max(SIMULATED_ALIKE * keep));
     let mut all = evaluate_all(evaluator, &estimated)?;
     // Of those that are equally fast to a thousandth, the one that holds less.
     let key = |evaluation: &PlanEvaluation| (evaluation.seconds.ln() * 1000.0).round() as i64;
@@ -106,7 +106,7 @@ fn fastest(
     Ok(all)
 }
 
-/// Plays configurations, on all cores: each takes up to some 50 ms.
+/// Simulates configurations, on all cores: each takes up to some 50 ms.
 fn evaluate_all(
     evaluator: &Evaluator<'_>,
     candidates: &[(f64, Candidate)],

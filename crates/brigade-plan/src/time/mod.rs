@@ -1,4 +1,4 @@
-//! How long a step takes: blocks by a roofline, collectives by latency and bandwidth, and both together by playing every rank's list of actions.
+//! How long a step takes: blocks by a roofline, collectives by latency and bandwidth, and both together by simulating every rank's list of actions.
 
 mod blocks;
 mod collectives;

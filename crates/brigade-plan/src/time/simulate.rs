@@ -1,4 +1,4 @@
-//! Playing a step: every stage performs its list of actions on a stream for computation, while gathers and reductions run on another and messages on links.
+//! Simulating a step: every stage performs its list of actions on a stream for computation, while gathers and reductions run on another and messages on links.
 //!
 //! The data-parallel ranks of a stage do the same at the same time, so one column of the mesh stands for all that are alike; slow ranks
 //! have columns of their own. A collective begins when the last column has come to it.
@@ -19,12 +19,19 @@ pub struct SimulatedBlock {
     pub backward_input: f64,
     /// The gradients of its weights.
     pub backward_weights: f64,
-    /// Collectives of tensor parallelism, in the forward and as long in the backward.
+    /// Collectives of tensor parallelism in the forward.
     pub tensor_parallel: f64,
     /// Gathering its parameters; 0 where they are there.
     pub gather: f64,
     /// Reducing its gradients; 0 where no other rank has the block.
     pub reduce: f64,
+}
+
+impl SimulatedBlock {
+    /// Collectives of tensor parallelism in the backward: as many as in the forward, and those of a forward that runs again.
+    pub fn backward_collectives(&self) -> f64 {
+        if self.recompute > 0.0 { 2.0 * self.tensor_parallel } else { self.tensor_parallel }
+    }
 }
 
 /// What a stage does after its last gradient.
@@ -72,7 +79,7 @@ pub struct StepPlan {
     pub slow: Vec<Vec<f64>>,
 }
 
-/// Plays a step with the actions of this pipeline.
+/// Simulates a step with the actions of this pipeline.
 ///
 /// # Errors
 /// If its actions wait for one another for ever.
@@ -193,12 +200,9 @@ impl<'a> Simulation<'a> {
                     let simulated = self.plan.blocks[block];
                     self.gather(rank, block);
                     let weights = if whole { simulated.backward_weights } else { 0.0 };
-                    self.compute(
-                        rank,
-                        simulated.backward_input + weights,
-                        simulated.recompute,
-                        simulated.tensor_parallel,
-                    );
+                    let SimulatedBlock { backward_input, recompute, .. } = simulated;
+                    let exchanges = simulated.backward_collectives();
+                    self.compute(rank, backward_input + weights, recompute, exchanges);
                     if whole {
                         self.reduce(rank, block, task);
                     }

@@ -16,7 +16,7 @@ pub fn shortened(stages: usize, micro_batches: usize) -> Option<[usize; 2]> {
     (micro_batches > longer).then_some([shorter, longer])
 }
 
-/// Plays a step of this many micro-batches: as it is, or from two steps with enough of them to fill the pipeline, whose difference is that of all further groups.
+/// Simulates a step of this many micro-batches: as it is, or from two steps with enough of them to fill the pipeline, whose difference is that of all further groups.
 ///
 /// # Errors
 /// If there is no such schedule, or its actions wait for ever.
