@@ -26,12 +26,12 @@ pub(crate) fn shared_by_workers(config: &str) -> anyhow::Result<String> {
     Ok(toml::to_string(&config)?)
 }
 
-/// Checks that all ranks have rank 0's configuration; each rank's error names who differs and where.
+/// Checks that all ranks have rank 0's configuration; all ranks' errors name who differs, and where the first of them does.
 pub(crate) fn check_same_configuration(group: &Group, config: &str) -> anyhow::Result<()> {
     check_same(group, "configuration", &shared_part(config)?)
 }
 
-/// Checks that a text is the same on all ranks; each rank's error names who differs and where.
+/// Checks that a text is the same on all ranks; all ranks' errors name who differs, and where the first of them does.
 pub(crate) fn check_same(group: &Group, what: &str, text: &str) -> anyhow::Result<()> {
     let mut length = [text.len() as i64];
     group.broadcast_in_place(&mut length, 0)?;
@@ -44,18 +44,18 @@ pub(crate) fn check_same(group: &Group, what: &str, text: &str) -> anyhow::Resul
     let mut differs = vec![0u8; group.size()];
     differs[group.rank()] = u8::from(first != text.as_bytes());
     group.all_gather_in_place(&mut differs)?;
-    let others: Vec<String> =
-        (0..group.size()).filter(|rank| differs[*rank] == 1).map(|rank| rank.to_string()).collect();
-    if others.is_empty() {
-        return Ok(());
-    }
+    let others: Vec<usize> = (0..group.size()).filter(|rank| differs[*rank] == 1).collect();
+    let Some(other) = others.first() else { return Ok(()) };
     let first = String::from_utf8_lossy(&first);
     let line = first.lines().zip(text.lines()).find(|(theirs, ours)| theirs != ours);
     let detail = match line {
-        Some((theirs, ours)) => format!("; here `{ours}`, on rank 0 `{theirs}`"),
+        Some((theirs, ours)) => format!("; on rank {other} `{ours}`, on rank 0 `{theirs}`"),
         None => String::new(),
     };
-    bail!("rank {} runs with another {what} than rank 0{detail}", others.join(", "))
+    // Ranks that do not differ cannot see where the others do.
+    let details = all_gather_text(group, &detail)?;
+    let names: Vec<String> = others.iter().map(usize::to_string).collect();
+    bail!("rank {} runs with another {what} than rank 0{}", names.join(", "), details[*other])
 }
 
 /// Gathers a text from every rank, in the order of ranks; longer ones than 64 KiB are cut.

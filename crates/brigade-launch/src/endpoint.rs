@@ -72,6 +72,11 @@ impl FromStr for Endpoint {
     }
 }
 
+/// The name of this host.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -141,7 +141,7 @@ impl StandardFlags {
             let detected = brigade_launch::detect(&self.world, &variable)?;
             match &detected {
                 Detected::Node(node) if node.nnodes > 1 => {
-                    let token = detected.token(&variable)?;
+                    let token = || detected.token(&variable);
                     Nodes::join(node, token, &open, settings, ranks)?.choose(search)?
                 }
                 _ => search(&mut |size| run_trial(&open, size, settings, ranks))?,

@@ -64,7 +64,7 @@ impl<'a> Nodes<'a> {
     /// If the number of nodes may change, a node does not come, or a signal arrives.
     pub fn join(
         node: &NodeInfo,
-        token: AuthToken,
+        token: impl FnOnce() -> brigade_launch::Result<AuthToken>,
         args: &[OsString],
         settings: &'a Settings,
         ranks: &'a Ranks,
@@ -75,6 +75,7 @@ impl<'a> Nodes<'a> {
                 "--micro-batch-size auto tries sizes on a fixed number of nodes, and --nnodes is {min_nodes}:{nnodes}; give a size"
             );
         }
+        let token = token()?;
         let Timeouts { init, host, .. } = timeouts(&settings.comm);
         let (sender, joined) = mpsc::channel();
         let (joins, nproc) = (node.clone(), ranks.per_node);
@@ -214,7 +215,7 @@ mod tests {
         let cause = |failures: [Option<&str>; 3]| root_cause(&failures.map(end));
         assert_eq!(cause([lost, exhausted, None]), "node 1: rank 2 ran out of memory: 8 GiB");
         assert_eq!(cause([None, lost, lost]), "node 1: a peer is gone");
-        let other = Some("here `seed = 7`");
-        assert_eq!(cause([lost, other, lost]), "node 0: a peer is gone; node 1: here `seed = 7`");
+        let other = Some("on rank 1 `seed = 7`");
+        assert_eq!(cause([lost, other, lost]), "node 0: a peer is gone; node 1: on rank 1 `seed = 7`");
     }
 }

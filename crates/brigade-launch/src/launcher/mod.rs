@@ -31,7 +31,7 @@ use self::{
     outcome::{Outcome, event::Event},
     signals::SignalForwarder,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, endpoint::host_name};
 
 /// Starts the ranks of this node and returns when the run is over: all of them have exited, here and on the
 /// other nodes, and are not to be restarted.
@@ -80,11 +80,6 @@ pub fn launch(config: &LaunchConfig, on_event: &mut dyn FnMut(Event)) -> Result<
         #[cfg(not(feature = "clusters"))]
         nnodes => Err(Error::SingleNodeOnly { nnodes }),
     }
-}
-
-/// The name of this host.
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Refuses several nodes in a program that has only the launcher of a single one.

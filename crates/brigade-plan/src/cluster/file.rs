@@ -40,6 +40,7 @@ struct Description {
     host_gb_per_second: Option<f64>,
     storage_gb_per_second: Option<f64>,
     node_mtbf_hours: Option<f64>,
+    restart_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<Measured>,
 }
@@ -60,6 +61,10 @@ struct Measured {
 fn message_mb() -> f64 {
     256.0
 }
+
+/// Bounds of numbers, far beyond any hardware.
+const LEAST: f64 = 1e-6;
+const MOST: f64 = 1e9;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -146,11 +151,12 @@ impl Description {
                 &mut inter_node.latency,
             ),
             ("node_mtbf_hours", self.node_mtbf_hours, 1.0, &mut cluster.node_mtbf_hours),
+            ("restart_seconds", self.restart_seconds, 1.0, &mut cluster.restart),
         ];
         for (option, given, unit, target) in numbers {
             let Some(value) = given else { continue };
-            if !(value.is_finite() && value >= 0.0) {
-                return Err(wrong(option, value.to_string(), "a number from 0"));
+            if !(0.0..=MOST).contains(&value) {
+                return Err(wrong(option, value.to_string(), "a number from 0 to 1e9"));
             }
             *target = value * unit;
         }
@@ -163,8 +169,8 @@ impl Description {
         ];
         for (option, given, unit, target) in above_zero {
             let Some(value) = given else { continue };
-            if !(value.is_finite() && value > 0.0) {
-                return Err(wrong(option, value.to_string(), "a number above 0"));
+            if !(LEAST..=MOST).contains(&value) {
+                return Err(wrong(option, value.to_string(), "a number from 1e-6 to 1e9"));
             }
             *target = value * unit;
         }
@@ -258,6 +264,7 @@ impl Description {
             host_gb_per_second: Some(cluster.host_bandwidth / 1e9),
             storage_gb_per_second: Some(cluster.storage_bandwidth / 1e9),
             node_mtbf_hours: Some(cluster.node_mtbf_hours),
+            restart_seconds: Some(cluster.restart),
             measured: cluster.measured.as_ref().map(|links| {
                 let giga = |bytes: &[f64]| bytes.iter().map(|bytes| bytes / 1e9).collect();
                 Measured {

@@ -211,6 +211,7 @@ impl Row {
             storage_bandwidth: if is_cpu { 0.5e9 } else { 2e9 },
             // 419 unexpected interruptions of 2,048 nodes in 54 days (Grattafiori et al. 2024, "The Llama 3 herd of models", section 3.3.4).
             node_mtbf_hours: if is_cpu { 0.0 } else { 6300.0 },
+            restart: 300.0,
             measured: None,
         }
     }

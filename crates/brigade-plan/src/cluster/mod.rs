@@ -160,6 +160,8 @@ pub struct Cluster {
     pub storage_bandwidth: f64,
     /// Hours from one failure to the next, of one node; 0 where nothing fails.
     pub node_mtbf_hours: f64,
+    /// Seconds from a failure until training continues: it is noticed, ranks start, and a checkpoint is read.
+    pub restart: f64,
     /// Measured collectives, which then count instead of the links.
     pub measured: Option<MeasuredLinks>,
 }

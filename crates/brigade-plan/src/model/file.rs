@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use brigade_hf::Config;
+use brigade_hf::{Config, HfError};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -130,9 +130,14 @@ impl ModelShape {
         if let Some(family) = other_family(object) {
             return other_families::shape(&file, family, object);
         }
-        let config = Config::from_fields(&file, object).map_err(|error| ModelError::File {
-            file: String::from("--model"),
-            problem: error.to_string(),
+        let config = Config::from_fields(&file, object).map_err(|error| {
+            let further = match error {
+                HfError::UnknownFamily { .. } => {
+                    format!("; further ones that can only be planned are {}", OTHER_FAMILIES.join(", "))
+                }
+                _ => String::new(),
+            };
+            ModelError::File { file: String::from("--model"), problem: format!("{error}{further}") }
         })?;
         Self::of_config(&file, &config).check(&file)
     }

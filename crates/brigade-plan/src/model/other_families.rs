@@ -219,8 +219,16 @@ pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<Mo
             .map_err(|allowed| wrong(file, "num_experts_per_tok", experts.per_token, &allowed))?;
         shape.intermediate = shape.intermediate.saturating_add(shared);
     }
-    shape.embedding_parameters = (v + positions) * h + if_set(family == "bloom", 2 * h);
+    // Of OPT, the smallest but one has narrower embeddings, projected to its width and back, and no norm before the head.
+    let is_opt = family == "opt";
+    let width = match is_opt {
+        true => fields.get(&["word_embed_proj_dim"])?.unwrap_or(hidden) as u64,
+        false => h,
+    };
+    let has_norm = form.norms > 0 && (!is_opt || fields.is_set("do_layer_norm_before", true));
+    shape.embedding_parameters =
+        v * width + positions * h + if_set(width != h, 2 * width * h) + if_set(family == "bloom", 2 * h);
     shape.head_parameters =
-        if_set(form.norms > 0, form.norm * h) + if_set(!form.tied, v * h) + if_set(form.head_biases, v);
+        if_set(has_norm, form.norm * h) + if_set(!form.tied, v * h) + if_set(form.head_biases, v);
     shape.check(file)
 }

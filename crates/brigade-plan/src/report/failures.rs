@@ -6,9 +6,6 @@ use super::seconds;
 use crate::search::{PlanEvaluation, Workload};
 use crate::time::failures::Failures;
 
-/// How long after a failure training continues: the failure is noticed, ranks start, and a checkpoint is read.
-const RESTART: f64 = 300.0;
-
 /// Failures of a cluster, and how often to save.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FailureForecast {
@@ -47,7 +44,7 @@ pub fn failures(
     let write = checkpoint_bytes / (cluster.storage_bandwidth * cluster.nodes as f64);
     // Training waits only while the state is copied to the host's memory.
     let save = checkpoint_bytes / cluster.devices() as f64 / cluster.host_bandwidth;
-    let usual = Failures { mtbf, save, restart: RESTART };
+    let usual = Failures { mtbf, save, write, restart: cluster.restart };
     // Whole steps, as `--checkpoint-every` counts them.
     let in_steps = |seconds: f64| (seconds / evaluation.seconds).round().max(1.0);
     let best = interval.unwrap_or_else(|| in_steps(usual.daly_interval().max(write)) * evaluation.seconds);
@@ -60,7 +57,7 @@ pub fn failures(
         interval: best,
         steps: in_steps(best) as u64,
         young: usual.young_interval(),
-        work: (best + failures.save) / 2.0,
+        work: failures.work(best),
         lost: failures.lost(best),
     })
 }
@@ -73,13 +70,14 @@ impl FailureForecast {
         format!(
             "failures: one in {hours:.1} h; a checkpoint of {:.1} GB stops training for {} and is written \
              in {}. With --checkpoint-every {steps} (every {}; Young's formula says {}) a failure loses {} of \
-             work, and {:.2}% of the time is lost",
+             work and {} until training continues: {:.2}% of the time in all",
             checkpoint_bytes / 1e9,
             seconds(failures.save),
             seconds(*write),
             seconds(*interval),
             seconds(*young),
             seconds(*work),
+            seconds(failures.restart),
             100.0 * lost,
         )
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{count, seconds};
-use crate::columns::aligned;
+use crate::columns::{aligned, bytes};
 use crate::search::{Candidate, Evaluator, PlanError, PlanEvaluation, Workload};
 use crate::time::PlannedAlgorithm;
 
@@ -23,6 +23,8 @@ pub struct WhatIf {
     pub evaluation: PlanEvaluation,
     /// Tokens a second of each rank, over those of one rank alone.
     pub efficiency: f64,
+    /// Bytes that a rank lacks; 0 where it fits.
+    pub missing: u64,
     /// What the learning rate is multiplied by, where the batch changes: by the linear and by the square-root rule.
     pub learning_rate: Option<(f64, f64)>,
 }
@@ -34,14 +36,18 @@ pub struct WhatIf {
 pub fn what_if(workload: &Workload, candidate: &Candidate) -> Result<Vec<WhatIf>, PlanError> {
     let alone = alone(workload, candidate)?;
     let of = |change: String, workload: &Workload, candidate: &Candidate, times: usize| {
-        let evaluation = Evaluator::new(workload).evaluate(candidate)?;
+        let evaluator = Evaluator::new(workload);
+        let evaluation = evaluator.evaluate(candidate)?;
+        let missing = evaluator.missing(&evaluation.memory);
         let efficiency = evaluation.tokens_per_second / workload.cluster.devices() as f64 / alone;
         let learning_rate = (times > 1).then(|| (times as f64, (times as f64).sqrt()));
-        Ok::<_, PlanError>(WhatIf { change, evaluation, efficiency, learning_rate })
+        Ok::<_, PlanError>(WhatIf { change, evaluation, efficiency, missing, learning_rate })
     };
     let mut all = vec![of("as it is".into(), workload, candidate, 1)?];
-    for algorithm in PlannedAlgorithm::ALL {
-        let other = Workload { algorithm, ..without_measurements(workload) };
+    // Measured bandwidths are those of whatever the library chose.
+    let algorithms = if workload.cluster.measured.is_some() { &[][..] } else { &PlannedAlgorithm::ALL };
+    for algorithm in algorithms {
+        let other = Workload { algorithm: *algorithm, ..workload.clone() };
         all.push(of(format!("{} collectives", algorithm.name()), &other, candidate, 1)?);
     }
     for (change, reduce_bytes) in FEWER_BYTES {
@@ -81,13 +87,6 @@ fn replicas(workload: &Workload, candidate: &Candidate) -> Option<usize> {
     }
 }
 
-/// Measured bandwidths are those of one algorithm: others are compared by the links alone.
-fn without_measurements(workload: &Workload) -> Workload {
-    let mut other = workload.clone();
-    other.cluster.measured = None;
-    other
-}
-
 /// Tokens a second of one rank with the same micro-batches and no other.
 fn alone(workload: &Workload, candidate: &Candidate) -> Result<f64, PlanError> {
     let mut one = workload.clone();
@@ -101,7 +100,7 @@ fn alone(workload: &Workload, candidate: &Candidate) -> Result<f64, PlanError> {
 /// The table of changes.
 pub fn render_what_if(all: &[WhatIf]) -> String {
     let mut rows = vec![
-        ["", "step", "tokens/s", "efficiency", "learning rate, linear or square root"]
+        ["", "step", "tokens/s", "efficiency", "memory", "learning rate, linear or square root"]
             .map(String::from)
             .to_vec(),
     ];
@@ -111,6 +110,10 @@ pub fn render_what_if(all: &[WhatIf]) -> String {
             seconds(row.evaluation.seconds),
             count(row.evaluation.tokens_per_second),
             format!("{:.0}%", 100.0 * row.efficiency),
+            match row.missing {
+                0 => bytes(row.evaluation.memory.total()),
+                missing => format!("{} too much", bytes(missing)),
+            },
             row.learning_rate.map_or(String::new(), |(linear, root)| {
                 format!("x {linear:.0} or x {root:.2}, with warm-up")
             }),

@@ -152,10 +152,7 @@ pub(super) fn alone(
     }
     let of = |(name, candidate): (&'static str, Candidate)| {
         let (_, memory) = evaluator.memory(&candidate)?;
-        let missing = match evaluator.fits(&memory) {
-            true => 0,
-            false => memory.total().saturating_sub(workload.cluster.usable_memory()),
-        };
+        let missing = evaluator.missing(&memory);
         let change = if missing > 0 { cheapest(evaluator, &candidate)? } else { None };
         Ok(TechniqueAlone { name, candidate, memory, missing, change })
     };
@@ -177,7 +174,7 @@ fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String
                 if evaluator.fits(&evaluator.memory(&changed)?.1) {
                     let seconds = evaluator.estimate(&changed)?;
                     if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
-                        best = Some((seconds, changed.flags()));
+                        best = Some((seconds, flags(&changed, evaluator.workload().global_batch)));
                     }
                 } else {
                     next.push((all, changed));
@@ -191,6 +188,17 @@ fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String
         reached = next;
     }
     Ok(None)
+}
+
+/// The flags of a configuration, and whether they change the batch.
+fn flags(candidate: &Candidate, global_batch: usize) -> String {
+    let Candidate { dp, micro_batch, micro_batches, .. } = *candidate;
+    match dp * micro_batch * micro_batches {
+        batch if batch == global_batch => candidate.flags(),
+        batch => {
+            format!("{}: {} in a step, not {global_batch}", candidate.flags(), counted(batch, "sequence"))
+        }
+    }
 }
 
 /// Single changes to a configuration that make it hold less.

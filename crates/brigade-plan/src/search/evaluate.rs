@@ -110,6 +110,14 @@ impl<'a> Evaluator<'a> {
         memory.total() <= cluster.usable_memory() && host <= cluster.host_memory / 10 * 9
     }
 
+    /// Bytes that a rank which holds this lacks; 0 where it fits.
+    pub fn missing(&self, memory: &MemoryParts) -> u64 {
+        match self.fits(memory) {
+            true => 0,
+            false => memory.total().saturating_sub(self.workload().cluster.usable_memory()),
+        }
+    }
+
     /// Devices of each node.
     pub(super) fn devices_per_node(&self) -> usize {
         self.workload().cluster.devices_per_node

@@ -207,9 +207,11 @@ impl Found {
             let mut add = |candidate: Candidate| -> Result<bool, PlanError> {
                 let (_, memory) = evaluator.memory(&candidate)?;
                 self.considered += 1;
-                let is_leaner =
-                    |(_, least): &(Candidate, crate::memory::MemoryParts)| memory.total() < least.total();
-                if candidate.is_built() && self.leanest.as_ref().is_none_or(is_leaner) {
+                // One that is not built says what is missing only where there is no other.
+                let is_leaner = |(other, least): &(Candidate, crate::memory::MemoryParts)| {
+                    (!candidate.is_built(), memory.total()) < (!other.is_built(), least.total())
+                };
+                if self.leanest.as_ref().is_none_or(is_leaner) {
                     self.leanest = Some((candidate, memory));
                 }
                 let fits = evaluator.fits(&memory);

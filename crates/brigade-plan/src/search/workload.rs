@@ -121,6 +121,10 @@ impl Workload {
                 return Err(PlanError::new(option, number, format!("it must be from 1 to {most}")));
             }
         }
+        if self.algorithm != PlannedAlgorithm::Auto && self.cluster.measured.is_some() {
+            let allowed = "the cluster's [measured] bandwidths are those of whatever algorithm its library chose; leave one of both out";
+            return Err(PlanError::new("--algorithm", self.algorithm.name(), allowed));
+        }
         let ranks = self.cluster.devices();
         for (rank, factor) in &self.slow_ranks {
             if *rank >= ranks {

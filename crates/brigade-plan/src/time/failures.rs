@@ -9,6 +9,8 @@ pub struct Failures {
     pub mtbf: f64,
     /// Seconds that training stands still for a checkpoint.
     pub save: f64,
+    /// Seconds after a save until the checkpoint is written: a failure before falls back to the one before it.
+    pub write: f64,
     /// Seconds until training continues after a failure.
     pub restart: f64,
 }
@@ -29,13 +31,18 @@ impl Failures {
         self.young_interval() * (1.0 + ratio.sqrt() / 3.0 + ratio / 9.0) - self.save
     }
 
-    /// The share of time that is lost with this interval: saves, and after each failure half an interval and the restart.
+    /// Seconds of work that a failure loses on average with this interval: half of it, and what a checkpoint is not yet written for.
+    pub fn work(&self, interval: f64) -> f64 {
+        (interval + self.save) / 2.0 + self.write
+    }
+
+    /// The share of time that is lost with this interval: saves, and with each failure work and the restart.
     pub fn lost(&self, interval: f64) -> f64 {
         if !(self.mtbf.is_finite() && interval > 0.0) {
             return 0.0;
         }
         let saves = self.save / (interval + self.save);
-        let failures = ((interval + self.save) / 2.0 + self.restart) / self.mtbf;
+        let failures = (self.work(interval) + self.restart) / self.mtbf;
         (saves + failures).min(1.0)
     }
 }

@@ -54,6 +54,13 @@ fn families_that_can_only_be_planned_have_the_parameters_of_published_models() {
             r#"{"ffn_dim": 16384, "max_position_embeddings": 2048}"#,
             6_658_473_984,
         ),
+        // 350m, whose embeddings are narrower than its layers.
+        (
+            "opt",
+            sizes(1024, 24, 16, 50272),
+            r#"{"ffn_dim": 4096, "max_position_embeddings": 2048, "word_embed_proj_dim": 512, "do_layer_norm_before": false}"#,
+            331_196_416,
+        ),
         ("bloom", sizes(1024, 24, 16, 250_880), "{}", 559_214_592),
         (
             "falcon",

@@ -197,7 +197,7 @@ fn overlap_and_failures() {
     assert!(
         (overlap::pipeline(4096.0, 8.0, 989e12, 50e9) - 989e12 / (32.0 * 4096.0 * 8.0 * 50e9)).abs() < 1e-12
     );
-    let failures = Failures { mtbf: 10_000.0, save: 50.0, restart: 0.0 };
+    let failures = Failures { mtbf: 10_000.0, save: 50.0, write: 0.0, restart: 0.0 };
     assert_eq!(failures.young_interval(), 1000.0);
     // Daly's is Young's with two more terms, less the time of the save.
     assert!((failures.daly_interval() - (1000.0 * (1.0 + 0.05 / 3.0 + 0.0025 / 9.0) - 50.0)).abs() < 1e-9);

@@ -1,9 +1,11 @@
 //! Whole searches.
 
 use brigade_plan::PipelineScheduleKind;
+use brigade_plan::cluster::MeasuredLinks;
 use brigade_plan::model::ModelShape;
 use brigade_plan::report::{command, explain, failures, render, render_what_if, what_if};
 use brigade_plan::search::{Axes, TensorParallelSearch, Workload, plan};
+use brigade_plan::time::PlannedAlgorithm;
 
 fn llama_8b() -> ModelShape {
     ModelShape::llama("8B", 32, 4096, 32, 8, 14336, 128_256, false)
@@ -112,6 +114,47 @@ fn what_does_not_fit_is_told_what_would() {
         alone.missing > 0 && alone.change.as_ref().is_some_and(|flags| flags.contains("--zero")),
         "{alone:?}"
     );
+}
+
+#[test]
+fn changes_that_do_not_fit_say_so() {
+    let workload = workload(llama_8b(), "2x8xH100", 4096, 256);
+    let best = plan(&workload, &Axes::default(), 1).unwrap().best.remove(0);
+    let changes = what_if(&workload, &best.candidate).unwrap();
+    assert_eq!(changes[0].missing, 0);
+    let usable = workload.cluster.usable_memory();
+    for change in &changes {
+        assert_eq!(change.missing, change.evaluation.memory.total().saturating_sub(usable), "{change:?}");
+    }
+    assert!(changes.iter().any(|change| change.missing > 0), "{}", render_what_if(&changes));
+    assert!(render_what_if(&changes).contains(" GiB too much"));
+}
+
+#[test]
+fn measured_collectives_are_those_of_one_algorithm() {
+    let mut workload = workload(llama_8b(), "2x8xH100", 4096, 256);
+    workload.cluster.measured = Some(MeasuredLinks {
+        message: 256e6,
+        nodes: vec![1, 2],
+        all_reduce: vec![436e9, 361e9],
+        all_gather: vec![249e9, 184e9],
+        reduce_scatter: vec![249e9, 181e9],
+    });
+    let best = plan(&workload, &Axes::default(), 1).unwrap().best.remove(0);
+    let text = render_what_if(&what_if(&workload, &best.candidate).unwrap());
+    assert!(text.contains("as it is") && !text.contains("collectives"), "{text}");
+    workload.algorithm = PlannedAlgorithm::Tree;
+    let refused = plan(&workload, &Axes::default(), 1).unwrap_err().to_string();
+    assert!(refused.starts_with("--algorithm = tree is not possible: "), "{refused}");
+}
+
+#[test]
+fn what_is_missing_is_said_of_tensor_parallelism_alone() {
+    let workload = workload(llama_405b(), "1x8xH100", 4096, 64);
+    let axes = Axes { tp: vec![8], ..Axes::default() };
+    let plan = plan(&workload, &axes, 10).unwrap();
+    let advice = plan.advice.as_ref().unwrap();
+    assert!(advice.leanest.tp == 8 && advice.missing > 0, "{advice:?}");
 }
 
 #[test]

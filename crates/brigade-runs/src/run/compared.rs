@@ -62,6 +62,10 @@ impl Run {
         if self.unit() != other.unit() {
             return differ(format!("it counts {}, not {}", other.unit(), self.unit()));
         }
+        if let Some(run) = [self, other].into_iter().find(|run| run.settings.is_empty()) {
+            let folder = run.dir.display();
+            return differ(format!("{folder} has no config.toml that says which model it trained"));
+        }
         let mut model: Vec<Difference> =
             self.differences(other).into_iter().filter(Difference::is_of_model).collect();
         if model.is_empty() {

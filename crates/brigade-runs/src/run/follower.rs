@@ -82,7 +82,10 @@ impl Follower {
     fn add(&mut self, text: &[u8]) {
         self.last = None;
         for line in text.split_inclusive(|byte| *byte == b'\n') {
-            let record = serde_json::from_slice::<StepRecord>(line).ok();
+            // Nothing can be said of a step that took no time.
+            let record = serde_json::from_slice::<StepRecord>(line)
+                .ok()
+                .filter(|record| record.step_seconds.is_finite() && record.step_seconds > 0.0);
             if !line.ends_with(b"\n") {
                 self.last = record;
                 break;

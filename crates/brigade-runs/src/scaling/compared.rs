@@ -14,11 +14,11 @@ const SAME_BATCH: f64 = 0.01;
 pub struct Scaling {
     /// The runs, the smallest first.
     pub points: Vec<Point>,
-    /// Whether the batch stayed as large on more ranks (strong scaling) or grew with them.
-    pub is_strong: bool,
+    /// How the batch changed.
+    pub kind: ScalingKind,
     /// What targets are called.
     pub unit: String,
-    /// The law that fits the kind of scaling: Amdahl's for a batch that stays as large, else Gustafson's.
+    /// The law that fits the kind of scaling; none for a batch that changed otherwise.
     pub law: Option<Law>,
     /// What communication costs.
     pub communication: Option<CommunicationModel>,
@@ -26,6 +26,17 @@ pub struct Scaling {
     pub gap: Vec<GapPart>,
     /// What makes the largest run slow, the greatest gain first.
     pub findings: Vec<Finding>,
+}
+
+/// How the batch of a step changes on more ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScalingKind {
+    /// It stays as large: Amdahl's law.
+    Strong,
+    /// It grows with the ranks: Gustafson's law.
+    Weak,
+    /// It changes otherwise, so that no law says what to expect.
+    Mixed,
 }
 
 /// One run.
@@ -81,8 +92,16 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
         }
     };
     let points: Vec<Point> = runs.iter().zip(&profiles).map(point).collect();
-    let is_strong =
-        profiles.iter().all(|profile| (profile.tokens / smallest.tokens - 1.0).abs() <= SAME_BATCH);
+    let stays = |size: &dyn Fn(&Profile) -> f64| {
+        profiles.iter().all(|profile| (size(profile) / size(smallest) - 1.0).abs() <= SAME_BATCH)
+    };
+    let kind = if stays(&|profile| profile.tokens) {
+        ScalingKind::Strong
+    } else if stays(&|profile| profile.tokens / profile.ranks as f64) {
+        ScalingKind::Weak
+    } else {
+        ScalingKind::Mixed
+    };
     let measured: Vec<(f64, f64)> = points
         .iter()
         .map(|point| (point.profile.ranks as f64 / smallest.ranks as f64, point.speed_up))
@@ -90,12 +109,16 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
     let waits: Vec<(f64, f64, f64)> =
         points.iter().map(|point| (point.sent.0, point.sent.1, point.profile.communication)).collect();
     Ok(Scaling {
-        law: if is_strong { amdahl(&measured) } else { gustafson(&measured) },
+        law: match kind {
+            ScalingKind::Strong => amdahl(&measured),
+            ScalingKind::Weak => gustafson(&measured),
+            ScalingKind::Mixed => None,
+        },
         communication: communication(&waits),
         gap: gap(smallest, &profiles[profiles.len() - 1]),
         findings: diagnose(last),
         unit: first.unit().to_owned(),
-        is_strong,
+        kind,
         points,
     })
 }

@@ -11,7 +11,7 @@ mod laws;
 mod profile;
 mod text;
 
-pub use compared::{GapPart, Point, Scaling, scaling};
+pub use compared::{GapPart, Point, Scaling, ScalingKind, scaling};
 pub use diagnosis::{Cause, Finding, diagnose};
 pub use laws::{CommunicationModel, Law, amdahl, communication, gustafson};
 pub use profile::Profile;

@@ -2,17 +2,19 @@
 
 use std::fmt;
 
-use super::compared::{Point, Scaling};
+use super::compared::{Point, Scaling, ScalingKind};
 use super::laws::{CommunicationModel, amdahl_speed_up, gustafson_speed_up};
 use super::profile::Profile;
 use crate::numbers::duration;
 
 impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.is_strong {
-            "strong scaling: every run has the same batch"
-        } else {
-            "weak scaling: the batch grows with the ranks"
+        let kind = match self.kind {
+            ScalingKind::Strong => "strong scaling: every run has the same batch",
+            ScalingKind::Weak => "weak scaling: the batch grows with the ranks",
+            ScalingKind::Mixed => {
+                "neither strong nor weak scaling: the batch is not the same, and does not grow with the ranks, so no law is fitted"
+            }
         };
         writeln!(f, "{kind}\n")?;
         let width = self.points.iter().map(|point| point.name.chars().count()).max().unwrap_or(0).max(3);
@@ -51,9 +53,9 @@ impl fmt::Display for Scaling {
 impl Scaling {
     fn write_laws(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else { return Ok(()) };
-        let (name, speed_up): (_, fn(f64, f64) -> f64) = match self.is_strong {
-            true => ("Amdahl's law", amdahl_speed_up),
-            false => ("Gustafson's law", gustafson_speed_up),
+        let (name, speed_up): (_, fn(f64, f64) -> f64) = match self.kind {
+            ScalingKind::Strong => ("Amdahl's law", amdahl_speed_up),
+            ScalingKind::Weak | ScalingKind::Mixed => ("Gustafson's law", gustafson_speed_up),
         };
         if let Some(law) = self.law {
             let twice = 2 * last.profile.ranks;

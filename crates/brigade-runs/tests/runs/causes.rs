@@ -1,5 +1,6 @@
 //! Every cause of a slow run is found and named first, with a gain near the true one, and a healthy run gets no diagnosis.
 
+use brigade_report::{HistoryRecord, RunEvent};
 use brigade_runs::scaling::{Cause, Finding, diagnose};
 
 use crate::simulated::{Simulated, chance};
@@ -205,6 +206,30 @@ fn validation_between_steps() {
         found.sentence.contains("train.validate_every") && (found.gain_percent - 38.0).abs() < 5.0,
         "{found:?}"
     );
+}
+
+#[test]
+fn what_is_missing_between_steps_is_no_loss() {
+    // A night before the run is resumed, and steps whose lines cannot be read.
+    let night = |step| if step == 20 { 30_000.0 } else { 0.01 };
+    let mut run = Simulated { between: Box::new(night), ..Simulated::default() }.run();
+    let [before, after] = [19, 20].map(|at| run.records[at].time.unwrap());
+    let restarted = |restart, time| {
+        let mut record = run.history[0].clone();
+        if let RunEvent::Started { restart: own, .. } = &mut record.event {
+            *own = restart;
+        }
+        HistoryRecord { time, ..record }
+    };
+    let [by_itself, by_hand] = [1, 0].map(|restart| restarted(restart, (before + after) / 2.0));
+    run.history.push(by_itself);
+    assert_eq!(diagnose(&run).remove(0).cause, Cause::OutsideSteps);
+    run.history.push(by_hand);
+    assert_eq!(diagnose(&run), []);
+    for at in [30, 25, 10] {
+        run.records.remove(at);
+    }
+    assert_eq!(diagnose(&run), []);
 }
 
 #[test]

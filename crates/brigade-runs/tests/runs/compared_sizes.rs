@@ -1,7 +1,7 @@
 //! Runs on different numbers of ranks beside each other.
 
 use brigade_runs::Error;
-use brigade_runs::scaling::scaling;
+use brigade_runs::scaling::{ScalingKind, scaling};
 
 use crate::simulated::Simulated;
 
@@ -24,7 +24,7 @@ fn a_batch_that_stays_as_large_follows_amdahl() {
     let runs: Vec<_> = [8, 2, 1, 4].map(|dp| strong(dp, 8.0 / 9.0).run()).into();
     let found = scaling(&runs).unwrap();
     let ranks: Vec<usize> = found.points.iter().map(|point| point.profile.ranks).collect();
-    assert_eq!((ranks, found.is_strong), (vec![1, 2, 4, 8], true));
+    assert_eq!((ranks, found.kind), (vec![1, 2, 4, 8], ScalingKind::Strong));
     assert!((found.law.unwrap().serial - 0.1).abs() < 0.01, "{:?}", found.law);
     let last = &found.points[3];
     assert!((last.speed_up - 1.0 / (0.1 + 0.9 / 8.0)).abs() < 0.1, "{}", last.speed_up);
@@ -51,9 +51,18 @@ fn a_batch_that_grows_follows_gustafson() {
             .run()
     };
     let found = scaling(&[weak(2), weak(4), weak(8)]).unwrap();
-    assert!(!found.is_strong && found.law.unwrap().error < 0.05, "{:?}", found.law);
+    assert!(found.kind == ScalingKind::Weak && found.law.unwrap().error < 0.05, "{:?}", found.law);
     assert!(found.to_string().contains("Gustafson's law: "));
     assert!(found.points.iter().all(|point| point.efficiency <= 1.0));
+}
+
+#[test]
+fn a_batch_that_changes_otherwise_follows_no_law() {
+    let of = |dp: usize, tokens: u64| Simulated { dp, tokens, ..Simulated::default() }.run();
+    let found = scaling(&[of(1, 500), of(2, 2000)]).unwrap();
+    assert_eq!((found.kind, found.law), (ScalingKind::Mixed, None));
+    let text = found.to_string();
+    assert!(text.starts_with("neither strong nor weak scaling") && !text.contains("law:"), "{text}");
 }
 
 #[test]

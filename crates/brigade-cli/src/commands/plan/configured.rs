@@ -1,5 +1,6 @@
 //! What a configuration of training is to the planner.
 
+use brigade::core::compress::{Matrix, Sends};
 use brigade::core::{Float, Zero};
 use brigade::plan::ReshardPolicy;
 use brigade::plan::cluster::{Cluster, Dtype};
@@ -13,14 +14,27 @@ use crate::config::Config;
 
 /// Its model and batch on a cluster.
 pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow::Result<Workload> {
-    let (train, compute) = (&config.settings.train, &config.settings.compute);
-    let length = config.model.row_length();
+    let Settings { train, compute, .. } = &config.settings;
+    let (length, hidden) = (config.model.row_length(), model.hidden);
     let mut workload = Workload::new(model, cluster, length, train.global_batch_size);
     workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
     workload.accounting = Accounting::brigade(workload.dtype, 8);
-    workload.reduce_bytes = if compute.reduce_dtype == Float::F32 { 4.0 } else { 2.0 };
+    workload.reduce_bytes = reduce_bytes(&config.settings, hidden);
     workload.check()?;
     Ok(workload)
+}
+
+/// Bytes of a gradient on its way, of a square matrix as wide as the model where that makes a difference.
+pub fn reduce_bytes(settings: &Settings, hidden: usize) -> f64 {
+    let numbers = hidden * hidden;
+    let matrices = [Matrix { start: 0, rows: hidden, columns: hidden }];
+    // Over how many ranks makes no difference.
+    match settings.comm.compression().cost(2, (numbers, numbers), false, &matrices).map(|cost| cost.sends) {
+        Some(Sends::Codes(bytes)) => bytes as f64 / numbers as f64,
+        Some(Sends::Factors(sent)) => 4.0 * sent.iter().sum::<usize>() as f64 / numbers as f64,
+        None if settings.compute.reduce_dtype == Float::F32 => 4.0,
+        None => 2.0,
+    }
 }
 
 /// Its choices on a mesh with axes of these sizes.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use brigade::command_line::has_option;
 use brigade::report::{METRICS_FILE, counted};
 use brigade::{UsageError, exit};
@@ -43,6 +43,12 @@ fn ranks(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: &ScalingArgs) -> anyhow::Result<ExitCode> {
+    if args.measure.is_empty() && !args.command.is_empty() {
+        return Err(UsageError(anyhow!(
+            "what follows `--` is trained with --measure alone: brigade scaling --measure 1,2 -- train --data corpus/ --steps 30"
+        ))
+        .into());
+    }
     let usage = |error: brigade_runs::Error| UsageError(error.into());
     let folders = if args.measure.is_empty() { args.runs.clone() } else { measure(args)? };
     let runs = folders.iter().map(|dir| Run::read(dir)).collect::<Result<Vec<Run>, _>>().map_err(usage)?;

@@ -19,6 +19,7 @@ use clap::{Args, Command, FromArgMatches};
 
 use super::auto_cluster::cluster;
 use super::{TrainArgs, resolved};
+use crate::commands::plan::configured::reduce_bytes;
 use crate::config::Config;
 
 /// `auto`, the only value of `--mesh`.
@@ -191,9 +192,8 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     let cluster = cluster(args.cluster.as_deref(), compute.backend, ranks)?;
     let length = described.model.sequence_length();
     let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
-    let bytes = |float: Float| if float == Float::F32 { 4.0 } else { 2.0 };
     workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
     workload.accounting = Accounting::brigade(workload.dtype, 8);
-    workload.reduce_bytes = bytes(compute.reduce_dtype);
+    workload.reduce_bytes = reduce_bytes(&config.settings, workload.model.hidden);
     Ok(workload)
 }

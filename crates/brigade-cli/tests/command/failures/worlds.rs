@@ -151,7 +151,9 @@ fn a_rank_with_another_configuration_is_refused() {
         assert_eq!(done.code, Some(2), "{}", done.err);
         assert!(done.err.contains("rank 1 runs with another configuration than rank 0"), "{}", done.err);
     }
-    assert!(done[1].err.contains("here `seed = 8`, on rank 0 `seed = 7`"), "{}", done[1].err);
+    for done in &done {
+        assert!(done.err.contains("on rank 1 `seed = 8`, on rank 0 `seed = 7`"), "{}", done.err);
+    }
     assert!(!place.path("a").exists());
 }
 

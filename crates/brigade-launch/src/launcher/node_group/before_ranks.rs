@@ -7,10 +7,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{NodeDescription, check_alike, gather, join, lost_node};
 use crate::{
-    endpoint::Endpoint,
+    endpoint::{Endpoint, host_name},
     environment::NodeInfo,
     error::{Error, Result},
-    launcher::{host_name, listener},
+    launcher::listener,
 };
 
 /// The launchers of all nodes before they [start ranks](crate::launch): a small world with one rank for each node.
@@ -63,8 +63,14 @@ impl LauncherGroup {
             restart_count: 0,
             decides: decides.into(),
         };
-        check_alike(&group.all_gather(&own)?, node_rank)?;
-        Ok(group)
+        match check_alike(&group.all_gather(&own)?, node_rank) {
+            Ok(()) => Ok(group),
+            Err(error) => {
+                // All see it, so they leave together.
+                drop(group.leave());
+                Err(error)
+            }
+        }
     }
 
     /// The values of all nodes, by their numbers.

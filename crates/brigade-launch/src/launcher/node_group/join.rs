@@ -38,11 +38,13 @@ pub struct NodeGroupConfig {
     pub description: NodeDescription,
 }
 
-/// The launchers' world, and what each says of itself: by its node. There are no clocks if the launchers do not [fit together](check_alike).
+/// The launchers' world, and what each says of itself: by its node.
 pub struct Joined {
     pub world: World,
     pub descriptions: Vec<NodeDescription>,
     pub clocks: Vec<i64>,
+    /// Whether they [are alike](check_alike). If not, they only leave, all of them.
+    pub fits: bool,
 }
 
 /// Joins the other launchers, trying again while that may help.
@@ -73,10 +75,9 @@ fn try_once(config: &NodeGroupConfig, init: Duration) -> brigade_comm::Result<Jo
     let world = world(node, nnodes, config.endpoint.clone(), listener, config.token.clone(), timeouts)?;
     let json = serde_json::to_vec(&config.description).unwrap_or_default();
     let descriptions = gather::values(world.group(), json)?;
-    // Launchers that do not fit together part here, some of them at once.
-    let fit = check_alike(&descriptions, node).is_ok();
-    let clocks = if fit { clocks::gather(world.group())? } else { Vec::new() };
-    Ok(Joined { world, descriptions, clocks })
+    let fits = check_alike(&descriptions, node).is_ok();
+    let clocks = if fits { clocks::gather(world.group())? } else { Vec::new() };
+    Ok(Joined { world, descriptions, clocks, fits })
 }
 
 /// The world of the launchers, whose ranks are the nodes.

@@ -104,11 +104,11 @@ impl<F: Fn(NodeEvent)> Member<F> {
     fn run(self, config: NodeGroupConfig) {
         let event = match join(&config) {
             Err(error) => NodeEvent::JoinFailed(error),
-            Ok(Joined { world, descriptions, clocks }) => {
+            Ok(Joined { world, descriptions, clocks, fits }) => {
                 // The thread runs once.
                 drop(self.shared.group.set(world.group().clone()));
                 (self.send)(NodeEvent::Joined { descriptions, ahead: clocks::differing(&clocks) });
-                match self.exchange_statuses(world) {
+                match if fits { self.exchange_statuses(world) } else { world.shutdown() } {
                     Ok(()) => NodeEvent::Left,
                     Err(error) => NodeEvent::Lost(lost_node(error)),
                 }

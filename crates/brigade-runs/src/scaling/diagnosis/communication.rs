@@ -28,11 +28,16 @@ pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
         filling / (micro_batches + filling)
     };
     let saved = own * (1.0 - share(2.0 * micro_batches) / share(micro_batches));
+    let percent = |seconds: f64| format!("{:.0}%", 100.0 * seconds / profile.step);
+    let (idle, filling) = (percent(profile.bubble), percent(own));
+    let of_which = match idle == filling {
+        true => String::new(),
+        false => format!(", {filling} without what unequal stages explain"),
+    };
     Finding::new(Cause::Bubble, saved, profile.step, |gain| {
         format!(
-            "{stages} stages fill and drain with {micro_batches:.0} micro-batches per step, and are idle for {:.0}% of it; twice as many micro-batches \
-             (a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`) would make training about {gain:.0}% faster",
-            100.0 * own / profile.step
+            "{stages} stages fill and drain with {micro_batches:.0} micro-batches per step, and are idle for {idle} of it{of_which}; twice as many \
+             micro-batches (a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`) would make training about {gain:.0}% faster"
         )
     })
 }

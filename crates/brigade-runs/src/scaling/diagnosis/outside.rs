@@ -1,6 +1,6 @@
 //! Time that passes outside of steps.
 
-use brigade_report::StepRecord;
+use brigade_report::{RunEvent, StepRecord};
 
 use super::{Cause, Finding};
 use crate::numbers::{duration, median};
@@ -31,10 +31,14 @@ pub fn checkpoints(run: &Run) -> Option<Finding> {
     })
 }
 
-/// Time between the end of a step and the beginning of the next one that no checkpoint explains.
+/// Time between the end of a step and the beginning of the next one that no checkpoint explains. Nobody trains before a run is resumed.
 pub fn between_steps(run: &Run) -> Option<Finding> {
     let gap = |pair: &[StepRecord]| -> Option<(f64, bool)> {
-        let gap = pair[1].time? - pair[0].time? - pair[1].step_seconds;
+        let (from, to) = (pair[0].time?, pair[1].time?);
+        if pair[1].step != pair[0].step + 1 || is_resumed_between(run, from, to) {
+            return None;
+        }
+        let gap = to - from - pair[1].step_seconds;
         Some((gap.max(0.0), pair[0].validation_loss.is_some()))
     };
     let stalls: f64 =
@@ -51,6 +55,13 @@ pub fn between_steps(run: &Run) -> Option<Finding> {
     };
     Finding::new(Cause::OutsideSteps, lost, whole, |gain| {
         format!("{} pass between steps, {what} would make training up to {gain:.0}% faster", duration(lost))
+    })
+}
+
+/// Whether somebody started the run again between two times, and not its launcher.
+fn is_resumed_between(run: &Run, from: f64, to: f64) -> bool {
+    run.history.iter().any(|record| {
+        matches!(record.event, RunEvent::Started { restart: 0, .. }) && (from..to).contains(&record.time)
     })
 }
 

@@ -152,8 +152,8 @@ pub fn imbalance(profile: &Profile) -> Option<Finding> {
     let rest = median(others(&stages, stage))?;
     let finding = Finding::new(Cause::StageImbalance, profile.imbalance(), profile.step, |gain| {
         format!(
-            "stage {stage} computes {:.2} times as long as the other stages, which wait for it; `pipeline.balance = \"measured\"`, or fewer blocks for it in \
-             `pipeline.stages`, would make training up to {gain:.0}% faster",
+            "stage {stage} computes {:.2} times as long as the other stages, which wait for it; a more even split, if its blocks allow one \
+             (`pipeline.balance = \"measured\"`, or fewer blocks for it in `pipeline.stages`), would make training up to {gain:.0}% faster",
             most / rest
         )
     })?;
