@@ -108,7 +108,12 @@ impl LoraConfig {
             config.targets.iter().map(|target| Target::new(target)).collect::<Result<Vec<_>, _>>()?;
         let has_none = |target: &&Target<'_>| !layers.keys().any(|name| target.matches(name));
         if let Some(Target { text, .. }) = targets.iter().find(has_none) {
-            let allowed = format!("it is not a linear layer of the model; there is {}", near(text, &layers));
+            let why = match *text {
+                "lm_head" => "adapters of the head are not supported",
+                "all-linear" => "`*` stands for all linear layers",
+                _ => "it is not a linear layer of the model",
+            };
+            let allowed = format!("{why}; there is {}", near(text, &layers));
             return Err(LoraError::new("targets", format!("[\"{text}\"]"), allowed));
         }
         layers.retain(|name, _| targets.iter().any(|target| target.matches(name)));

@@ -90,10 +90,9 @@ impl RecordEncoder for Chats {
         };
         let name = String::new();
         let parsed = chat::Record::from_json(&name, record).map_err(|error| match error {
-            HfError::Chat { problem, .. } => place.error(format!(
-                "{problem}; for plain text, use the column \
-            `text`"
-            )),
+            HfError::Chat { problem, .. } if !has(record, "completion") => {
+                place.error(format!("{problem}; for plain text, use the column `text`"))
+            }
             other => wrong(other),
         })?;
         let template = match &parsed {

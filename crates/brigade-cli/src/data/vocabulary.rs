@@ -22,21 +22,22 @@ impl Config {
             self.data.tokenizer,
             self.model.given()
         );
-        if !self.model.resize_embeddings {
-            bail!("{more}; model.resize_embeddings = true adds the missing ones");
-        }
+        let other_way = "give the model's own tokenizer, or a model whose embeddings were resized";
         let (ModelConfig::Decoder(config), TaskModel::CausalLm(model)) =
             (&mut described.file.config, &described.model)
         else {
             bail!(
-                "{more}, and model.resize_embeddings = true only adds them for the task causal-lm (task.name, --task)"
+                "{more}; {other_way} (model.resize_embeddings = true only adds them for the task causal-lm, task.name, --task)"
             );
         };
         if !model.adapters().is_empty() {
             bail!(
-                "{more}, and model.resize_embeddings = true cannot add them with adapters, which are saved without \
-                embeddings"
+                "{more}; {other_way} (model.resize_embeddings = true cannot add them with adapters, which are saved without \
+                embeddings)"
             );
+        }
+        if !self.model.resize_embeddings {
+            bail!("{more}; model.resize_embeddings = true adds the missing ones");
         }
         config.vocab_size = ids;
         let resized = CausalLm::from_config(&described.file.config, Some(model.sequence_length()));

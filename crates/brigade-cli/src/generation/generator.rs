@@ -146,10 +146,10 @@ impl UnloadedModel {
         tokens.len() <= self.model.sequence_length()
     }
 
-    /// With what stands before a text. The end-of-text token separates documents, so a document begins after one where nothing else does.
+    /// With what stands before a text, in which the names of special tokens stand for these. The end-of-text token separates documents, so a document begins after one where nothing else does.
     fn tokens_of_text(&self, text: &str) -> anyhow::Result<Vec<u32>> {
         let mut tokens = self.tokenizer.beginning()?;
-        tokens.extend(self.tokenizer.encode(text)?);
+        tokens.extend(self.tokenizer.encode_special(text)?);
         if tokens.is_empty() {
             tokens.push(self.tokenizer.end_of_text());
         }

@@ -59,8 +59,9 @@ impl SamplingFlags {
         // Where a file says that tokens are drawn, what it does not say is as in `transformers`.
         let temperature = match file.do_sample {
             Some(true) => file.temperature.unwrap_or(1.0),
-            Some(false) => 0.0,
-            None => file.temperature.unwrap_or(TEMPERATURE),
+            // Who says how tokens are drawn wants them drawn.
+            Some(false) if self.top_k.is_none() && self.top_p.is_none() => 0.0,
+            Some(false) | None => file.temperature.unwrap_or(TEMPERATURE),
         };
         let sampling = SamplingConfig {
             temperature: self.temperature.unwrap_or(temperature),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{anyhow, bail};
 use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, same_values, stored_tensors};
 use brigade::report::METRICS_FILE;
 use brigade_hf::weights::{MatchedTensors, compare_tensors, match_tensors, weights_file};
@@ -37,7 +37,8 @@ impl Weights {
             }
             false => "model.pretrained = false starts without them",
         };
-        let file = weights_file(&origin.base, &config, Some(task)).context(instead)?;
+        let file =
+            weights_file(&origin.base, &config, Some(task)).map_err(|error| anyhow!("{error}; {instead}"))?;
         let found = stored_tensors(&[&file])?;
         // A head of the language model is no new one that only fine-tuning makes good.
         let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };
@@ -49,6 +50,12 @@ impl Weights {
         check_types(&file, &found, names.values())?;
         let mut files = vec![file];
         if let Some(saved) = &origin.adapters {
+            if !saved.file.exists() {
+                bail!(
+                    "there is no {}; a run writes it when it ends, and brigade checkpoint consolidate makes it from a checkpoint",
+                    saved.file.display()
+                );
+            }
             let found = stored_tensors(&[&saved.file])?;
             let head = adapters.head_tensors().filter(|(name, _)| found.contains_key(name));
             let needed: Vec<_> = adapters.tensors().into_iter().chain(head).collect();

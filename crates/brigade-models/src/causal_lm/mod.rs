@@ -232,17 +232,20 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
     decoder::refuse(
         config.family,
         &[
-            (d.embedding != d.attention || d.attention != d.residual, "different probabilities of dropout"),
             (
-                config.intermediate_size != 4 * config.hidden_size,
-                "feed-forward layers that are not 4 times as wide",
+                d.embedding != d.attention || d.attention != d.residual,
+                "an `embd_pdrop`, `attn_pdrop` and `resid_pdrop` that differ",
             ),
+            (config.intermediate_size != 4 * config.hidden_size, "an `n_inner` other than 4 times `n_embd`"),
             (
                 config.norm.kind != NormKind::Layer || config.norm.epsilon != gpt::EPSILON,
-                "an epsilon other than 1e-5",
+                "a `layer_norm_epsilon` other than 1e-5",
             ),
-            (config.attention_scale != usual_scale, "another scale of attention"),
-            (config.activation == ActivationFunction::Silu, "SiLU"),
+            (
+                config.attention_scale != usual_scale,
+                "`scale_attn_weights` = false, or `scale_attn_by_inverse_layer_idx`",
+            ),
+            (config.activation == ActivationFunction::Silu, "an `activation_function` of SiLU"),
         ],
     )?;
     Ok(GptConfig {

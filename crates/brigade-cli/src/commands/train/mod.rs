@@ -158,7 +158,7 @@ fn train<T: TextTask>(
             let files: Vec<&Path> = weights.files.iter().map(PathBuf::as_path).collect();
             let report = model.load_weights_of(&files, &mapping, Strict::Parameters)?;
             let missing: Vec<_> = report.missing.into_iter().filter(|name| !is_adapter(name)).collect();
-            if session.rank() == 0 && !missing.is_empty() {
+            if session.rank() == 0 && !missing.is_empty() && !flags.quiet {
                 brigade::print_stderr(format_args!(
                     "note: {} has no weights for {}, which start from new ones",
                     config.model.path.display(),

@@ -73,9 +73,18 @@ impl LabelMap {
                         "the label is {value}, but must be a list of names or whole numbers"
                     ));
                 };
-                let bits = values.iter().map(|value| Ok(1 << index(labels, value)?));
-                let bits = bits.collect::<std::result::Result<Vec<u64>, String>>()?;
-                Ok(Label::Classes(bits.into_iter().fold(0, |all, bit| all | bit)))
+                let mut all = 0u64;
+                for given in values {
+                    let bit = 1 << index(labels, given)?;
+                    if all & bit != 0 {
+                        return Err(format!(
+                            "the label is {value}, which names {given} twice; it must list the labels that the text has, and is no \
+                             row of zeros and ones"
+                        ));
+                    }
+                    all |= bit;
+                }
+                Ok(Label::Classes(all))
             }
         }
     }
