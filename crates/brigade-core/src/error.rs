@@ -107,7 +107,10 @@ impl fmt::Display for NonFiniteLocation {
                 self.micro_batch, self.place, self.block
             ),
             None if self.one_step => {
-                write!(f, "every rank's own values are finite, but their sum over the ranks overflows")
+                write!(
+                    f,
+                    "every rank's own values are finite: their sum over the ranks overflows, or a gradient hook makes it so"
+                )
             }
             None => write!(f, "not in this step, but in an earlier one of this update, or in their sum"),
         }

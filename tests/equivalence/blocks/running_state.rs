@@ -6,7 +6,7 @@ use brigade::core::{
 use burn::module::{Module, RunningState};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
-use burn::tensor::{Device, Tensor, activation::relu};
+use burn::tensor::{Device, Distribution, Tensor, activation::relu};
 
 use crate::case::{Case, MICRO_BATCHES, floats};
 use crate::mesh::{on_mesh, on_threads};
@@ -60,6 +60,61 @@ fn statistics_have_the_same_bits_on_every_mesh() {
     assert!(named(&one.weights, "last.1.running_var").iter().all(|value| *value != 1.0));
     // They are no parameters: nothing is their gradient.
     assert!(one.gradients.iter().all(|tensor| !tensor.name.contains("running")));
+}
+
+/// A layer that half of the micro-batches pass by in training, drawn as dropout is.
+fn sometimes(norm: &BatchNorm, x: Tensor<4>) -> Tensor<4> {
+    let drawn = Tensor::<1>::random([1], Distribution::Uniform(0.0, 1.0), &x.device());
+    let is_passed_by = x.device().is_autodiff() && drawn.into_scalar::<f64>() > 0.5;
+    if is_passed_by { x } else { norm.forward(x) }
+}
+
+fn of_stochastic_depth() -> Model<Tensor<4>, Tensor<2>, Tensor<2>> {
+    let norm = || BatchNormConfig::new(3).with_momentum(0.3).init(&device());
+    Chain::new()
+        .then_fn("stem", convolution(1, 3), convolve)
+        .then_fn("first", norm(), sometimes)
+        .then_fn("second", norm(), sometimes)
+        .then_fn("last", convolution(3, 4), convolve)
+        .then_fn("head", LinearConfig::new(4, 2).init(&device()), head)
+        .loss(loss)
+}
+
+#[test]
+fn statistics_that_some_micro_batches_do_not_change_have_the_same_bits_on_every_mesh() {
+    let one = Case { model: of_stochastic_depth, batch }.equals_one_process();
+    for path in ["first.running_mean", "second.running_mean"] {
+        assert!(named(&one.weights, path).iter().all(|value| *value != 0.0), "{path}");
+    }
+}
+
+#[test]
+fn a_running_minimum_of_negative_numbers_is_refused() {
+    #[derive(Module, Debug)]
+    struct Observer {
+        low: RunningState<Tensor<1>>,
+    }
+    fn observe(observer: &Observer, x: Tensor<4>) -> Tensor<4> {
+        let lowest = x.clone().inner().flatten::<1>(0, 3).min().sub_scalar(10.0);
+        observer.low.update(observer.low.value_sync().min_pair(lowest));
+        x
+    }
+    let model = || {
+        Chain::new()
+            .then_fn(
+                "observer",
+                Observer { low: RunningState::new(Tensor::zeros([1], &device().inner())) },
+                observe,
+            )
+            .then_fn("last", convolution(1, 4), convolve)
+            .then_fn("head", LinearConfig::new(4, 2).init(&device()), head)
+            .loss(loss)
+    };
+    let case = Case { model, batch };
+    let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
+    let batches = case.batches(Default::default(), &Groups::single_rank(), 0);
+    let refused = engine.step(batches, 0.0).unwrap_err().to_string();
+    assert!(refused.contains("running state that ranks cannot merge, `low`"), "{refused}");
 }
 
 #[test]

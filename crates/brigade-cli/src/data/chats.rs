@@ -90,7 +90,7 @@ impl RecordEncoder for Chats {
         };
         let name = String::new();
         let parsed = chat::Record::from_json(&name, record).map_err(|error| match error {
-            HfError::Chat { problem, .. } if !has(record, "completion") => {
+            HfError::Chat { problem, .. } if !record.contains("\"completion\"") => {
                 place.error(format!("{problem}; for plain text, use the column `text`"))
             }
             other => wrong(other),

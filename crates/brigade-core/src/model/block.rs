@@ -47,6 +47,9 @@ use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    note = "a Burn module needs no implementation: `then_fn(name, module, |module, input| module.forward(input))` instead of `then`"
+)]
 pub trait Block: Module + 'static {
     /// The input.
     type Input: Activation;

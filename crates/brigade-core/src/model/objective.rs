@@ -39,14 +39,18 @@ impl Objective {
     /// The loss, and the sums of the metrics that come with it.
     ///
     /// # Errors
-    /// If the output is not of the loss's type.
+    /// If the output is not of the loss's type, or the loss or a metric is no sum.
     pub(crate) fn loss(
         &self,
         last: &str,
         output: Parts,
         target: Target,
     ) -> Result<(Tensor<1>, Vec<Tensor<1>>)> {
-        (self.loss)(last, output, target)
+        let (loss, sums) = (self.loss)(last, output, target)?;
+        check_sum("the loss", &loss)?;
+        let named = self.names.iter().zip(&sums);
+        named.into_iter().try_for_each(|(name, sum)| check_sum(&format!("the metric `{name}`"), sum))?;
+        Ok((loss, sums))
     }
 
     /// Whether it has metrics that pass over the output by themselves.
@@ -57,10 +61,25 @@ impl Objective {
     /// The sums of those.
     ///
     /// # Errors
-    /// If the output is not of their type.
+    /// If the output is not of their type, or one is no sum.
     pub(crate) fn metrics(&self, last: &str, output: &Parts, target: &Target) -> Result<Vec<Tensor<1>>> {
-        let sum = |metric: &OfOutput<Tensor<1>>| metric(last, output.clone(), target.clone());
-        self.metrics.iter().map(sum).collect()
+        let names = &self.names[self.names.len() - self.metrics.len()..];
+        let sum = |(metric, name): (&OfOutput<Tensor<1>>, &String)| {
+            let sum = metric(last, output.clone(), target.clone())?;
+            check_sum(&format!("the metric `{name}`"), &sum)?;
+            Ok(sum)
+        };
+        self.metrics.iter().zip(names).map(sum).collect()
+    }
+}
+
+/// Refuses numbers that are not added up: only their first would be reported.
+fn check_sum(what: &str, sum: &Tensor<1>) -> Result<()> {
+    match sum.dims() {
+        [1] => Ok(()),
+        shape => Err(Error::Model(format!(
+            "{what} has the shape {shape:?}, but must be one number, the sum over all valid targets; add `.sum()`"
+        ))),
     }
 }
 

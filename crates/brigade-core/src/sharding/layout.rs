@@ -86,6 +86,11 @@ impl FlatLayout {
         self.len == 0
     }
 
+    /// The parameter that an element is part of.
+    pub(crate) fn path_of(&self, element: usize) -> &str {
+        self.params.iter().find(|param| param.range.contains(&element)).map_or("", |param| &param.path)
+    }
+
     /// The parameters, in path order.
     pub fn params(&self) -> &[FlatParam] {
         &self.params

@@ -2,7 +2,7 @@
 //!
 //! Micro-batches run on several ranks at once, so no rank has seen all of them when its forward updates the state. The update is
 //! therefore taken apart. A forward that changes a state `s` to `factor · s + term`, where the term depends on the micro-batch and
-//! not on `s`, finds zeros for `s` and leaves the term. After the step the ranks exchange their terms, which are small, and each of
+//! not on `s`, finds zeros for `s` and leaves the term. They are negative zeros, which an update does not leave, so that a forward that updates nothing is seen. After the step the ranks exchange their terms, which are small, and each of
 //! them applies all in the order of the global batch. So the state has the same bits on any mesh, recomputation does not apply a
 //! micro-batch twice, and a step that is skipped leaves no trace.
 //!
@@ -13,7 +13,7 @@
 mod probe;
 
 use brigade_sorted::SortedMap;
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::dist::{Collectives, DATA, Mesh};
 use crate::error::{Error, Result};
@@ -40,8 +40,16 @@ pub(crate) struct RunningState {
     updates: SortedMap<usize, UnitUpdate>,
 }
 
+/// Of how many micro-batches a block may leave its state as it is before it is taken to do so always.
+const MOST_TRIES: usize = 8;
+
+/// Further than this, two factors are not the same one, rounded.
+const SAME_FACTOR: f32 = 1e-5;
+
 /// How forward passes change a unit of running state.
 struct UnitUpdate {
+    /// Of how many micro-batches it was learned.
+    tries: usize,
     /// The factor of each element; none for those that stay as they are (those of a frozen batch norm).
     factors: Vec<Option<f32>>,
     /// The elements whose terms the ranks compute together, as those of a [`SyncBatchNorm`](crate::nn::SyncBatchNorm): all ranks then have
@@ -59,6 +67,7 @@ impl Learned {
             let range = at..at + store.units[*unit].unit.layout.len();
             at = range.end;
             let update = UnitUpdate {
+                tries: 1,
                 factors: self.factors[range.clone()].to_vec(),
                 together: self.together[range.clone()].to_vec(),
                 found: from_vec(self.found[range].to_vec(), &store.device),
@@ -86,7 +95,11 @@ impl RunningState {
         mut run: impl FnMut(&NamedBlock) -> Result<Parts>,
     ) -> Result<()> {
         let units = &store.running[index];
-        if units.iter().any(|unit| !self.updates.contains_key(unit)) {
+        let is_learned = |unit: &usize| match self.updates.get(unit) {
+            Some(update) => update.tries >= MOST_TRIES || update.factors.iter().all(Option::is_some),
+            None => false,
+        };
+        if !units.iter().all(is_learned) {
             let layouts: Vec<_> = units.iter().map(|unit| &store.units[*unit].unit.layout).collect();
             let mut start = Vec::new();
             for unit in units {
@@ -94,7 +107,12 @@ impl RunningState {
             }
             let over_ranks = store.groups.data.size() > 1;
             let learned = Probe::of(block, layouts, None, over_ranks, &mut run).learn(&start)?;
-            self.updates.extend(learned.into_iter().flat_map(|learned| learned.of_units(units, store)));
+            for (unit, learned) in learned.into_iter().flat_map(|learned| learned.of_units(units, store)) {
+                match self.updates.get_mut(&unit) {
+                    Some(update) => update.learn_more(learned)?,
+                    None => drop(self.updates.insert(unit, learned)),
+                }
+            }
         }
         bind(block, store, units, |unit| match self.updates.get(&unit) {
             Some(update) => Ok(update.found.clone()),
@@ -103,21 +121,30 @@ impl RunningState {
     }
 
     /// What a training forward has left in a block that was [prepared](Self::prepare).
-    pub(crate) fn terms(index: usize, block: &NamedBlock, store: &ParameterStore) -> Terms {
+    pub(crate) fn terms(&self, index: usize, block: &NamedBlock, store: &ParameterStore) -> Terms {
         let left = block.block.running_values();
         let of = |unit: &usize| {
             let layout = &store.units[*unit].unit.layout;
             let value =
                 |path: &String| Some((path.clone(), cast(left.get(path)?.flat.clone(), FloatDType::F32)));
             let values = layout.params().iter().filter_map(|param| value(&param.path)).collect();
-            (*unit, layout.pack(values, layout.len(), &store.device))
+            let left = layout.pack(values, layout.len(), &store.device);
+            let dtype = compute(&store.units[*unit].unit, store).dtype();
+            let term = match self.updates.get(unit) {
+                Some(update) => update.term(left, dtype),
+                None => left,
+            };
+            (*unit, term)
         };
         store.running[index].iter().map(of).collect()
     }
 
     /// Applies the terms of all ranks' micro-batches since the last update, this rank's being `terms`. All ranks that run other
     /// micro-batches call it together.
-    pub(crate) fn apply(&self, terms: &[Terms], store: &mut ParameterStore) -> Result<()> {
+    ///
+    /// # Errors
+    /// If micro-batches change state in different ways.
+    pub(crate) fn apply(&mut self, terms: &[Terms], store: &mut ParameterStore) -> Result<()> {
         let units: Vec<usize> = store.running.iter().flatten().copied().collect();
         let (Some(_), count) = (units.first(), terms.len()) else { return Ok(()) };
         if let Some(unit) = units.iter().find(|unit| !self.updates.contains_key(unit)) {
@@ -127,31 +154,122 @@ impl RunningState {
                 store.units[*unit].unit.name
             )));
         }
+        // A rank sends the terms of its micro-batches, and the factors that it has found.
         let own = terms.iter().flat_map(|terms| units.iter().filter_map(|unit| terms.get(unit).cloned()));
+        let factors = units.iter().flat_map(|unit| &self.updates[unit].factors);
+        let factors: Vec<f32> = factors.map(|factor| factor.unwrap_or(f32::NAN)).collect();
+        let each = factors.len();
+        let own = own.chain([from_vec(factors, &store.device)]);
         let all = gathered(Tensor::cat(own.collect(), 0), &*store.groups.data)?;
-        let each: usize = units.iter().map(|unit| self.updates[unit].factors.len()).sum();
+        let of_rank = (count + 1) * each;
         let (mesh, rank) = (store.groups.mesh(), store.groups.world.rank());
         let in_order = order(mesh, rank, &store.zero, count);
         let mut start = 0;
         for unit in units {
-            let UnitUpdate { factors, together, .. } = &self.updates[&unit];
+            let update = self.updates.get_mut(&unit).ok_or_else(|| Error::Model("a unit is gone".into()))?;
+            let layout = &store.units[unit].unit.layout;
+            let refused = |path: &str| {
+                Err(Error::Model(format!(
+                    "`{}.{path}` is running state that micro-batches change in different ways; what can be merged is state that every \
+                     forward which changes it changes from s to factor · s + term, with the same factor",
+                    store.units[unit].unit.name
+                )))
+            };
             let mut values = to_vec(store.own_values(unit)?)?;
+            let found_by = |at: usize, index: usize| all[at * of_rank + count * each + start + index];
+            let factors = update.merged(all.len() / of_rank, found_by);
+            let Ok(factors) = factors else { return refused(layout.path_of(factors.unwrap_err())) };
             for position in &in_order {
-                let is_first_rank = *position < count;
-                let terms = &all[position * each + start..][..factors.len()];
-                for (index, (value, term)) in values.iter_mut().zip(terms).enumerate() {
-                    if let Some(factor) = factors[index]
-                        && (is_first_rank || !together[index])
-                    {
-                        *value = factor * *value + term;
+                let (at, micro_batch) = (position / count, position % count);
+                let terms = &all[at * of_rank + micro_batch * each + start..][..factors.len()];
+                for param in layout.params() {
+                    let range = param.range.clone();
+                    let is_untouched = |index: usize| terms[index].to_bits() == NOTHING.to_bits();
+                    if range.clone().all(is_untouched) {
+                        continue;
+                    }
+                    for index in range {
+                        match factors[index] {
+                            _ if at > 0 && update.together[index] => {}
+                            Some(factor) if !found_by(at, index).is_nan() => {
+                                values[index] = factor * values[index] + terms[index];
+                            }
+                            _ if is_untouched(index) => {}
+                            _ => return refused(&param.path),
+                        }
                     }
                 }
             }
             start += factors.len();
+            update.take(factors)?;
             let values = from_vec(values, &store.device);
             store.set_running(unit, values);
         }
         Ok(())
+    }
+}
+
+/// What a forward finds that is to leave its term, and leaves if it has none.
+const NOTHING: f32 = -0.0;
+
+impl UnitUpdate {
+    /// Takes what another micro-batch says of elements that stayed until now.
+    fn learn_more(&mut self, other: Self) -> Result<()> {
+        self.tries += 1;
+        let is_new = |index: &usize| self.factors[*index].is_none() && other.factors[*index].is_some();
+        let new: Vec<usize> = (0..self.factors.len()).filter(is_new).collect();
+        for index in &new {
+            (self.factors[*index], self.together[*index]) = (other.factors[*index], other.together[*index]);
+        }
+        self.find_nothing(&new)
+    }
+
+    /// The factors of all ranks, of which `found_by` says what each found, or the element that two found different ones of.
+    fn merged(
+        &self,
+        ranks: usize,
+        found_by: impl Fn(usize, usize) -> f32,
+    ) -> std::result::Result<Vec<Option<f32>>, usize> {
+        let of = |index: usize| {
+            let mut found = (0..ranks).map(|at| found_by(at, index)).filter(|factor| !factor.is_nan());
+            let first = found.next();
+            let is_same =
+                |other: f32| first.is_none_or(|first| (other - first).abs() <= SAME_FACTOR * first.abs());
+            if found.all(is_same) { Ok(first) } else { Err(index) }
+        };
+        (0..self.factors.len()).map(of).collect()
+    }
+
+    /// Takes the factors that other ranks have found, too.
+    fn take(&mut self, factors: Vec<Option<f32>>) -> Result<()> {
+        let is_new = |index: &usize| self.factors[*index].is_none() && factors[*index].is_some();
+        let new: Vec<usize> = (0..factors.len()).filter(is_new).collect();
+        self.factors = factors;
+        self.find_nothing(&new)
+    }
+
+    /// Lets a forward find [`NOTHING`] for these elements.
+    fn find_nothing(&mut self, elements: &[usize]) -> Result<()> {
+        if !elements.is_empty() {
+            let device = self.found.device();
+            let mut found = to_vec(self.found.clone())?;
+            elements.iter().for_each(|index| found[*index] = NOTHING);
+            self.found = from_vec(found, &device);
+        }
+        Ok(())
+    }
+
+    /// What a forward has left, as a term: [`NOTHING`] of elements that stay, and no number of those that did not.
+    fn term(&self, left: Tensor<1>, dtype: FloatDType) -> Tensor<1> {
+        if self.factors.iter().all(Option::is_some) {
+            return left;
+        }
+        let stays: Vec<bool> = self.factors.iter().map(Option::is_none).collect();
+        let stays = Tensor::<1, Bool>::from_data(TensorData::from(&stays[..]), &left.device());
+        let found = cast(cast(self.found.clone(), dtype), FloatDType::F32);
+        let is_same = left.clone().equal(found);
+        let term = left.mask_fill(stays.clone().bool_and(is_same.clone()), NOTHING);
+        term.mask_fill(stays.bool_and(is_same.bool_not()), f32::NAN)
     }
 }
 

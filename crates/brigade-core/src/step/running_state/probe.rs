@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 
-use super::{from_vec, set_running, to_vec};
+use super::{NOTHING, from_vec, set_running, to_vec};
 use crate::error::{Error, Result};
 use crate::model::Float;
 use crate::model::activation::{Parts, bytes};
@@ -38,7 +38,7 @@ pub(crate) struct Learned {
     pub factors: Vec<Option<f32>>,
     /// Whether ranks compute an element's term together.
     pub together: Vec<bool>,
-    /// What a forward is to find: zeros, and the values of the elements that stay.
+    /// What a forward is to find: [`NOTHING`], and the values of the elements that stay.
     pub found: Values,
 }
 
@@ -97,6 +97,8 @@ impl<'a> Probe<'a> {
         let large_value = large_beside(&moved);
         let large = with(large_value);
         let (output_of_large, products) = self.run_with(&large)?;
+        // A minimum of negative numbers looks like a term with the others.
+        let (_, negative_products) = self.run_with(&with(-large_value))?;
         let is_usable = |i: usize| stays[i] || (products[i].is_finite() && terms[i].is_finite());
         if !(0..start.len()).all(is_usable) {
             return Ok(None);
@@ -115,8 +117,11 @@ impl<'a> Probe<'a> {
             let (product, term) = (factor * before, terms[i]);
             (after - (product + term)).abs() <= tolerance * (product.abs() + term.abs())
         };
-        let are_explained =
-            |i: &usize| is_explained(*i, start[*i], after[*i]) && is_explained(*i, ones[*i], after_ones[*i]);
+        let are_explained = |i: &usize| {
+            is_explained(*i, start[*i], after[*i])
+                && is_explained(*i, ones[*i], after_ones[*i])
+                && is_explained(*i, -large_value, negative_products[*i])
+        };
         if let Some(i) = (0..start.len()).find(|i| !are_explained(i)) {
             let what = format!(
                 "a forward makes {} of {}, {} of 0, {} of 1 and {:e} of {large_value:e}",
@@ -130,7 +135,8 @@ impl<'a> Probe<'a> {
             let is_left = |i: usize| left[i].to_bits() == large_value.to_bits() && products[i] != large_value;
             together.iter_mut().enumerate().for_each(|(i, together)| *together = !stays[i] && is_left(i));
         }
-        Ok(Some(Learned { factors, together, found: zeros }))
+        let found = with(NOTHING);
+        Ok(Some(Learned { factors, together, found }))
     }
 
     /// Whether the block gives the same bits again; on GPUs that is not always so.

@@ -31,7 +31,7 @@ impl Interpreter<'_> {
         let (blocks, data) = (&*self.blocks, self.store.groups.data.clone());
         let output = with_data_group(&data, self.clock, || tape.forward(&blocks[index], input, again, at))??;
         if has_running && matches!(self.mode, PassMode::Train { .. }) {
-            let terms = RunningState::terms(index, &self.blocks[index], self.store);
+            let terms = self.running.terms(index, &self.blocks[index], self.store);
             self.state.running.entry(micro_batch).or_default().extend(terms);
         }
         if let Some(input) = to_compare {
