@@ -334,12 +334,16 @@ mod tests {
             Some(9),
             "model.sequence_length = 9 is not possible: the model has 8 positions",
         );
-        refused(json!({"model_type": "gpt2", "n_inner": 7}), None, "that are not 4 times as wide");
-        refused(json!({"model_type": "gpt2", "attn_pdrop": 0.2}), None, "different probabilities of dropout");
+        refused(
+            json!({"model_type": "gpt2", "n_inner": 7}),
+            None,
+            "an `n_inner` other than 4 times `n_embd`",
+        );
+        refused(json!({"model_type": "gpt2", "attn_pdrop": 0.2}), None, "`resid_pdrop` that differ");
         refused(
             json!({"model_type": "gpt2", "layer_norm_epsilon": 1e-6}),
             None,
-            "an epsilon other than 1e-5",
+            "a `layer_norm_epsilon` other than 1e-5",
         );
     }
 }

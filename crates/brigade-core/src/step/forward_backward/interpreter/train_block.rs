@@ -9,7 +9,6 @@ use crate::model::block::NamedBlock;
 use crate::model::parameters::precision::cast;
 use crate::nn::with_data_group;
 use crate::step::forward_backward::tape::{Place, Tape, inner, run_without_graph};
-use crate::step::running_state::RunningState;
 use crate::step::settings::CheckBlocks;
 
 impl Interpreter<'_> {
