@@ -177,8 +177,10 @@ impl RunningState {
             };
             let mut values = to_vec(store.own_values(unit)?)?;
             let found_by = |at: usize, index: usize| all[at * of_rank + count * each + start + index];
-            let factors = update.merged(all.len() / of_rank, found_by);
-            let Ok(factors) = factors else { return refused(layout.path_of(factors.unwrap_err())) };
+            let factors = match update.merged(all.len() / of_rank, found_by) {
+                Ok(factors) => factors,
+                Err(element) => return refused(layout.path_of(element)),
+            };
             for position in &in_order {
                 let (at, micro_batch) = (position / count, position % count);
                 let terms = &all[at * of_rank + micro_batch * each + start..][..factors.len()];
