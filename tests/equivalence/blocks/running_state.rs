@@ -88,6 +88,32 @@ fn statistics_that_some_micro_batches_do_not_change_have_the_same_bits_on_every_
     }
 }
 
+/// By then it is taken to be frozen.
+#[test]
+fn state_that_changes_for_the_first_time_after_many_micro_batches_is_refused() {
+    let model = || {
+        let norm = BatchNormConfig::new(1).init(&device());
+        Chain::new()
+            .then_fn_with(
+                "late",
+                norm,
+                |norm, x: Tensor<4>, context| if context.step > 9 { norm.forward(x) } else { x },
+            )
+            .then_fn("last", convolution(1, 4), convolve)
+            .then_fn("head", LinearConfig::new(4, 2).init(&device()), head)
+            .loss(loss)
+    };
+    let case = Case { model, batch };
+    let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
+    let mut step = |step| engine.step(case.batches(Default::default(), &Groups::single_rank(), step), 0.0);
+    (0..9).for_each(|number| drop(step(number).unwrap()));
+    let refused = step(9).unwrap_err().to_string();
+    assert!(
+        refused.contains("running_mean` is running state that micro-batches change in different ways"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn a_running_minimum_of_negative_numbers_is_refused() {
     #[derive(Module, Debug)]
