@@ -213,11 +213,10 @@ impl Preparation<'_> {
         let split = Split { fraction, seed: self.settings.split_seed };
         let mut hasher = self.settings.hasher();
         hasher.update(blake3::hash(self.tokenizer.json().as_bytes()).as_bytes());
-        // What its own file does not say, or did not count for.
+        // What its own file does not say.
         let (beginning, end) = (self.tokenizer.beginning()?, self.tokenizer.end_named_beside());
-        if !beginning.is_empty() || end.is_some() {
-            hasher.update(format!("\n{beginning:?} {end:?}").as_bytes());
-        }
+        let splits = self.tokenizer.splits_special_tokens();
+        hasher.update(format!("\n{beginning:?} {end:?} {splits}").as_bytes());
         hasher.update(format!("\n{} {}\n", fraction.to_bits(), split.seed).as_bytes());
         files.hash_into(&mut hasher);
         let place = CacheEntry::named(&self.settings.cache_dir, &hasher);

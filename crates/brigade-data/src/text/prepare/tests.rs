@@ -357,6 +357,8 @@ fn documents_begin_and_end_as_the_tokenizer_says() {
     assert_eq!(ids(), (257, 258, false));
     fs::write(&beside, r#"{"eos_token": "of another vocabulary"}"#).unwrap();
     assert_eq!(ids(), (257, 256, true));
+    fs::write(&beside, r#"{"split_special_tokens": true}"#).unwrap();
+    assert_eq!(ids(), (257, 256, false));
     let prepared = bench.run(path.to_str().unwrap());
     let texts = documents(&prepared, &only(&prepared).train);
     assert!(texts.iter().all(|text| text.starts_with("<s>document ")), "{texts:?}");

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use regex::Regex;
 use tokenizers::Model;
 
 use super::pre_tokenizer::{bytes_to_unicode, pre_tokenize};
@@ -14,6 +15,25 @@ const MAX_WORDS: usize = 1 << 16;
 
 /// Longer words are not cached.
 const MAX_WORD_BYTES: usize = 48;
+
+/// The names of a tokenizer's special tokens.
+pub(super) struct SpecialNames(Regex);
+
+impl SpecialNames {
+    pub(super) fn of(library: &tokenizers::Tokenizer) -> std::result::Result<Self, regex::Error> {
+        let added = library.get_added_tokens_decoder().into_values();
+        let mut names: Vec<_> = added
+            .filter(|token| token.special && !token.content.is_empty())
+            .map(|token| regex::escape(&token.content))
+            .collect();
+        names.sort_unstable();
+        Regex::new(&names.join("|")).map(Self)
+    }
+
+    fn is_in(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
 
 /// Encodes texts one after another and caches their words; the ids do not depend on earlier texts.
 #[derive(Debug)]
@@ -32,7 +52,12 @@ impl CachingEncoder {
     /// # Errors
     /// [`Error::Tokenizer`](crate::Error::Tokenizer) where the library fails.
     pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        match self.tokenizer.inner.encoding {
+        let special = self.tokenizer.inner.special.as_ref();
+        let method = match special.is_some_and(|names| names.is_in(text)) {
+            true => EncodingMethod::Library,
+            false => self.tokenizer.inner.encoding,
+        };
+        match method {
             EncodingMethod::Bytes => ids.extend(text.bytes().map(u32::from)),
             EncodingMethod::Words => {
                 for word in pre_tokenize(text) {

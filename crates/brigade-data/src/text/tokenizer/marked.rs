@@ -17,11 +17,14 @@ impl Tokenizer {
         text: &str,
         add_special_tokens: bool,
     ) -> Result<(Vec<u32>, Vec<Range<usize>>)> {
-        let library = self.inner.with_special.get_or_init(|| {
-            let mut library = self.inner.library.clone();
-            library.set_encode_special_tokens(false);
-            library
-        });
+        let library = match self.splits_special_tokens() {
+            false => &self.inner.library,
+            true => self.inner.marking.get_or_init(|| {
+                let mut library = self.inner.library.clone();
+                library.set_encode_special_tokens(false);
+                library
+            }),
+        };
         let encoding = catch_panics(|| library.encode(text, add_special_tokens));
         let encoding = encoding.map_err(|message| self.error(message))?;
         let offsets = encoding.get_offsets().iter().map(|(start, end)| *start..*end).collect();

@@ -1,5 +1,6 @@
 //! Text to token ids and back.
 
+mod beside;
 mod encode;
 mod marked;
 mod pre_tokenizer;
@@ -14,7 +15,9 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{Encoding, PostProcessor, TruncationParams, truncate_encodings};
 
+use beside::{Beside, SPECIAL_TOKENS};
 pub use encode::CachingEncoder;
+use encode::SpecialNames;
 pub use spec::TokenizerSpec;
 
 use crate::text::panics::catch_panics;
@@ -26,8 +29,6 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// BPE is trained on at most about this many bytes: parts of files from all over the corpus.
 pub const TRAINING_SAMPLE_BYTES: u64 = 8 << 20;
 
-/// The files beside a `tokenizer.json` that may name its end-of-text token as `eos_token`, in the order in which they count.
-const SPECIAL_TOKENS: [&str; 2] = ["tokenizer_config.json", "special_tokens_map.json"];
 
 /// Names of the end-of-text token in the files of well-known models, in order of preference.
 const END_OF_TEXT_NAMES: [&str; 7] =
@@ -35,8 +36,9 @@ const END_OF_TEXT_NAMES: [&str; 7] =
 
 /// A tokenizer with a known end-of-text token. Cloning it is cheap.
 ///
-/// Text is never read as special tokens, but by [`encode_marked`](Self::encode_marked): a document that contains `<|endoftext|>` does
-/// not end there.
+/// The names of special tokens in a text are these tokens, as for the `transformers` library: `<|endoftext|>` ends a text there. A tokenizer
+/// whose `tokenizer_config.json` sets `split_special_tokens` splits them like any other text, but in
+/// [`encode_marked`](Self::encode_marked).
 #[derive(Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
@@ -46,9 +48,11 @@ struct Inner {
     name: String,
     json: String,
     library: tokenizers::Tokenizer,
-    /// The same, but for special tokens in texts.
-    with_special: OnceLock<tokenizers::Tokenizer>,
+    /// The same without `split_special_tokens`, if that is set.
+    marking: OnceLock<tokenizers::Tokenizer>,
     encoding: EncodingMethod,
+    /// The names that only the library finds; `None` if they are split, or if it encodes everything.
+    special: Option<SpecialNames>,
     end_of_text: u32,
     /// Whether another token would end a text if no other file named one.
     is_end_named_beside: bool,
@@ -85,7 +89,8 @@ impl Tokenizer {
     }
 
     /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library. Its end-of-text token is the `eos_token` of the
-    /// `tokenizer_config.json` or `special_tokens_map.json` beside it, or else one that well-known models have.
+    /// `tokenizer_config.json` or `special_tokens_map.json` beside it, or else one that well-known models have. The former may set
+    /// `split_special_tokens`.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the file cannot be read, is not a tokenizer, has no end-of-text token, or encodes at
@@ -93,7 +98,7 @@ impl Tokenizer {
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(json) => Self::with_end(&name, json, end_beside(path)),
+            Ok(json) => Self::with_beside(&name, json, Beside::read(path)),
             Err(error) => {
                 Err(Error::Tokenizer { tokenizer: name, message: format!("it cannot be read: {error}") })
             }
@@ -101,11 +106,10 @@ impl Tokenizer {
     }
 
     pub(crate) fn from_json(name: &str, json: String) -> Result<Self> {
-        Self::with_end(name, json, None)
+        Self::with_beside(name, json, Beside::default())
     }
 
-    /// `end`: the end-of-text token that other files name.
-    fn with_end(name: &str, json: String, end: Option<String>) -> Result<Self> {
+    fn with_beside(name: &str, json: String, beside: Beside) -> Result<Self> {
         let refuse = |message: String| Error::Tokenizer { tokenizer: name.into(), message };
         let mut library =
             catch_panics(|| tokenizers::Tokenizer::from_bytes(json.as_bytes())).map_err(refuse)?;
@@ -116,11 +120,11 @@ impl Tokenizer {
                 "it has BPE dropout, which makes encoding random; set \"dropout\" to null".into(),
             ));
         }
-        library.set_encode_special_tokens(true);
+        library.set_encode_special_tokens(beside.split_special_tokens);
         library.with_padding(None);
         library.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
         let usual = END_OF_TEXT_NAMES.iter().find_map(|token| library.token_to_id(token));
-        let named = end.and_then(|token| library.token_to_id(&token));
+        let named = beside.end_of_text.and_then(|token| library.token_to_id(&token));
         let is_end_named_beside = named.is_some() && named != usual;
         let end_of_text = named.or(usual).ok_or_else(|| {
             refuse(format!(
@@ -131,14 +135,18 @@ impl Tokenizer {
         })?;
         let vocabulary_size = library.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         let encoding = choose_encoding(&library, vocabulary_size);
-        let (name, with_special) = (name.into(), OnceLock::new());
+        let by_library = beside.split_special_tokens || encoding == EncodingMethod::Library;
+        let special = (!by_library).then(|| SpecialNames::of(&library)).transpose();
+        let special = special.map_err(|error| refuse(error.to_string()))?;
+        let (name, marking) = (name.into(), OnceLock::new());
         Ok(Self {
             inner: Arc::new(Inner {
                 name,
                 json,
                 library,
-                with_special,
+                marking,
                 encoding,
+                special,
                 end_of_text,
                 is_end_named_beside,
                 vocabulary_size,
@@ -175,7 +183,12 @@ impl Tokenizer {
         self.inner.is_end_named_beside.then_some(self.inner.end_of_text)
     }
 
-    /// The ids of `text`, without an end-of-text token. For many texts a [`CachingEncoder`] is faster.
+    /// Whether the names of special tokens are split like any other text.
+    pub(crate) fn splits_special_tokens(&self) -> bool {
+        self.inner.library.get_encode_special_tokens()
+    }
+
+    /// The ids of `text`, without an end-of-text token at its end. For many texts a [`CachingEncoder`] is faster.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] where the library fails.
@@ -292,17 +305,6 @@ impl std::fmt::Debug for Tokenizer {
             .field("end_of_text", &self.inner.end_of_text)
             .finish_non_exhaustive()
     }
-}
-
-/// The end-of-text token that the files beside a `tokenizer.json` name, if they do.
-fn end_beside(tokenizer: &Path) -> Option<String> {
-    let folder = tokenizer.parent()?;
-    SPECIAL_TOKENS.iter().find_map(|name| {
-        let fields: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(folder.join(name)).ok()?).ok()?;
-        let token = fields.get("eos_token")?;
-        Some(token.as_str().or_else(|| token.get("content")?.as_str())?.to_owned())
-    })
 }
 
 /// The fastest encoding that gives the library's results.

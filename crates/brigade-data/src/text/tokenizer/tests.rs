@@ -41,8 +41,6 @@ fn names_of_special_tokens_may_stand_for_them() {
         let end = ids.iter().position(|id| *id == tokenizer.end_of_text()).unwrap();
         assert_eq!(offsets[end], 2..2 + END_OF_TEXT.len());
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
-        // Elsewhere they are text.
-        assert!(!tokenizer.encode(&text).unwrap().contains(&tokenizer.end_of_text()));
     }
 }
 
@@ -55,11 +53,26 @@ fn bytes_are_their_own_ids() {
 }
 
 #[test]
-fn special_tokens_are_not_read_from_text() {
-    for tokenizer in [&*BYTES, &*BPE] {
-        let ids = tokenizer.encode("a<|endoftext|>b").unwrap();
-        assert!(!ids.contains(&tokenizer.end_of_text()));
-        assert_eq!(ids, by_the_library(tokenizer, "a<|endoftext|>b"));
+fn names_of_special_tokens_in_texts_stand_for_them_unless_they_are_split() {
+    let text = format!("a {END_OF_TEXT} b{END_OF_TEXT}{END_OF_TEXT}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokenizer.json");
+    for (tokenizer, method) in [(&*BYTES, EncodingMethod::Bytes), (&*BPE, EncodingMethod::Words)] {
+        let part = |text| by_the_library(tokenizer, text);
+        let end = || vec![tokenizer.end_of_text()];
+        let expected = [part("a "), end(), part(" b"), end(), end()].concat();
+        assert_eq!(tokenizer.encode(&text).unwrap(), expected);
+        tokenizer.save(&path).unwrap();
+        for (content, splits) in [("{}", false), (r#"{"split_special_tokens": true}"#, true)] {
+            std::fs::write(folder.path().join("tokenizer_config.json"), content).unwrap();
+            let read = Tokenizer::from_file(&path).unwrap();
+            assert_eq!((read.splits_special_tokens(), read.inner.encoding), (splits, method));
+            let ids = read.encode(&text).unwrap();
+            assert_eq!(ids == expected, !splits);
+            assert_eq!(ids.contains(&read.end_of_text()), !splits);
+            assert_eq!(ids, by_the_library(&read, &text));
+            assert_eq!(read.encode_marked(&text, false).unwrap().0, expected);
+        }
     }
 }
 
