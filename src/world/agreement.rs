@@ -47,15 +47,20 @@ pub(crate) fn check_same(group: &Group, what: &str, text: &str) -> anyhow::Resul
     let others: Vec<usize> = (0..group.size()).filter(|rank| differs[*rank] == 1).collect();
     let Some(other) = others.first() else { return Ok(()) };
     let first = String::from_utf8_lossy(&first);
-    let line = first.lines().zip(text.lines()).find(|(theirs, ours)| theirs != ours);
+    // The shorter text ends in lines that are not there.
+    let [theirs, ours] = [&*first, text].map(|text| text.lines().map(Some).chain(std::iter::repeat(None)));
+    let in_both = first.lines().count().max(text.lines().count());
+    let line = theirs.zip(ours).take(in_both).find(|(theirs, ours)| theirs != ours);
+    let named = |line: Option<&str>| line.map_or("nothing more".to_owned(), |line| format!("`{line}`"));
     let detail = match line {
-        Some((theirs, ours)) => format!("; on rank {other} `{ours}`, on rank 0 `{theirs}`"),
+        Some((theirs, ours)) => format!("; on rank {other} {}, on rank 0 {}", named(ours), named(theirs)),
         None => String::new(),
     };
     // Ranks that do not differ cannot see where the others do.
     let details = all_gather_text(group, &detail)?;
     let names: Vec<String> = others.iter().map(usize::to_string).collect();
-    bail!("rank {} runs with another {what} than rank 0{}", names.join(", "), details[*other])
+    let other_what = if what.ends_with('s') { "other" } else { "another" };
+    bail!("rank {} runs with {other_what} {what} than rank 0{}", names.join(", "), details[*other])
 }
 
 /// Gathers a text from every rank, in the order of ranks; longer ones than 64 KiB are cut.
@@ -100,4 +105,4 @@ const MAX_GATHERED_BYTES: usize = 1 << 16;
 const MAX_WHOLE_BYTES: usize = 1 << 24;
 
 /// Longest text that is compared.
-const MAX_TEXT_BYTES: usize = 1 << 20;
+const MAX_TEXT_BYTES: usize = MAX_WHOLE_BYTES;

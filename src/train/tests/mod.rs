@@ -11,6 +11,7 @@ mod other_meshes;
 mod own_loop;
 mod own_update;
 mod predictions;
+mod same_model;
 
 use std::path::Path;
 use std::thread;

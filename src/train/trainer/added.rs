@@ -20,6 +20,7 @@ use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
 use crate::train::start::file_names;
 use crate::training::{DerivedMetrics, OwnUpdate, Training, ValidationReport, checked_names};
+use crate::world::check_same;
 
 /// An additional model of a run, with its own parameters and optimizer: a student that learns from the first model's predictions, say.
 /// [`Trainer::add_model`] makes it. No gradient flows from one model into another.
@@ -161,10 +162,15 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
                 "the model `{name}` was given {part}, which only the first model of a run has: give it to `Session::prepare`, or leave it out"
             );
         }
+        let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
+        let called = format!("model `{name}`");
+        session.check_same_model(&called, &plan, model.chain(), &training.update, self.total_steps)?;
         let split = session.plan.split(&model.chain().costs())?;
         let model = training.add_metrics_to(model);
-        checked_names(model.metric_names().iter().chain(training.derived.names()))?;
-        let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
+        let metrics: Vec<String> =
+            model.metric_names().iter().chain(training.derived.names()).cloned().collect();
+        checked_names(&metrics)?;
+        check_same(session.group(), "metrics", &metrics.join("\n"))?;
         let settings = EngineSettings { split, ..plan.engine };
         session.heartbeat.send("making an additional model");
         let mut engine = Engine::new(

@@ -67,6 +67,9 @@ impl Session {
             .into());
         }
         let (samples, validated) = training.sizes();
+        if validated == 0 {
+            training.validation = None;
+        }
         let shares = training.shares();
         let s = if samples == 1 { "" } else { "s" };
         let mut sizes = format!("{samples} sample{s} to train on, {validated} to validate on");
@@ -80,6 +83,7 @@ impl Session {
         facts.insert("dataset".into(), sizes);
         let sampler = shares.map(|shares| self.sampler(&shares)).transpose()?;
         let total_steps = self.settings.total_steps(samples)?;
+        self.check_same_model("model", &plan, model.chain(), &training.update, total_steps)?;
         let profiled = self.settings.profile.range_within(total_steps)?;
         let schedule = self.plan.lr_scheduler(total_steps)?;
         let seconds = self.block_seconds(&plan, &sampled)?;
@@ -94,6 +98,7 @@ impl Session {
         let metrics: Vec<String> =
             model.metric_names().iter().chain(training.derived.names()).cloned().collect();
         checked_names(&metrics)?;
+        check_same(self.group(), "metrics", &metrics.join("\n"))?;
         check_load_best(&self.settings, !training.hooks.is_empty())?;
         let (early_stopping, best_checkpoint) = watches(&self.settings, &metrics, validated > 0)?;
         let mut summary = self.run_summary(

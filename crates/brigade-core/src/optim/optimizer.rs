@@ -254,6 +254,22 @@ impl OptimizerFactory {
         optimizer.state_bytes() as usize / VALUES
     }
 
+    /// What three steps on this device make of a few values, with weight decay and without: optimizers that differ in a hyperparameter give others.
+    ///
+    /// # Errors
+    /// If the device cannot be read.
+    pub fn trial(&self, device: &Device) -> Result<Vec<f32>> {
+        const VALUES: [f32; 4] = [1.0, -0.5, 0.25, -0.125];
+        let layout = FlatLayout::new([("weight".to_owned(), vec![2, 1]), ("bias".to_owned(), vec![2])]);
+        let mut optimizer = self.build(&layout, 0..VALUES.len(), device);
+        let (mut values, gradient) =
+            (Tensor::from_floats(VALUES, device), Tensor::from_floats(VALUES, device));
+        for step in 1..=3 {
+            values = optimizer.step(0.01, values, gradient.clone().div_scalar(step), None);
+        }
+        values.try_into_vec_as().map_err(|error| Error::Device(error.to_string()))
+    }
+
     /// The same for parameters in these groups.
     ///
     /// # Errors

@@ -72,6 +72,26 @@ impl Blocks {
         shapes.collect()
     }
 
+    /// What ranks that train together must have alike, a line each: blocks, parameters with their shapes, ties.
+    pub fn describe(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for NamedBlock { name, block } in &self.blocks {
+            lines.push(format!("block {name} with a cost of {}", block.cost()));
+            for (path, spec) in block.specs() {
+                let mut line = format!("parameter {name}.{path} of shape {:?}", spec.shape);
+                let notes = [
+                    (spec.running, "running state"),
+                    (!spec.trainable, "frozen"),
+                    (spec.keep_in_f32, "in fp32"),
+                ];
+                notes.into_iter().filter(|(is, _)| *is).for_each(|(_, note)| line += &format!(", {note}"));
+                lines.push(line);
+            }
+        }
+        lines.extend(self.ties.iter().map(|(follower, owner)| format!("{follower} tied to {owner}")));
+        lines
+    }
+
     /// Relative costs of the blocks, in order: see [`Block::cost`](crate::Block::cost).
     pub fn costs(&self) -> Vec<f64> {
         self.blocks.iter().map(|named| named.block.cost()).collect()
@@ -101,7 +121,18 @@ impl Blocks {
             Some(block) => {
                 Err(Error::Blocks(format!("two blocks are named `{}`; each needs its own name", block.name)))
             }
-            None => self.check_clones(),
+            None => self.check_full_names().and_then(|()| self.check_clones()),
+        }
+    }
+
+    /// A block `a` with a parameter `b.c` and a block `a.b` with `c` would have two parameters of one name.
+    fn check_full_names(&self) -> Result<()> {
+        let mut seen = SortedSet::new();
+        match self.shapes().into_iter().find(|(name, _)| !seen.insert(name.clone())) {
+            Some((name, _)) => Err(Error::Blocks(format!(
+                "two parameters are named `{name}`, in different blocks: rename one of the blocks whose name begins it"
+            ))),
+            None => Ok(()),
         }
     }
 
@@ -120,5 +151,40 @@ impl Blocks {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::chain::Chain;
+    use burn::module::Module;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Tensor;
+
+    #[derive(Module, Debug)]
+    struct Outer {
+        b: Linear,
+    }
+
+    fn named(outer: &str, inner: &str) -> Result<()> {
+        let linear = || LinearConfig::new(2, 2).init(&Device::default());
+        let chain = Chain::new()
+            .then_fn(outer, Outer { b: linear() }, |outer, x: Tensor<2>| outer.b.forward(x))
+            .then_fn(inner, linear(), |linear, x: Tensor<2>| linear.forward(x));
+        chain.check_names()
+    }
+
+    #[test]
+    fn names_of_blocks_and_of_parameters_are_their_own() {
+        named("a", "b").unwrap();
+        for (outer, inner, expected) in [
+            ("a", "a", "two blocks are named `a`"),
+            ("a", "", "a block has an empty name"),
+            ("a", "a.b", "two parameters are named `a.b.bias`"),
+        ] {
+            let error = named(outer, inner).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }

@@ -29,7 +29,6 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// BPE is trained on at most about this many bytes: parts of files from all over the corpus.
 pub const TRAINING_SAMPLE_BYTES: u64 = 8 << 20;
 
-
 /// Names of the end-of-text token in the files of well-known models, in order of preference.
 const END_OF_TEXT_NAMES: [&str; 7] =
     [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[EOS]", "[SEP]"];
