@@ -10,7 +10,8 @@ use brigade_report::{counted, set_log_rank};
 
 use super::ending::exhaustion::ExhaustionWatch;
 use super::ending::{
-    PANIC_EXIT_CODE, is_of_another_rank, is_on_all_ranks, needs_flight_record, panic_text, write_flight,
+    PANIC_EXIT_CODE, is_of_another_rank, is_on_all_ranks, needs_flight_record, panic_text, report,
+    write_flight,
 };
 use super::program::start::Prepare;
 use super::program::{Program, Role, usage};
@@ -119,7 +120,10 @@ impl Program<'_> {
                 }
                 Err(error.context(format!("rank {}", info.rank)))
             }
-            Err(_) => Ok(PANIC_EXIT_CODE),
+            Err(panic) => {
+                report(&anyhow::anyhow!("rank {}: panic: {}", info.rank, panic_text(panic.as_ref())));
+                Ok(PANIC_EXIT_CODE)
+            }
         }
     }
 }

@@ -19,8 +19,9 @@ use std::path::PathBuf;
 
 pub use brigade_comm::{Encryption, Transport};
 use brigade_core::plan::{ScheduleError, SplitError};
-use brigade_core::{LrSchedulerKind, ParameterGroup};
+use brigade_core::{Activation, LrSchedulerKind, Model, ParameterGroup};
 use brigade_models::ShardSize;
+use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use changes::changes;
@@ -176,6 +177,21 @@ impl Settings {
         groups: &[OptimizerGroup],
     ) -> Result<Vec<ParameterGroup>, SettingError> {
         Ok(self.train.frozen_groups().chain(self.optimizer.parameter_groups(groups)?).collect())
+    }
+
+    /// Checks that `train.freeze` and `optimizer.groups` fit a model, before ranks begin; `model` makes it, without values, on the device it is given.
+    ///
+    /// # Errors
+    /// If a pattern or a number is wrong, no parameter belongs to a group, or `model` fails.
+    pub fn check_groups<I: Activation, O: Activation, T>(
+        &self,
+        model: impl FnOnce(&Device) -> anyhow::Result<Model<I, O, T>>,
+    ) -> anyhow::Result<()> {
+        let groups = self.parameter_groups(&self.optimizer.groups)?;
+        if !groups.is_empty() {
+            model(&brigade_cpu::device())?.chain().check_groups(&groups)?;
+        }
+        Ok(())
     }
 }
 

@@ -55,6 +55,8 @@ impl Session {
         T: Clone + 'static,
     {
         let mut plan = training.update.plan(&self.plan, &self.settings)?;
+        // Of no samples there is nothing to say.
+        training.validation = training.validation.filter(|data| data.samples() > 0);
         let first_samples = |size| training.first_samples(size, &self.device());
         self.mark_preparing();
         let sampled = Sampled { model: &model, samples: &first_samples };
@@ -67,9 +69,6 @@ impl Session {
             .into());
         }
         let (samples, validated) = training.sizes();
-        if validated == 0 {
-            training.validation = None;
-        }
         let shares = training.shares();
         let s = if samples == 1 { "" } else { "s" };
         let mut sizes = format!("{samples} sample{s} to train on, {validated} to validate on");

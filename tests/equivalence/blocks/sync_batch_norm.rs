@@ -366,7 +366,12 @@ fn a_rank_that_is_missing_at_a_norm_is_named() {
                 threads(2, timeouts).into_iter().map(|world| scope.spawn(|| rank(world))).collect();
             let mut ranks = ranks.into_iter().map(std::thread::ScopedJoinHandle::join);
             let found = ranks.next().unwrap().unwrap();
-            assert_eq!(ranks.next().unwrap().is_err(), panics);
+            let ended = ranks.next().unwrap();
+            assert_eq!(ended.is_err(), panics);
+            if let Err(panic) = ended {
+                let text = panic.downcast_ref::<String>().unwrap();
+                assert!(text.starts_with("too few (in block `stem`, step 1, micro-batch "), "{text}");
+            }
             found
         });
         assert!(error.contains("rank 1"), "{error}");

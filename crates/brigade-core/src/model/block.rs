@@ -327,8 +327,8 @@ impl<M: Module + 'static, R: Run<M>> Erased<M, R> {
         forward: impl FnOnce() -> T,
     ) -> T {
         match device.or_else(|| self.device()) {
-            Some(device) => with_seed(&device, context.random_seed(), forward),
-            None => forward(),
+            Some(device) => with_seed(&device, context.random_seed(), || context.naming(forward)),
+            None => context.naming(forward),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Where in a run a block's forward pass stands.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use brigade_random::keyed_seed;
 
 /// What a block may know of the forward pass that it is run in, beside its input: see
@@ -34,6 +36,23 @@ impl<'a> ForwardContext<'a> {
     /// The context of a prediction.
     pub(crate) fn inference(block: &'a str) -> Self {
         Self { seed: 0, step: 0, micro_batch: 0, block, training: false }
+    }
+
+    /// Runs a forward; a panic in it then names the block, which Burn's text does not.
+    pub(crate) fn naming<T>(&self, forward: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(forward)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let Some(text) = text.or_else(|| panic.downcast_ref::<String>().cloned()) else {
+                resume_unwind(panic)
+            };
+            let Self { block, step, micro_batch, .. } = self;
+            let when = if self.training {
+                format!(", step {step}, micro-batch {micro_batch}")
+            } else {
+                String::new()
+            };
+            resume_unwind(Box::new(format!("{text} (in block `{block}`{when})")))
+        })
     }
 
     /// The seed of what the block draws in this pass: it differs in each step, micro-batch and block. Burn's own generator begins

@@ -185,7 +185,8 @@ pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<Mo
             let query_biases = family == "qwen2_moe";
             Form { tied: tied(false), query_biases, ..Form::LLAMA }
         }
-        _ => Form { tied: tied(false), ..Form::LLAMA },
+        "phi3" => Form { tied: tied(false), ..Form::LLAMA },
+        _ => return Err(wrong(file, "model_type", family, &OTHER_FAMILIES.join(", "))),
     };
     let head_dim = fields.get(&["head_dim"])?.unwrap_or(hidden / heads.max(1));
     let mut shape =

@@ -132,6 +132,7 @@ fn train<T: TextTask>(
     task: &T,
 ) -> anyhow::Result<ExitCode> {
     let flags = &args.standard;
+    config.settings.check_groups(|device| task.model(0, device)).map_err(UsageError)?;
     let adapters = described.model.adapters().clone();
     let ConfiguredModel { file, origin, .. } = described;
     let program = Program {

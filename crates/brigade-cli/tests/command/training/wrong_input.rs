@@ -279,6 +279,11 @@ fn settings() {
         ),
         ("--strategy diloco --inner-steps 2 --mesh auto", ["--mesh = auto", "--pp, --dp and --workers"]),
         ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
+        ("--set train.freeze=['had.*']", ["train.freeze = had.*", "no parameter"]),
+        (
+            "--set optimizer.groups=[{pattern='had.*',frozen=true}]",
+            ["optimizer.groups.pattern = had.*", "no parameter"],
+        ),
         ("--out tiny.toml", ["--out tiny.toml", ""]),
         ("--out s3://bucket/a", ["output.dir (--out) = s3://bucket/a", "checkpoint.dir=s3://bucket/a"]),
     ] {
