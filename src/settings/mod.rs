@@ -13,6 +13,7 @@ mod server;
 mod sizes;
 mod strategy_text;
 mod typed;
+mod unused;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -6,27 +6,6 @@ use brigade_report::counted;
 use super::{StrategyName, StrategySettings};
 
 impl StrategySettings {
-    /// A note on settings that are set and that the strategy does not use, if there are any.
-    pub(crate) fn note_unused(&self) -> Option<String> {
-        let usual = Self::default();
-        let has_steps = self.has_workers() || self.rounds().is_some();
-        let is_diloco = self.name == StrategyName::Diloco;
-        let unused = [
-            ("strategy.inner_steps (--inner-steps)", !has_steps && self.inner_steps != usual.inner_steps),
-            ("strategy.outer_dtype", !is_diloco && self.outer_dtype != usual.outer_dtype),
-            (
-                "strategy.outer_learning_rate",
-                !is_diloco && self.outer_learning_rate != usual.outer_learning_rate,
-            ),
-            ("strategy.outer_momentum", !is_diloco && self.outer_momentum != usual.outer_momentum),
-            ("strategy.outer_nesterov", !is_diloco && self.outer_nesterov != usual.outer_nesterov),
-            ("strategy.outer_mixing", !is_diloco && self.outer_mixing != usual.outer_mixing),
-        ];
-        let names: Vec<&str> =
-            unused.into_iter().filter(|(_, is_unused)| *is_unused).map(|(name, _)| name).collect();
-        (!names.is_empty()).then(|| format!("note: this strategy does not use {}", names.join(", ")))
-    }
-
     /// A line about how this many workers train together, if they do.
     pub(crate) fn describe(&self, workers: usize) -> Option<String> {
         let how = match self.name {

@@ -249,7 +249,7 @@ impl Config {
                 self.lora.targets = LoraConfig::usual_targets(Some(&file.config));
             }
             self.take_adapters(&file)?;
-            self.check_has_rank(&file)?;
+            self.check_has_rank(&no_adapters(&file))?;
             if self.model.shape.sequence_length == 0 {
                 self.model.shape.sequence_length = usual_length(&file);
             }
@@ -272,6 +272,10 @@ impl Config {
         }
         if self.lora.targets.is_empty() {
             self.lora.targets = LoraConfig::usual_targets(None);
+        }
+        if self.model.is_new() {
+            let usual = LoraConfig { targets: self.lora.targets.clone(), ..LoraConfig::default() };
+            self.check_has_rank(&usual)?;
         }
         let fraction = self.data.validation_fraction;
         if !(0.0..1.0).contains(&fraction) {
@@ -380,8 +384,8 @@ impl Config {
     }
 
     /// Refuses settings of adapters without a rank, which would train the model itself instead.
-    fn check_has_rank(&self, file: &ConfigFile) -> anyhow::Result<()> {
-        if self.lora.rank > 0 || self.lora == no_adapters(file) {
+    fn check_has_rank(&self, usual: &LoraConfig) -> anyhow::Result<()> {
+        if self.lora.rank > 0 || self.lora == *usual {
             return Ok(());
         }
         bail!(

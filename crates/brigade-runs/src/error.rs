@@ -9,7 +9,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such folder.
-    #[error("{path} is not a folder; give the folder of a run, such as runs/gpt-tiny-1")]
+    #[error("{path} is not a folder; give that of a run, such as runs/gpt-tiny-1, or of several")]
     NoFolder {
         /// What was given.
         path: PathBuf,

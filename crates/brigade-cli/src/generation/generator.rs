@@ -34,10 +34,7 @@ impl UnloadedModel {
         let given = || format!("--model {}", folder.display());
         let origin = Origin::read(folder).with_context(given)?;
         let Origin { base, adapters } = &origin;
-        if !base.join("config.json").is_file() {
-            bail!("{}: it has no config.json; is it the folder of a finished run or of a model?", given());
-        }
-        let file = ConfigFile::read(base).with_context(given)?;
+        let file = origin.config_file().with_context(given)?;
         let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
         let model = CausalLm::from_config(&file.config, None);
         let model = model.and_then(|model| model.with_adapters(&lora)).with_context(given)?;

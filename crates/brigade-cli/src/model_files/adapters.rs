@@ -105,6 +105,9 @@ impl Origin {
 impl Origin {
     /// What is known of the model: what its folder says, and the labels beside adapters.
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
+        if !self.base.join("config.json").is_file() {
+            bail!("it has no config.json; is it the folder of a finished run or of a model?");
+        }
         let file = ConfigFile::read(&self.base)?;
         match self.adapters.as_ref().and_then(|adapters| adapters.file.parent()) {
             Some(folder) => Ok(file.with_labels_of(&folder.join(ADAPTERS_LABELS_FILE))?),

@@ -279,6 +279,7 @@ fn settings() {
         ),
         ("--strategy diloco --inner-steps 2 --mesh auto", ["--mesh = auto", "--pp, --dp and --workers"]),
         ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
+        ("--set lora.alpha=3", ["[lora] with rank = 0, alpha = 3", "without a rank"]),
         ("--set train.freeze=['had.*']", ["train.freeze = had.*", "no parameter"]),
         (
             "--set optimizer.groups=[{pattern='had.*',frozen=true}]",

@@ -1,0 +1,125 @@
+//! Settings that are given and that nothing uses.
+
+use brigade_core::compress::Method;
+
+use super::{CommSettings, OptimizerSettings, Settings, StrategyName, StrategySettings};
+
+impl Settings {
+    /// Notes on settings that are not what they are by default, and have no effect beside the others.
+    pub(crate) fn notes_on_unused(&self) -> Vec<String> {
+        let (optimizer, compress) = (&self.optimizer, self.comm.compress);
+        let sections = [
+            ("this strategy".to_owned(), self.strategy.unused()),
+            (format!("optimizer.name = {}", optimizer.name), optimizer.unused()),
+            (format!("comm.compress = {compress}"), self.comm.unused()),
+        ];
+        let note = |(what, names): (String, Vec<&str>)| {
+            (!names.is_empty()).then(|| format!("note: {what} does not use {}", names.join(", ")))
+        };
+        sections.into_iter().filter_map(note).collect()
+    }
+}
+
+/// The names of settings that are used, or are as by default, left out.
+fn unused<const N: usize>(settings: [(&'static str, bool, bool); N]) -> Vec<&'static str> {
+    let settings = settings.into_iter().filter(|(_, is_used, is_usual)| !is_used && !is_usual);
+    settings.map(|(name, ..)| name).collect()
+}
+
+impl StrategySettings {
+    fn unused(&self) -> Vec<&'static str> {
+        let usual = Self::default();
+        let has_steps = self.has_workers() || self.rounds().is_some();
+        let diloco = self.name == StrategyName::Diloco;
+        unused([
+            ("strategy.inner_steps (--inner-steps)", has_steps, self.inner_steps == usual.inner_steps),
+            ("strategy.outer_dtype", diloco, self.outer_dtype == usual.outer_dtype),
+            ("strategy.outer_learning_rate", diloco, self.outer_learning_rate == usual.outer_learning_rate),
+            ("strategy.outer_momentum", diloco, self.outer_momentum == usual.outer_momentum),
+            ("strategy.outer_nesterov", diloco, self.outer_nesterov == usual.outer_nesterov),
+            ("strategy.outer_mixing", diloco, self.outer_mixing == usual.outer_mixing),
+        ])
+    }
+}
+
+impl OptimizerSettings {
+    fn unused(&self) -> Vec<&'static str> {
+        let usual = Self::default();
+        let is = |names: &[&str]| names.contains(&self.name.as_str());
+        let (moments, sgd) = (is(&["adamw", "adam", "lion", "adan"]), is(&["sgd"]));
+        let has_variance = !is(&["sgd", "lion"]);
+        unused([
+            ("optimizer.beta1", moments, self.beta1 == usual.beta1),
+            ("optimizer.beta2", moments, self.beta2 == usual.beta2),
+            ("optimizer.beta3", is(&["adan"]), self.beta3 == usual.beta3),
+            ("optimizer.epsilon", has_variance, self.epsilon == usual.epsilon),
+            ("optimizer.momentum", sgd || is(&["rmsprop"]), self.momentum == usual.momentum),
+            ("optimizer.dampening", sgd, self.dampening == usual.dampening),
+            ("optimizer.nesterov", sgd, self.nesterov == usual.nesterov),
+            ("optimizer.amsgrad", is(&["adamw", "adam"]), self.amsgrad == usual.amsgrad),
+            (
+                "optimizer.cautious_weight_decay",
+                is(&["adamw"]),
+                self.cautious_weight_decay == usual.cautious_weight_decay,
+            ),
+            ("optimizer.alpha", is(&["rmsprop"]), self.alpha == usual.alpha),
+            ("optimizer.centered", is(&["rmsprop"]), self.centered == usual.centered),
+            ("optimizer.lr_decay", is(&["adagrad"]), self.lr_decay == usual.lr_decay),
+            ("optimizer.no_prox", is(&["adan"]), self.no_prox == usual.no_prox),
+        ])
+    }
+}
+
+impl CommSettings {
+    fn unused(&self) -> Vec<&'static str> {
+        let usual = Self::default();
+        let is = |methods: &[Method]| methods.contains(&self.compress);
+        let (integers, shares) = (is(&[Method::Int8, Method::Int4]), is(&[Method::TopK, Method::RandomK]));
+        unused([
+            (
+                "comm.compress_block_size",
+                integers || is(&[Method::OneBit]),
+                self.compress_block_size == usual.compress_block_size,
+            ),
+            ("comm.compress_rounding", integers, self.compress_rounding == usual.compress_rounding),
+            ("comm.compress_ratio", shares, self.compress_ratio == usual.compress_ratio),
+            (
+                "comm.compress_warmup_steps",
+                !is(&[Method::None]),
+                self.compress_warmup_steps == usual.compress_warmup_steps,
+            ),
+            (
+                "comm.matrix_approximation_rank",
+                is(&[Method::PowerSgd]),
+                self.matrix_approximation_rank == usual.matrix_approximation_rank,
+            ),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_effect_is_named_with_what_ignores_it() {
+        let notes = |toml: &str| {
+            let settings: Settings = crate::settings::parse_defaults(toml).unwrap();
+            settings.notes_on_unused()
+        };
+        for (toml, expected) in [
+            ("", ""),
+            ("[optimizer]\nname = \"sgd\"\nnesterov = true", ""),
+            ("[optimizer]\nnesterov = true", "note: optimizer.name = adamw does not use optimizer.nesterov"),
+            (
+                "[optimizer]\nname = \"lion\"\nepsilon = 1e-6\nlr_decay = 0.1",
+                "note: optimizer.name = lion does not use optimizer.epsilon, optimizer.lr_decay",
+            ),
+            ("[comm]\ncompress_ratio = 0.5", "note: comm.compress = none does not use comm.compress_ratio"),
+            ("[comm]\ncompress = \"topk\"\ncompress_ratio = 0.5", ""),
+            ("[strategy]\nouter_momentum = 0.5", "note: this strategy does not use strategy.outer_momentum"),
+        ] {
+            assert_eq!(notes(toml).join("; "), expected, "{toml}");
+        }
+    }
+}
