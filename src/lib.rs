@@ -166,7 +166,7 @@
 //!
 //! This crate runs programs. Below it, [`core`] has the training step and its strategies, [`plan`] the schedules and the
 //! arithmetic of memory and traffic; [`models`], [`data`], [`checkpoints`], [`report`], [`launcher`] and [`comm`] know nothing
-//! about each other.
+//! about each other, except that launchers talk to each other through [`comm`].
 
 mod checkpoint;
 mod dataset;

@@ -123,7 +123,8 @@ pub struct StandardFlags {
     /// Steps that a worker of async-server may be ahead of the slowest; 0 is synchronous [default: 0].
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub staleness: Option<u64>,
-    /// Updates of a worker between outer steps, in which workers meet; with async-server, between two exchanges with the servers [default: 50].
+    /// Updates of a worker between outer steps, in which workers meet; with async-server and a staleness above 0, the steps of a round, at
+    /// whose end all ranks wait for each other [default: 50].
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub inner_steps: Option<u64>,
     /// Fragments of the model that diloco synchronises, one at a time [default: 1].

@@ -2,6 +2,7 @@
 
 use brigade_core::compress::Method;
 use brigade_core::{AsyncServer, DP, Mesh, PP, Rounds, SeparateWorlds};
+use brigade_report::counted;
 
 use super::sections::strategy::is_endpoint;
 use super::{CollectivesBackend, OnNonFinite, SettingError, Settings, StrategyName, StrategySettings};
@@ -140,24 +141,19 @@ impl Settings {
         }
         let workers = world - servers;
         let whole = "each worker of --strategy async-server is one rank with the whole model; it must be";
+        let leave = format!(
+            "{world} ranks with {servers} of them servers leave {}; it must be {workers}, or 0",
+            counted(workers, "worker")
+        );
         let refused = [
             ("mesh.pp (--pp)", mesh.pp != 1, mesh.pp, format!("{whole} 1")),
             ("mesh.replicate (--replicate)", mesh.replicate != 1, mesh.replicate, format!("{whole} 1")),
-            (
-                "mesh.dp (--dp)",
-                ![0, workers].contains(&mesh.dp),
-                mesh.dp,
-                format!(
-                    "{world} ranks with {servers} of them servers leave {workers} workers; it must be {workers}, or 0"
-                ),
-            ),
+            ("mesh.dp (--dp)", ![0, workers].contains(&mesh.dp), mesh.dp, leave.clone()),
             (
                 "strategy.workers (--workers)",
                 ![0, workers].contains(&self.strategy.workers),
                 self.strategy.workers,
-                format!(
-                    "{world} ranks with {servers} of them servers leave {workers} workers; it must be {workers}, or 0"
-                ),
+                leave,
             ),
         ];
         if let Some((option, _, given, allowed)) = refused.into_iter().find(|(_, is_wrong, ..)| *is_wrong) {
@@ -179,8 +175,7 @@ impl Settings {
             return Err(SettingError::new("the ranks of all nodes (--nproc-per-node)", world, whole));
         }
         if separate.is_server && world != servers {
-            let allowed =
-                format!("all {world} ranks of a launch with --listen are servers; it must be {world}");
+            let allowed = format!("every rank of a launch with --listen is a server; it must be {world}");
             return Err(SettingError::new(SERVERS, servers, allowed));
         }
         if ![0, world].contains(&mesh.dp) {

@@ -408,7 +408,7 @@ impl Config {
     }
 }
 
-/// `[lora]` where nothing of it is given.
+/// `[lora]` where none of it is given.
 fn no_adapters(file: &ConfigFile) -> LoraConfig {
     LoraConfig { targets: LoraConfig::usual_targets(Some(&file.config)), ..LoraConfig::default() }
 }

@@ -116,7 +116,7 @@ fn an_unchanged_object_is_not_read_again_and_a_changed_one_is() {
 }
 
 #[test]
-fn a_server_that_stays_unwell_or_has_another_file_is_one_message() {
+fn a_server_that_stays_faulty_or_has_another_file_is_one_message() {
     let (server, cache) = (ObjectServer::start().unwrap(), tempfile::tempdir().unwrap());
     for (name, content) in files() {
         server.put(name, content);

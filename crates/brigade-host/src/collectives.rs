@@ -13,7 +13,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use crate::copies::{Copier, DeviceCopies, HostTensor};
 use crate::memory_space::MemorySpace;
 use crate::message;
-use crate::resident_buffer::ResidentBuffer;
+use crate::unsharded_buffer::UnshardedHostBuffer;
 
 /// The longest message between stages that a rank takes, in bytes.
 const LONGEST_MESSAGE: usize = 16 << 30;
@@ -134,7 +134,7 @@ impl Collectives for HostCollectives {
         device: &Device,
     ) -> Option<Box<dyn ReshardedBuffer>> {
         let MemorySpace::Host = self.copier.memory_space else { return None };
-        let buffer = ResidentBuffer::new(self.group.clone(), self.copier.clone(), shard, dtype, device)?;
+        let buffer = UnshardedHostBuffer::new(self.group.clone(), self.copier.clone(), shard, dtype, device)?;
         Some(Box::new(buffer))
     }
 

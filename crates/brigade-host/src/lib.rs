@@ -13,7 +13,7 @@ mod groups;
 mod memory_space;
 pub mod message;
 mod pages;
-mod resident_buffer;
+mod unsharded_buffer;
 
 pub use collectives::HostCollectives;
 pub use copies::DeviceCopies;

@@ -1,7 +1,8 @@
 //! Fused operations with gradients, on Burn's tensors.
 //!
 //! Each is a function of tensors that any model may call. On Burn's CPU backend, in fp32 or bf16 (one type for all arguments), it is one step of the autodiff graph, whose forward and backward are kernels of
-//! [`brigade_simd`]; on any other device, or in other number types, the same function by Burn's own operations.
+//! [`brigade_simd`]. With the feature `cuda` or `wgpu`, most have CubeCL kernels for the tensors of that backend, too. Everywhere else (other
+//! devices, other number types), it is the same function by Burn's own operations.
 //!
 //! Invariants:
 //! - Sums, statistics of norms, softmaxes and losses are fp32, whatever type the values have.

@@ -104,8 +104,9 @@ pub fn by_hand(counts: &[usize], blocks: usize, stages: usize) -> Result<(), Spl
     let sum = counts.iter().sum::<usize>();
     if counts.len() != stages {
         return Err(error(format!(
-            "{stages} numbers are needed, one for each of mesh.pp x pipeline.chunks (--pp, --chunks) parts; for these set \
-             --pp {} --chunks 1",
+            "{} {} needed, one for each of mesh.pp x pipeline.chunks (--pp, --chunks) parts; for these set --pp {} --chunks 1",
+            counted(stages, "number"),
+            if stages == 1 { "is" } else { "are" },
             counts.len()
         )));
     }

@@ -1,4 +1,4 @@
-//! Objects that are read from a server which is unwell: every byte comes, or one message says why not, in time.
+//! Objects that are read from a faulty server: every byte comes, or one message says why not, in time.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by a panic")]
 
@@ -61,7 +61,7 @@ fn a_connection_that_falls_silent_is_given_up_and_made_again() {
 }
 
 #[test]
-fn a_server_that_stays_unwell_is_one_message_in_time() {
+fn a_server_that_stays_faulty_is_one_message_in_time() {
     for (fault, said) in [
         (Fault::Status(503), "503"),
         (Fault::Silent(0), "a.bin"),

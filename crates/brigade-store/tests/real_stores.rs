@@ -1,4 +1,4 @@
-//! Objects in servers of others, with a proxy before them that is unwell: every byte comes, or one message says why not, in time.
+//! Objects in servers of others, with a faulty proxy before them: every byte comes, or one message says why not, in time.
 //!
 //! `cargo xtask test-stores` runs these.
 

@@ -59,7 +59,7 @@ impl Profile {
         Some(Self { steps, recording: None, is_written: false })
     }
 
-    /// A step is about to begin, or has begun. Whether it is to be recorded. All ranks call it together.
+    /// Whether the step that is about to begin, or has begun, is recorded. All ranks call it together.
     ///
     /// # Errors
     /// If a rank failed.

@@ -1,4 +1,4 @@
-//! Checkpoints in servers of others, with a proxy before them that is unwell. `cargo xtask test-stores` runs these.
+//! Checkpoints in servers of others, with a faulty proxy before them. `cargo xtask test-stores` runs these.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

@@ -15,11 +15,11 @@ pub const EXAMPLES: &str = "\
 Examples:
   export BRIGADE_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \\n')
   brigade coordinate --workers 4 --port 29600
-  brigade train --strategy diloco --workers 4 --worker 0 --coordinator localhost:29600 --out runs/worker-0
-  brigade train --strategy diloco --workers 4 --worker 1 --coordinator localhost:29600 --out runs/worker-1
+  brigade train --strategy diloco --workers 4 --worker 0 --coordinator host:29600 --out runs/w0
+  brigade train --strategy diloco --workers 4 --worker 1 --coordinator host:29600 --out runs/w1
 
-Workers may leave, join late or rejoin while the others train. They and the coordinator need the same BRIGADE_TOKEN. The coordinator ends when
-the run does; a restarted one finds the workers again.";
+Workers may leave, join late or rejoin while the others train. They and the coordinator need the same BRIGADE_TOKEN. \
+The coordinator ends when the run does; a restarted one finds the workers again.";
 
 /// How long after the last worker's last step others may still ask.
 const LINGER: Duration = Duration::from_secs(3);

@@ -15,10 +15,11 @@ use crate::ranks::RankFlags;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade doctor                      check this machine; exit code 1 if something is missing
-  brigade doctor --world-size 512     check it for a world of 512 ranks
-  brigade doctor --network --nproc-per-node 4     measure the collectives of 4 ranks
-  cargo xtask dist --backend cuda && dist/brigade-* doctor     check GPUs, driver and NCCL, too";
+  brigade doctor                                check this machine
+  brigade doctor --world-size 512               check it for a world of 512 ranks
+  brigade doctor --network --nproc-per-node 4   measure the collectives of 4 ranks
+
+The exit code is 1 if something is missing. A program built for CUDA (cargo xtask dist --backend cuda) checks GPUs, driver and NCCL, too.";
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {

@@ -26,9 +26,10 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade evaluate --model runs/tuned --data held-out.jsonl
   brigade evaluate --model Llama-3.2-1B --data corpus/ --sequence-length 2048 --json
-  brigade evaluate --model runs/tuned --data held-out.jsonl --nproc-per-node 4 --pp 2 --dp 2 --zero 3
+  brigade evaluate --model runs/tuned --data a.jsonl --nproc-per-node 4 --pp 2 --dp 2 --zero 3
 
-Every token of the data but the first is predicted once; a model for labels, a number or masked tokens does its own task. The numbers are the same on every mesh, for the same --micro-batch-size.";
+Every token of the data but the first is predicted once; a model for labels, a number or masked tokens does its own task. \
+The numbers are the same on every mesh, for the same --micro-batch-size.";
 
 #[derive(Debug, Args)]
 pub struct EvaluateArgs {

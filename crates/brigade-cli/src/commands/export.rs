@@ -22,7 +22,7 @@ use crate::model_files::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade export runs/tuned --out tuned                   what transformers loads of a run's folder
+  brigade export runs/tuned --out tuned                   a folder that transformers loads
   brigade export runs/tuned --out tuned --dtype bf16 --max-shard-size 2GB
   brigade export runs/adapted --out merged --merge-lora   with the adapters added to the weights";
 

@@ -20,17 +20,17 @@ use crate::ranks::{RankFlags, RankProgram};
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade generate --model runs/gpt-tiny-1 --prompt \"fn main\"
-  brigade generate --model runs/gpt-tiny-1 --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
-  brigade generate --model runs/gpt-tiny-1 --temperature 0        always the most likely token
-  brigade generate --model runs/tuned --prompts questions.jsonl --format jsonl --stop $'\\n\\n' > answers.jsonl
-  brigade generate --model runs/tuned --chat --system \"Answer in one sentence.\"
-  brigade generate --model runs/tuned --prompts questions.jsonl --dp 4    four prompts at a time, on four processes
-  brigade generate --model tuned-70b --chat --pp 4                a chat with a model spread over four processes
-  brigade generate --model Llama-3.1-70B --prompt \"Once\" --pp 4        on four processes, each with a quarter of the layers
+  brigade generate --model runs/a --prompt \"fn main\"
+  brigade generate --model runs/a --prompt \"use std\" --tokens 500 --temperature 0.5 --seed 3
+  brigade generate --model runs/a --temperature 0             always the most likely token
+  brigade generate --model runs/a --prompts q.jsonl --format jsonl --stop $'\\n\\n' > a.jsonl
+  brigade generate --model runs/a --prompts q.jsonl --dp 4    four prompts at a time
+  brigade generate --model runs/a --chat --system \"Answer in one sentence.\"
+  brigade generate --model tuned-70b --chat --pp 4            a model spread over four processes
 
-Keys and values of earlier tokens are cached, so a token costs the same at the end of a text as at its beginning, except for attention,
-which looks at all earlier tokens. A text that grows beyond the model's positions continues with the last half of them.";
+Keys and values of earlier tokens are cached, so a token costs the same at the end of a text as at its beginning, \
+except for attention, which looks at all earlier tokens. A text that grows beyond the model's positions continues with the last \
+half of them.";
 
 #[derive(Debug, Args)]
 pub struct GenerateArgs {

@@ -13,13 +13,15 @@ use tempfile::TempDir;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade launch --nproc-per-node 4 -- ./train --lr 1e-3
-  brigade launch --nproc-per-node 8 --nnodes 2 --node-rank 0 --rdzv-endpoint host:29400 -- ./train
+  brigade launch --nproc-per-node 8 --nnodes 2 --node-rank 0 --rdzv-endpoint a:29400 -- ./train
 
-Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and BRIGADE_TOKEN
-in its environment. Rank 0's output is shown; the output of every rank is saved in --log-dir (by default a temporary
+Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT and BRIGADE_TOKEN \
+in its environment. Rank 0's output is shown; the output of every rank is saved in --log-dir (by default a temporary \
 folder that is kept only if a rank fails). Several nodes need the same BRIGADE_TOKEN.
-If a rank fails, all ranks are stopped, and restarted with --max-restarts. SIGTERM and SIGUSR1 reach the ranks as SIGTERM; a rank
-that exits with 75 has saved its state.
+
+If a rank fails, all ranks are stopped, and restarted with --max-restarts. SIGTERM and SIGUSR1 reach the ranks as SIGTERM; \
+a rank that exits with 75 has saved its state.
+
 Exit codes: 0 all ranks are done, 1 a rank failed, 2 wrong usage, 75 preempted, 130 interrupted.";
 
 #[derive(Debug, Args)]

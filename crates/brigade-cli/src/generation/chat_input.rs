@@ -78,7 +78,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What rank 0 tells the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum News {
+enum InputEvent {
     NoLineYet,
     Line,
     End,
@@ -99,19 +99,19 @@ impl<'a> RankInput<'a> {
         self.own.map_or(Ok(()), |own| own.output.finish())
     }
 
-    /// Rank 0's news and line, on all ranks.
-    fn share(&self, news: News, line: &str) -> anyhow::Result<(News, String)> {
+    /// Rank 0's event and line, on all ranks.
+    fn share(&self, event: InputEvent, line: &str) -> anyhow::Result<(InputEvent, String)> {
         let group = self.session.group();
-        let mut head = [news as i64, line.len() as i64];
+        let mut head = [event as i64, line.len() as i64];
         group.broadcast_in_place(&mut head, 0)?;
-        let all = [News::NoLineYet, News::Line, News::End];
-        let Some(news) = all.into_iter().find(|news| *news as i64 == head[0]) else {
+        let all = [InputEvent::NoLineYet, InputEvent::Line, InputEvent::End];
+        let Some(event) = all.into_iter().find(|event| *event as i64 == head[0]) else {
             bail!("rank 0 has sent {} instead of a line of the chat", head[0]);
         };
         let mut bytes = line.as_bytes().to_vec();
         bytes.resize(usize::try_from(head[1])?, 0);
         group.broadcast_in_place(&mut bytes, 0)?;
-        Ok((news, String::from_utf8(bytes).context("rank 0 has sent a line that is not UTF-8")?))
+        Ok((event, String::from_utf8(bytes).context("rank 0 has sent a line that is not UTF-8")?))
     }
 }
 
@@ -121,15 +121,15 @@ impl ChatInput for RankInput<'_> {
             own.prompt("> ");
         }
         loop {
-            let (news, line) = match &self.own {
+            let (event, line) = match &self.own {
                 Some(own) => own.wait()?,
-                None => (News::NoLineYet, String::new()),
+                None => (InputEvent::NoLineYet, String::new()),
             };
             self.session.send_heartbeat("waiting for a line of the chat");
-            match self.share(news, &line)? {
-                (News::NoLineYet, _) => {}
-                (News::Line, line) => return Ok(Some(line)),
-                (News::End, _) => {
+            match self.share(event, &line)? {
+                (InputEvent::NoLineYet, _) => {}
+                (InputEvent::Line, line) => return Ok(Some(line)),
+                (InputEvent::End, _) => {
                     if let Some(own) = &self.own {
                         own.prompt("\n");
                     }
@@ -171,14 +171,14 @@ impl OwnInput {
         Ok(Self { lines, is_terminal, output: BackgroundOutput::open()? })
     }
 
-    fn wait(&self) -> anyhow::Result<(News, String)> {
+    fn wait(&self) -> anyhow::Result<(InputEvent, String)> {
         if !self.output.is_read() {
-            return Ok((News::End, String::new()));
+            return Ok((InputEvent::End, String::new()));
         }
         match self.lines.recv_timeout(POLL_INTERVAL) {
-            Ok(line) => Ok((News::Line, line.context(CANNOT_READ)?)),
-            Err(RecvTimeoutError::Timeout) => Ok((News::NoLineYet, String::new())),
-            Err(RecvTimeoutError::Disconnected) => Ok((News::End, String::new())),
+            Ok(line) => Ok((InputEvent::Line, line.context(CANNOT_READ)?)),
+            Err(RecvTimeoutError::Timeout) => Ok((InputEvent::NoLineYet, String::new())),
+            Err(RecvTimeoutError::Disconnected) => Ok((InputEvent::End, String::new())),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is to be continued.
+//! The texts to continue.
 
 use std::path::Path;
 

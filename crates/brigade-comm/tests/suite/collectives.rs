@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use brigade_comm::{Count, Element, Group, HostBuffer, OpType, ReduceOp, Result};
 use half::{bf16, f16};
 
-use crate::worlds::{KINDS, Kind, on_every_transport, run_well};
+use crate::worlds::{KINDS, Kind, on_every_world, run_well};
 
-on_every_transport!(
+on_every_world!(
     reductions_are_pairwise_in_rank_order,
     gathers_and_scatters_move_the_right_slices,
     broadcast_from_every_root,

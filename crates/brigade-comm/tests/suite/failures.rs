@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use brigade_comm::{DType, Element, Error, Group, OpType, ReduceOp, Result};
 
 use crate::errors::{assert_all_say, errors_soon, says};
-use crate::worlds::{HASTY, Kind, PATIENT, SOON, on_every_transport, others_give_up, run};
+use crate::worlds::{HASTY, Kind, PATIENT, SOON, on_every_world, others_give_up, run};
 
-on_every_transport!(
+on_every_world!(
     another_size_is_an_error_on_all_ranks,
     another_operation_is_an_error_on_all_ranks,
     another_type_or_root_or_reduction_is_an_error_on_all_ranks,

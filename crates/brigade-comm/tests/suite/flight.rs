@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use brigade_comm::flight::{self, FailureKind, MAX_OPERATIONS, Record, State};
 use brigade_comm::{DType, Error, Group, OpType, ReduceOp, Result, Timeouts};
 
-use crate::worlds::{Kind, PATIENT, on_every_transport, others_give_up, run};
+use crate::worlds::{Kind, PATIENT, on_every_world, others_give_up, run};
 
-on_every_transport!(
+on_every_world!(
     operations_are_recorded,
     the_time_of_collectives_is_counted_once,
     another_operation_is_diagnosed,

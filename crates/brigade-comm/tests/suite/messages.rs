@@ -2,9 +2,9 @@
 
 use brigade_comm::{Count, DType, Element, OpType, ReduceOp};
 
-use crate::worlds::{Kind, on_every_transport, run_well};
+use crate::worlds::{Kind, on_every_world, run_well};
 
-on_every_transport!(
+on_every_world!(
     messages_of_any_size_arrive_in_order,
     messages_are_awaited_before_they_are_sent,
     messages_and_sized_transfers_share_one_order,

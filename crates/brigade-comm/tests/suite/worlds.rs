@@ -104,7 +104,7 @@ pub fn run_well<T: Send>(kind: Kind, n: usize, work: impl Fn(&Group) -> Result<T
 }
 
 /// One test per kind of world.
-macro_rules! on_every_transport {
+macro_rules! on_every_world {
     ($($test:ident),* $(,)?) => {
         mod threads {
             $(#[test] fn $test() { super::$test(crate::worlds::Kind::Threads) })*
@@ -123,4 +123,4 @@ macro_rules! on_every_transport {
         }
     };
 }
-pub(crate) use on_every_transport;
+pub(crate) use on_every_world;

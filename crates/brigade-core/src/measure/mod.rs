@@ -43,8 +43,8 @@ struct Trial {
 
 impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
     /// Runs each block and the loss forward and backward on one micro-batch, and measures what they take of the heap. They run
-    /// where the micro-batch is, which is to be a device whose tensors are on the process's heap; the model may be on another one. `splits`: whether backwards
-    /// are to come in two halves. Without a meter, only the tensors between blocks are found, by forwards alone.
+    /// where the micro-batch is, which must be a device whose tensors are on the process's heap; the model may be on another one. `splits`: whether backwards
+    /// come in two halves. Without a meter, only the tensors between blocks are found, by forwards alone.
     ///
     /// One block is in memory at a time: a copy, whose parameters get some value where they have none. The model itself stays as it
     /// is, also its running state. Of blocks that are alike in their type, their fields and the shapes of their parameters and

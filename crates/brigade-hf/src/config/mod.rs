@@ -140,7 +140,7 @@ impl Config {
         Ok((config, task))
     }
 
-    /// All fields, in the names that every version of `transformers` reads.
+    /// All fields, under the names that every version of `transformers` reads.
     ///
     /// # Errors
     /// If the family has no fields for this configuration.

@@ -36,7 +36,7 @@ impl Cache {
         first_missing(&snapshot).is_none().then_some(snapshot)
     }
 
-    /// What the revision lacks, if something of it is there.
+    /// What the revision lacks, if parts of it are there.
     pub fn missing(&self) -> Option<String> {
         let snapshot = self.snapshot(&self.commit()?);
         snapshot.is_dir().then(|| first_missing(&snapshot)).flatten()

@@ -48,6 +48,10 @@ pub const DEFAULT_STOPPED_TIMEOUT: Duration = Duration::from_secs(100);
 /// Default of [`LaunchConfig::host_timeout`].
 pub const DEFAULT_HOST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long after the deadline for silence ([`LaunchConfig::host_timeout`]) a replacement may still be refused: by then node 0 has noticed that it
+/// lost the launcher, or the coordinator that it lost the worker.
+pub const REFUSALS: Duration = Duration::from_secs(5);
+
 /// Default of [`LaunchConfig::init_timeout`].
 pub const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(300);
 

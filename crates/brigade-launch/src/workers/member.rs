@@ -9,6 +9,7 @@ use brigade_comm::{AuthToken, Channel, ChannelError};
 
 use super::message::{Base, CoordinatorReply, JoinRequest, Quorum, Report, Status};
 use crate::error::{Error, Result};
+use crate::launcher::config::REFUSALS;
 
 /// Between two reports of a worker that asks for something, and of any other.
 const ASKING: Duration = Duration::from_millis(20);
@@ -16,9 +17,6 @@ const REPORTING: Duration = Duration::from_millis(250);
 
 /// Between two connections, where the connection broke.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// How much longer than the deadline for silence a coordinator that has not noticed the loss of a worker may refuse its replacement.
-const REFUSALS: Duration = Duration::from_secs(5);
 
 /// This worker among the workers, until it is dropped.
 pub struct Member {

@@ -42,7 +42,7 @@ impl KeyValueCache {
         all
     }
 
-    /// Room for at least twice what is to be in it, with what of the old one is still to be seen.
+    /// Makes room for at least twice what it will hold, and keeps what can still be seen of the old content.
     fn make_room(
         &mut self,
         old: Option<[Tensor<4>; 2]>,

@@ -1,4 +1,4 @@
-//! What is to be trained, on what.
+//! What to train, on which cluster.
 
 use thiserror::Error;
 

@@ -64,7 +64,7 @@ impl MetricsServer {
         let serve = move || {
             while !ended.load(Ordering::Relaxed) {
                 match listener.accept() {
-                    // A client that is gone is no matter of the run.
+                    // A client that has gone away does not concern the run.
                     Ok((stream, _)) => drop(answer(stream, &shown)),
                     Err(_) => thread::sleep(POLL),
                 }

@@ -44,7 +44,7 @@ impl Warnings {
         Self { dir, mesh, expected_bubble, seen: 0, recent: VecDeque::new(), said: [false; 3] }
     }
 
-    /// Takes a step; gives what is to be said.
+    /// Takes a step; returns the warnings to print.
     pub fn after(&mut self, record: &StepRecord) -> Vec<String> {
         self.seen += 1;
         if self.seen <= WARM_UP {
@@ -147,7 +147,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// What is said of 40 steps of 1 s on two stages of two ranks, with what each rank computes and waits for data, and how long ranks are idle.
+    /// The warnings after 40 steps of 1 s on two stages of two ranks, with what each rank computes and waits for data, and how long ranks are idle.
     fn said(compute: [f64; 4], data_wait: [f64; 4], bubble: f64) -> Vec<String> {
         let mesh = vec![("pp".to_owned(), 2), ("dp".to_owned(), 2)];
         let mut warnings = Warnings::new("runs/a".into(), mesh, Some(0.2));

@@ -60,7 +60,7 @@ impl Timeline {
     /// Writes the events of all ranks, of each as a JSON array, into one file.
     ///
     /// # Errors
-    /// If the file cannot be written; nothing of it is left then.
+    /// If the file cannot be written; no part of it remains then.
     pub fn write(path: &Path, ranks: &[Vec<u8>], info: &TimelineInfo) -> io::Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;

@@ -126,7 +126,7 @@ impl Job {
         Self { args, ..self.clone() }
     }
 
-    /// This job for a container in whose command and variables `$(NAME)` would be replaced, and `$$` be one `$`.
+    /// This job with every `$` doubled, for a container that would otherwise replace `$(NAME)` in its command and variables.
     pub(crate) fn escaped(&self) -> Self {
         let escaped = |text: &String| text.replace('$', "$$");
         Self {

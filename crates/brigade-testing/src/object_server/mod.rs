@@ -1,4 +1,4 @@
-//! A server of objects on the loopback device, which can be unwell; or a proxy before another one.
+//! A server of objects on the loopback device, which can be faulty; or a proxy before another one.
 
 mod answer;
 mod connection;

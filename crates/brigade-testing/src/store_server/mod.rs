@@ -1,4 +1,4 @@
-//! Servers of others for S3 and Google Cloud Storage, each behind a proxy that can be unwell.
+//! Servers of others for S3 and Google Cloud Storage, each behind a proxy that can be faulty.
 
 mod process;
 mod s3;

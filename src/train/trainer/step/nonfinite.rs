@@ -60,12 +60,12 @@ impl NonFiniteSteps {
         Ok(())
     }
 
-    /// What is to be noted.
+    /// What to note.
     pub fn drain_messages(&self) -> Vec<String> {
         self.messages.take()
     }
 
-    /// What is to be recorded.
+    /// What to record.
     pub fn take_skipped(&self) -> SortedMap<String, f64> {
         self.skipped.take()
     }

@@ -12,9 +12,11 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade train --profile-steps 10..12 --out runs/a     writes runs/a/profile/steps-10-12.json, which Perfetto opens
-  brigade inspect timeline runs/a                       which ranks are idle in it, and why
-  brigade inspect timeline runs/a --with-plan           adds what the schedule would do: steps-10-12-with-plan.json";
+  brigade train --profile-steps 10..12 --out runs/a   record steps 10 to 12
+  brigade inspect timeline runs/a                     which ranks are idle in them, and why
+  brigade inspect timeline runs/a --with-plan         add what the schedule would do
+
+The first writes runs/a/profile/steps-10-12.json, the last steps-10-12-with-plan.json beside it; Perfetto opens both.";
 
 #[derive(Debug, Args)]
 pub struct TimelineArgs {

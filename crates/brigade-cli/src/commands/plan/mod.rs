@@ -2,10 +2,10 @@
 
 mod calibrate;
 mod calibrate_from;
+mod configurations;
 pub mod configured;
 mod parse;
 mod schedule;
-mod strategies;
 
 use std::process::ExitCode;
 
@@ -15,12 +15,12 @@ pub use calibrate::{cluster_file, this_machine};
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade plan --model Llama-3.2-1B/config.json --cluster 2x8xH100-80GB --global-batch-tokens 1M --sequence-length 4096
-  brigade plan --model config.json --cluster 4x4xA100-80GB --explain
+  brigade plan --model Llama-3.2-1B --cluster 2x8xH100-80GB --global-batch-tokens 1M
+  brigade plan --model config.json --cluster 4x4xA100-80GB --sequence-length 4096 --explain
   brigade plan --model config.json --cluster cluster.toml --slow-rank 3=1.3 --what-if
   brigade plan --model configs/gpt-13m.toml --cluster 1x4xCPU --json
-  brigade plan --calibrate                            measure this machine, for plans without --cluster
-  brigade plan --calibrate-from runs/a                learn from a run on this machine, or on that of --cluster
+  brigade plan --calibrate               measure this machine, for plans without --cluster
+  brigade plan --calibrate-from runs/a   learn from a run here, or on that of --cluster
   brigade plan schedule --pp 4 --micro-batches 8
 
 A cluster is NODESxDEVICESxKIND, or a TOML file with kind, nodes, devices_per_node and whatever differs from the kind.";
@@ -35,7 +35,7 @@ pub struct PlanArgs {
     #[command(subcommand)]
     command: Option<PlanCommand>,
     #[command(flatten)]
-    strategies: strategies::StrategyArgs,
+    configurations: configurations::ConfigurationArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -48,6 +48,6 @@ enum PlanCommand {
 pub fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Some(PlanCommand::Schedule(args)) => schedule::run(args),
-        None => strategies::run(&args.strategies),
+        None => configurations::run(&args.configurations),
     }
 }

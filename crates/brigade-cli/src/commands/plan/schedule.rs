@@ -16,8 +16,8 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade plan schedule --pp 4 --micro-batches 8
   brigade plan schedule --pp 4 --micro-batches 8 --schedule gpipe --svg timeline.svg
-  brigade plan schedule --pp 2 --micro-batches 4 --schedule interleaved-1f1b --chunks 2 --actions
-  brigade plan schedule --pp 4 --micro-batches 8 --schedule zbv --chunks 2 --svg timeline.svg";
+  brigade plan schedule --pp 2 --micro-batches 4 --chunks 2 --schedule zbv --actions
+  brigade plan schedule --pp 4 --micro-batches 8 --chunks 2 --schedule interleaved-1f1b";
 
 /// Characters per row of the table.
 const WIDTH: usize = 100;

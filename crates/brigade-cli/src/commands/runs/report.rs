@@ -16,10 +16,10 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade report runs/gpt-tiny-1 --open                        what happened, and where the time went
-  brigade report runs/gpt-tiny-2 --compare runs/gpt-tiny-1     beside another run, with what differs
-  brigade report runs/gpt-tiny-1 --out page.html               to a file of your choice
-  brigade report runs/gpt-tiny-1 --json                        what makes it slow, for programs; writes nothing";
+  brigade report runs/a --open             what happened, and where the time went
+  brigade report runs/b --compare runs/a   beside another run, with what differs
+  brigade report runs/a --out page.html    to a file of your choice
+  brigade report runs/a --json             what makes it slow, for programs; writes nothing";
 
 /// The page's name in the run's folder.
 const REPORT_FILE: &str = "report.html";

@@ -16,8 +16,10 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade scaling runs/2 runs/4 runs/8     runs of one model on 2, 4 and 8 ranks: speed-up, the gap to linear, what to change first
-  brigade scaling --measure 1,2 -- train --data corpus/ --steps 30     first trains on 1 and on 2 ranks of this machine";
+  brigade scaling runs/2 runs/4 runs/8                               runs on 2, 4 and 8 ranks
+  brigade scaling --measure 1,2 -- train --data corpus/ --steps 30   trains on 1 and 2 ranks
+
+It compares runs of one model: the speed-up, the gap to linear, and what to change first. --measure trains on this machine.";
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]

@@ -15,8 +15,8 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade status runs/a          what a run is doing, from any host that sees its folder
-  brigade status gs://bucket/run the same from its checkpoint.dir, from anywhere
+  brigade status runs/a            what a run is doing, from any host that sees its folder
+  brigade status gs://bucket/run   the same from its checkpoint.dir, from anywhere
   brigade status runs/a --json
 
 Exit codes: 0 running or finished, 1 failed or killed, 2 wrong usage, 75 preempted and to be started again, 130 interrupted.";

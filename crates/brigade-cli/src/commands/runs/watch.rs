@@ -14,9 +14,11 @@ use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade watch runs/gpt-tiny-1                            the page of a run, updated as it runs
-  brigade watch runs                                       all runs: a table, and their curves in one chart
-  brigade watch runs --host 0.0.0.0 --token SECRET         from other machines, at http://MACHINE:6060/?token=SECRET";
+  brigade watch runs/gpt-tiny-1                      the page of a run, updated as it runs
+  brigade watch runs                                 all runs: a table, and one chart
+  brigade watch runs --host 0.0.0.0 --token SECRET   from other machines
+
+With --token, the page is at http://MACHINE:6060/?token=SECRET.";
 
 /// Characters of a token that need no escaping in a URL.
 const OF_TOKENS: &str = "letters, digits, `-`, `.` and `_`";

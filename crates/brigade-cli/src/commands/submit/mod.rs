@@ -29,16 +29,17 @@ use target::{Destination, SystemName, TargetArgs};
 pub const EXAMPLES: &str = "\
 Examples:
   brigade submit --to slurm --nodes 4 --gpus 8 -- train --config my.toml --out /shared/runs/a
-  brigade submit --to jobset --nodes 4 --gpus 8 --gpu-kind h100-80gb --image ghcr.io/me/brigade:1 \\
+  brigade submit --to jobset --nodes 4 --gpus 8 --gpu-kind h100-80gb --image me/brigade:1 \\
       --volume data:/data -- train --config /data/my.toml --out /data/runs/a
-  brigade submit --to vertex --region europe-west4 --nodes 4 --gpus 8 --gpu-kind a100-80gb --image … \\
-      --token-file gs://bucket/token -- train --model meta-llama/Llama-2-7b-hf --out gs://bucket/runs/a
-  brigade submit --to ssh --nodes 2 --gpus 0 --hosts one,two -- train --config my.toml --out /shared/runs/a
-  brigade submit … --dry-run        show what would be submitted, whether the model fits, and what is missing
+  brigade submit --to vertex --region europe-west4 --nodes 4 --gpus 8 --gpu-kind a100-80gb \\
+      --image … --token-file gs://bucket/token -- train --out gs://bucket/runs/a
+  brigade submit --to ssh --nodes 2 --gpus 0 --hosts one,two -- train --out /shared/runs/a
+  brigade submit … --dry-run    show what would be submitted, and what is missing
 
-The words after -- are the command of each node; --resume auto and the number of ranks are added. Several nodes share a secret: see
---token-file and --token-secret.
-Ctrl-C asks whether to cancel the job. Exit codes: 0 done or left to run, 1 failed, 2 wrong usage, 130 cancelled.";
+The words after -- are the command of each node; --resume auto and the number of ranks are added. \
+Several nodes share a secret: see --token-file and --token-secret. Ctrl-C asks whether to cancel the job.
+
+Exit codes: 0 done or left to run, 1 failed, 2 wrong usage, 130 cancelled.";
 
 #[derive(Debug, Args)]
 pub struct SubmitArgs {

@@ -30,18 +30,18 @@ use crate::model_files::weights::Weights;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  brigade train                                       configs/gpt-tiny.toml on one rank per core
-  brigade train --data corpus/ --out runs/a           your own text: .txt, .md, source code, .jsonl, .parquet
-  brigade train --model Llama-3.2-1B --data corpus/   continue from a Hugging Face model, with its tokenizer
-  brigade train --model Llama-3.2-1B --data corpus/ --lora-rank 16    train adapters only
-  brigade train --model bert --task classification --data reviews.jsonl     predict the label of each text
+  brigade train                                  configs/gpt-tiny.toml on one rank per core
+  brigade train --data corpus/ --out runs/a      text, source code, .jsonl, .parquet
+  brigade train --model llama --data corpus/     a Hugging Face model, with its tokenizer
+  brigade train --model llama --data corpus/ --lora-rank 16                adapters only
+  brigade train --model bert --task classification --data texts.jsonl      a label for each text
   brigade train --config configs/gpt-13m.toml --nproc-per-node 4 --dp 4 --steps 20
   brigade train --set optimizer.learning_rate=3e-4 --set schedule.name=wsd
-  brigade train --mesh auto --micro-batch-size auto   the planner's first choice, and the fastest size that fits
-  brigade train --profile-steps 10..12                a timeline of three steps, for Perfetto and brigade inspect timeline
-  brigade train --dry-run                             show all settings, the mesh and the memory it needs
+  brigade train --mesh auto --micro-batch-size auto                        both chosen for you
+  brigade train --profile-steps 10..12           a timeline of three steps, for Perfetto
+  brigade train --dry-run                        all settings, the mesh and the memory it needs
 
-Defaults are in configs/gpt-tiny.toml, which explains each setting. With --model, a run is one epoch in rows of up to 1,024
+Defaults are in configs/gpt-tiny.toml, which explains each setting. With --model, a run is one epoch in rows of up to 1,024 \
 tokens, at a learning rate of 2e-5 (adapters 2e-4). --config overrides defaults, --set overrides the file, and flags override --set.";
 
 #[derive(Debug, Clone, Args)]

@@ -112,7 +112,7 @@ fn a_run_that_was_silent_for_too_long_ends_when_another_has_taken_its_place() {
 }
 
 #[test]
-fn a_store_that_is_unwell_for_a_while_does_not_end_a_run() {
+fn a_store_that_is_faulty_for_a_while_does_not_end_a_run() {
     let (place, server) = (Place::new(), ObjectServer::start().unwrap());
     server.plan(|request| if request.number % 3 == 0 { Fault::Status(503) } else { Fault::None });
     place.succeed(&mut train(&place, &server, "--out a"));

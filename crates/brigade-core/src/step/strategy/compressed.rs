@@ -232,7 +232,7 @@ impl RankSums for Coded {
     }
 }
 
-/// Where a sum is to be.
+/// Where a sum goes.
 struct Whole {
     kept: Range<usize>,
     device: Device,

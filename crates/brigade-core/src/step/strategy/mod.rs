@@ -280,7 +280,7 @@ pub trait Update: Send {
     /// If it is not of this optimizer.
     fn restore(&mut self, unit: usize, saved: &SavedState, device: &Device) -> Result<()>;
 
-    /// Takes what was saved of a unit's own elements for outer steps; what is empty if nothing was.
+    /// Takes what was saved of a unit's own elements for outer steps; `saved` is empty if nothing was.
     ///
     /// # Errors
     /// If it is not of this strategy.

@@ -38,7 +38,7 @@ pub struct Corpus {
     timeout: Duration,
 }
 
-/// How long a store may give no byte, unless it is said otherwise: 5 minutes.
+/// How long a store may send no byte, by default: 5 minutes.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Corpus {
     /// folders; of a folder that `datasets.save_to_disk` wrote it has the data set's files. A glob stands for its matches with a known extension. A file that is found twice counts once.
     ///
     /// A URL (`gs://`, `s3://`, `https://`) is one object, or else stands for those below it, as a folder does; in its last part and the ones
-    /// before, `*` and `[…]` match as in a glob. Nothing of it is kept but tokens.
+    /// before, `*` and `[…]` match as in a glob. Only its tokens are kept.
     ///
     /// Lines of JSONL and rows of tables have [`Columns`].
     pub fn from_sources(sources: &[String]) -> Self {

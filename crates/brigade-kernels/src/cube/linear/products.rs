@@ -10,7 +10,7 @@ use burn_cubecl::tensor::CubeTensor;
 /// The alignment of rows below which kernels of products are slow, in bytes.
 const ALIGNMENT: usize = 16;
 
-/// A product of `[…, m, k]` and `[…, k, n]`, and where it is to be.
+/// A product of `[…, m, k]` and `[…, k, n]`, and where it goes.
 #[derive(Debug, Clone)]
 pub struct Product {
     /// The left factor.

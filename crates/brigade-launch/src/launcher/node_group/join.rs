@@ -13,13 +13,10 @@ use super::{
     clocks, gather,
     status::{NodeDescription, check_alike},
 };
+use crate::launcher::config::REFUSALS;
 
 /// Between two tries to join.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// How much longer than [`NodeGroupConfig::host_timeout`] a node 0 that has not noticed the loss of a launcher may refuse its
-/// replacement.
-const REFUSALS: Duration = Duration::from_secs(5);
 
 /// Where and how the launchers meet.
 pub struct NodeGroupConfig {

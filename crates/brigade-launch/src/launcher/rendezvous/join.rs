@@ -8,12 +8,10 @@ use super::{
     host::HERE_EVERY,
     message::{Candidate, RendezvousEnd, RendezvousReply, RendezvousRequest, Start, receive, send},
 };
+use crate::launcher::config::REFUSALS;
 
 /// Between two connections.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// How much longer than `host_timeout` a node 0 that has not noticed the loss of a launcher may refuse its replacement.
-const REFUSALS: Duration = Duration::from_secs(5);
 
 /// Connects to node 0 again and again until it lets this node take part. A node 0 that is reached may let it wait for as long as it gives signs of life; one
 /// that is not reached for `wait` is given up.

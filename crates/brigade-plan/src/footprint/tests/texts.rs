@@ -1,4 +1,4 @@
-//! What is said of a footprint, and of a configuration that has none.
+//! The texts about a footprint, and about a configuration that has none.
 
 use super::{blocks, tied};
 use crate::footprint::{Configuration, Footprint, FootprintError, UnitSize};

@@ -29,7 +29,7 @@ use worker::{ReadShare, Servers};
 pub struct Share {
     /// The step, counted from 1.
     pub step: u64,
-    /// Which of its shares, of as many as there are workers, in the order of the global batch.
+    /// Its number among the step's shares, one for each worker, in the order of the global batch.
     pub number: usize,
     /// Where workers are worlds of their own: by how much the position in the data is ahead of the step, on the servers.
     pub ahead: u64,

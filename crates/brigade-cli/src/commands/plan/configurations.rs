@@ -29,7 +29,7 @@ const SEQUENCE_LENGTH: usize = 4096;
 const MOST_OPTIMIZER_BYTES: u64 = 1024;
 
 #[derive(Debug, Args)]
-pub struct StrategyArgs {
+pub struct ConfigurationArgs {
     /// Model: a folder or a config.json as Hugging Face's libraries write it, organization/name on the hub, or a TOML file with a section [model].
     #[arg(long, value_name = "MODEL", required_unless_present_any = ["calibrate", "calibrate_from"])]
     model: Option<PathBuf>,
@@ -149,7 +149,7 @@ impl AxisArgs {
     }
 }
 
-pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
+pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
     if args.calibrate {
         calibrate::run()?;
         if args.model.is_none() {
@@ -172,7 +172,7 @@ pub fn run(args: &StrategyArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What to plan, and how the command names its model.
-fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
+fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, String)> {
     let given = args.model.as_deref().context("--model is needed")?;
     let path = if given.exists() { given.to_owned() } else { model_folder(given)? };
     let model = ModelShape::read(&path)?;
@@ -223,7 +223,7 @@ fn workload(args: &StrategyArgs) -> anyhow::Result<(Workload, String)> {
     Ok((workload, model))
 }
 
-fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
+fn text(args: &ConfigurationArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
     let mut text = render(workload, plan, model);
     let (sequences, length) = (workload.global_batch, workload.sequence_length);
     if let Some(asked) = args.global_batch_tokens.filter(|asked| *asked != sequences * length) {
@@ -254,7 +254,7 @@ fn text(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> a
 
 /// What failures cost with the requested interval.
 fn with_checkpoints(
-    args: &StrategyArgs,
+    args: &ConfigurationArgs,
     workload: &Workload,
     best: &PlanEvaluation,
 ) -> Option<FailureForecast> {
@@ -262,7 +262,7 @@ fn with_checkpoints(
     failures(workload, best, Some(interval))
 }
 
-fn json(args: &StrategyArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
+fn json(args: &ConfigurationArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
     let best = plan.best.first();
     let commands: Vec<Option<String>> = plan.best.iter().map(|best| command(workload, best, model)).collect();
     let changes = match best.filter(|_| args.what_if) {

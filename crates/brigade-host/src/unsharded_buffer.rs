@@ -10,7 +10,7 @@ use crate::copies::Copier;
 use crate::pages::Pages;
 
 /// A flat buffer that all ranks' shards are gathered into, always in the same memory.
-pub(crate) struct ResidentBuffer {
+pub(crate) struct UnshardedHostBuffer {
     group: Arc<dyn ProcessGroup>,
     copier: Arc<Copier>,
     pages: Pages,
@@ -19,7 +19,7 @@ pub(crate) struct ResidentBuffer {
     tensor: Tensor<1>,
 }
 
-impl ResidentBuffer {
+impl UnshardedHostBuffer {
     /// A buffer for the group's shards of `shard` elements each. Nothing where the system has no memory for it.
     pub(crate) fn new(
         group: Arc<dyn ProcessGroup>,
@@ -37,7 +37,7 @@ impl ResidentBuffer {
     }
 }
 
-impl ReshardedBuffer for ResidentBuffer {
+impl ReshardedBuffer for UnshardedHostBuffer {
     fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
@@ -81,7 +81,7 @@ impl ReshardedBuffer for ResidentBuffer {
     }
 }
 
-impl UnshardedBuffer for ResidentBuffer {
+impl UnshardedBuffer for UnshardedHostBuffer {
     fn tensor(&self) -> Tensor<1> {
         self.tensor.clone()
     }
