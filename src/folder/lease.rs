@@ -13,22 +13,24 @@ use brigade_report::{HISTORY_FILE, HistoryRecord, METRICS_FILE, RunEvent};
 use serde_json::{Value, json};
 
 use super::lock::boot_id;
-use crate::error::print_stderr;
+use crate::error::{format_error, print_stderr};
 use crate::settings::Settings;
 
 /// A line of `metrics.jsonl` is shorter.
 const MOST_OF_A_LINE: u64 = 256 << 10;
 
-/// Takes the lease of `place`, an option's value, for the run in the folder `dir`, whose lock is `lock`. It says what it waits for.
+/// Takes the lease of `place`, an option's value, for the run in the folder `dir`, whose lock is `lock`. It says what it waits for, and takes nothing from an earlier
+/// run that `check` refuses to replace.
 ///
 /// # Errors
-/// If another run holds it, or the place cannot be written to.
+/// If another run holds it, the place cannot be written to, or `check` fails.
 pub(crate) fn lease(
     place: &str,
     option: &str,
     dir: &Path,
     lock: Option<&File>,
     settings: &Settings,
+    check: &dyn Fn() -> anyhow::Result<()>,
 ) -> anyhow::Result<Lease> {
     let folder = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -41,7 +43,8 @@ pub(crate) fn lease(
     };
     let duration = Duration::from_secs_f64(settings.checkpoint.lease_seconds);
     let waits = &mut |text: &str| print_stderr(format_args!("{text} (checkpoint.lease_seconds)"));
-    let lease = lease_place(place).and_then(|place| take_lease(place, &holder, duration, waits));
+    let check = || check().map_err(|error| format_error(&error));
+    let lease = lease_place(place).and_then(|place| take_lease(place, &holder, duration, waits, &check));
     let lease = lease.with_context(|| option.to_owned())?;
     let lost = |message: &str| {
         print_stderr(format_args!("brigade: {message}; this run stops and writes nothing more"));

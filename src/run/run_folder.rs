@@ -52,7 +52,15 @@ impl RunFolder {
         let dir = create_folder(&output.dir, program.name)?;
         let location = checkpoint.location(&dir);
         let own = lock_folder(&dir, "--out")?;
-        let take = |place: &str, option| lease(place, option, &dir, own.as_ref(), program.settings);
+        let check_new = || {
+            if program.flags.resume.is_none() && !output.overwrite {
+                refuse_earlier(&dir, &program.config)?;
+                refuse_checkpoints(&*open_storage(&location)?)?;
+            }
+            Ok(())
+        };
+        let take =
+            |place: &str, option| lease(place, option, &dir, own.as_ref(), program.settings, &check_new);
         let mut leases = Vec::new();
         if own.is_none() {
             leases.push(take(&dir.to_string_lossy(), "--out")?);
@@ -69,10 +77,8 @@ impl RunFolder {
         }
         locks.extend(own);
         let run = match (&program.flags.resume, find_checkpoint(program, &location)?) {
-            (None, _) if output.overwrite => None,
             (None, _) => {
-                refuse_earlier(&dir, &program.config)?;
-                refuse_checkpoints(&*open_storage(&location)?)?;
+                check_new()?;
                 None
             }
             (Some(_), Ok(found)) => {

@@ -59,6 +59,7 @@ impl Settings {
             return Err(SettingError::new(option, given, "it must be at least 1"));
         }
         self.check_sizes()?;
+        self.output.check_notify()?;
         if !(optimizer.epsilon.is_finite() && optimizer.epsilon > 0.0) {
             return Err(SettingError::new(
                 "optimizer.epsilon",

@@ -62,6 +62,12 @@ pub enum Error {
         /// Who holds it.
         holder: String,
     },
+    /// The place could be taken, but would be of no use.
+    #[error("{reason}")]
+    NotTaken {
+        /// Why.
+        reason: String,
+    },
     /// The URL needs a cargo feature that this build lacks.
     #[error("{url}: this build does not support object stores; build with the cargo feature `{feature}`")]
     MissingFeature {

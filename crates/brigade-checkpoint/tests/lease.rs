@@ -43,7 +43,7 @@ fn places(folder: &tempfile::TempDir) -> Vec<String> {
 }
 
 fn take(place: &str, me: &Holder, said: &mut Vec<String>) -> Result<brigade_checkpoint::Lease> {
-    take_lease(lease_place(place)?, me, SHORT, &mut |text| said.push(text.to_owned()))
+    take_lease(lease_place(place)?, me, SHORT, &mut |text| said.push(text.to_owned()), &|| Ok(()))
 }
 
 #[test]
@@ -123,6 +123,20 @@ fn the_lock_of_a_holder(place: &str) {
     let (mut said, me) = (Vec::new(), Holder { lock: "boot:1:2".into(), ..holder(2) });
     drop(take(place, &me, &mut said).unwrap());
     assert!(said.is_empty(), "{said:?}");
+}
+
+/// A holder may only be suspended.
+#[test]
+fn a_silent_holder_keeps_a_place_that_would_be_of_no_use_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for place in places(&folder) {
+        dead(&*lease_place(&place).unwrap(), "");
+        let refused =
+            take_lease(lease_place(&place).unwrap(), &holder(2), SHORT, &mut |_| {}, &|| Err("full".into()));
+        assert_eq!(refused.err().unwrap().to_string(), "full");
+        assert_eq!(look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap().record.holder.pid, 1);
+        drop(take(&place, &holder(2), &mut Vec::new()).unwrap());
+    }
 }
 
 #[test]

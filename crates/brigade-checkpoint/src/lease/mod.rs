@@ -120,15 +120,17 @@ pub fn look_at_lease(place: &dyn LeasePlace) -> Result<Option<LeaseFound>> {
 }
 
 /// Takes a place, as soon as nobody holds it, for as long as the result is kept; a lease is over `seconds` after the last sign of life.
-/// `waits` is called with what is waited for.
+/// `waits` is called with what is waited for, and `check` before the place is taken from an earlier holder, who may only be suspended: it says why that would be of no
+/// use.
 ///
 /// # Errors
-/// [`Error::Held`] when another holder is alive; those of the place.
+/// [`Error::Held`] when another holder is alive; [`Error::NotTaken`] by `check`; those of the place.
 pub fn take_lease(
     place: Box<dyn LeasePlace>,
     holder: &Holder,
     duration: Duration,
     waits: &mut dyn FnMut(&str),
+    check: &dyn Fn() -> Result<(), String>,
 ) -> Result<Lease> {
     let record = LeaseRecord {
         holder: holder.clone(),
@@ -142,6 +144,7 @@ pub fn take_lease(
         let before = newest(&*place)?;
         if let Some(number) = before {
             await_end(&*place, number, holder, duration, waits)?;
+            check().map_err(|reason| Error::NotTaken { reason })?;
         }
         let number = before.map_or(1, |before| before + 1);
         if place.create(&name(number), &encoded(&record)?)? {
