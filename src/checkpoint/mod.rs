@@ -37,6 +37,9 @@ pub struct RunDescription {
     /// Seconds that each block took for a micro-batch, by name, where the stages are balanced by that (`pipeline.balance`).
     #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
     pub block_seconds: SortedMap<String, f64>,
+    /// How they were measured: what changes the time of a block.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub block_seconds_of: String,
     /// Where the parameters of each additional model are ([`Trainer::add_model`](crate::Trainer::add_model)), by its name; parameters have the
     /// names that they have in their model.
     #[serde(default, skip_serializing_if = "SortedMap::is_empty")]

@@ -194,6 +194,15 @@ impl Settings {
         }
         Ok(())
     }
+
+    /// Freezes the parameters of a model that `train.freeze` and `optimizer.groups` freeze. A run does so itself; a model that is only
+    /// [described](crate::Session::stop_if_dry_run) is then measured as it is trained.
+    ///
+    /// # Errors
+    /// As [`check_groups`](Self::check_groups).
+    pub fn freeze<I: Activation, O: Activation, T>(&self, model: &mut Model<I, O, T>) -> anyhow::Result<()> {
+        Ok(model.freeze(&self.parameter_groups(&self.optimizer.groups)?)?)
+    }
 }
 
 impl Default for TrainSettings {

@@ -1,14 +1,26 @@
 //! Settings that are given and that nothing uses.
 
+use brigade_core::PP;
 use brigade_core::compress::Method;
 
-use super::{CommSettings, OptimizerSettings, Settings, StrategyName, StrategySettings};
+use super::{
+    CommSettings, OptimizerSettings, PipelineSettings, RunPlan, Settings, StrategyName, StrategySettings,
+};
 
 impl Settings {
     /// Notes on settings that are not what they are by default, and have no effect beside the others.
-    pub(crate) fn notes_on_unused(&self) -> Vec<String> {
+    pub(crate) fn notes_on_unused(&self, plan: &RunPlan) -> Vec<String> {
         let (optimizer, compress) = (&self.optimizer, self.comm.compress);
+        let has_peers = plan.data_ranks() > 1 || plan.workers() > 1;
         let sections = [
+            (
+                "a run without pipeline stages (--pp 1)".to_owned(),
+                self.pipeline.unused(plan.mesh.size(PP) > 1),
+            ),
+            (
+                "a run with one data-parallel rank".to_owned(),
+                unused([("comm.compress (--compress)", has_peers, compress == Method::None)]),
+            ),
             ("this strategy".to_owned(), self.strategy.unused()),
             (format!("optimizer.name = {}", optimizer.name), optimizer.unused()),
             (format!("comm.compress = {compress}"), self.comm.unused()),
@@ -26,6 +38,16 @@ fn unused<const N: usize>(settings: [(&'static str, bool, bool); N]) -> Vec<&'st
     settings.map(|(name, ..)| name).collect()
 }
 
+impl PipelineSettings {
+    fn unused(&self, has_stages: bool) -> Vec<&'static str> {
+        let usual = Self::default();
+        unused([
+            ("pipeline.schedule (--schedule)", has_stages, self.schedule == usual.schedule),
+            ("pipeline.balance", has_stages || self.chunks > 1, self.balance == usual.balance),
+        ])
+    }
+}
+
 impl StrategySettings {
     fn unused(&self) -> Vec<&'static str> {
         let usual = Self::default();
@@ -37,7 +59,11 @@ impl StrategySettings {
             ("strategy.outer_learning_rate", diloco, self.outer_learning_rate == usual.outer_learning_rate),
             ("strategy.outer_momentum", diloco, self.outer_momentum == usual.outer_momentum),
             ("strategy.outer_nesterov", diloco, self.outer_nesterov == usual.outer_nesterov),
-            ("strategy.outer_mixing", diloco, self.outer_mixing == usual.outer_mixing),
+            (
+                "strategy.outer_mixing",
+                diloco && self.fragments().is_some(),
+                self.outer_mixing == usual.outer_mixing,
+            ),
         ])
     }
 }
@@ -105,7 +131,7 @@ mod tests {
     fn what_has_no_effect_is_named_with_what_ignores_it() {
         let notes = |toml: &str| {
             let settings: Settings = crate::settings::parse_defaults(toml).unwrap();
-            settings.notes_on_unused()
+            settings.notes_on_unused(&settings.plan(2, 1).unwrap())
         };
         for (toml, expected) in [
             ("", ""),
@@ -117,6 +143,14 @@ mod tests {
             ),
             ("[comm]\ncompress_ratio = 0.5", "note: comm.compress = none does not use comm.compress_ratio"),
             ("[comm]\ncompress = \"topk\"\ncompress_ratio = 0.5", ""),
+            (
+                "[pipeline]\nschedule = \"gpipe\"",
+                "note: a run without pipeline stages (--pp 1) does not use pipeline.schedule (--schedule)",
+            ),
+            (
+                "[mesh]\npp = 2\n[comm]\ncompress = \"int8\"",
+                "note: a run with one data-parallel rank does not use comm.compress (--compress)",
+            ),
             ("[strategy]\nouter_momentum = 0.5", "note: this strategy does not use strategy.outer_momentum"),
         ] {
             assert_eq!(notes(toml).join("; "), expected, "{toml}");

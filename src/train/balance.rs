@@ -12,7 +12,7 @@ use crate::settings::{Balance, RunPlan};
 pub(super) type BlockSeconds = SortedMap<String, f64>;
 
 impl Session {
-    /// The time of each block, where stages are balanced by it: what the run's checkpoint says, or else the mean over the ranks, which all
+    /// The time of each block, where stages are balanced by it: what the run's checkpoint says, if it was measured in the same way, or else the mean over the ranks, which all
     /// measure. All ranks call it, and get the same numbers. Empty where stages are not balanced by time.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Session {
         let blocks = model.blocks().parameters_by_block();
         let names = blocks.iter().map(|(name, _)| name.clone());
         let mut known = vec![f64::NAN; blocks.len()];
-        if let Some(saved) = self.saved_block_seconds() {
+        if let Some(saved) = self.saved_block_seconds(plan) {
             known = names.clone().map(|name| saved.get(&name).copied().unwrap_or(f64::NAN)).collect();
         }
         group.broadcast_in_place(&mut known, 0)?;
@@ -49,11 +49,20 @@ impl Session {
 
     /// On rank 0 of a run that resumes, the times in its newest checkpoint. A checkpoint that cannot be read is reported where
     /// the run is restored from it.
-    fn saved_block_seconds(&self) -> Option<BlockSeconds> {
+    fn saved_block_seconds(&self, plan: &RunPlan) -> Option<BlockSeconds> {
         if self.rank() != 0 || self.start_from == StartFrom::Scratch {
             return None;
         }
         let (_, description) = newest(&self.settings.checkpoint.location(&self.out)).ok()?.ok()?;
-        Some(description.block_seconds)
+        let is_same = description.block_seconds_of == self.how_blocks_are_measured(plan);
+        is_same.then_some(description.block_seconds)
+    }
+
+    /// What changes the times of blocks.
+    pub(super) fn how_blocks_are_measured(&self, plan: &RunPlan) -> String {
+        let (engine, size) = (&plan.engine, self.settings.train.micro_batch_size);
+        let frozen = engine.groups.iter().filter(|group| group.frozen).map(|group| group.pattern.as_str());
+        let frozen: Vec<&str> = frozen.collect();
+        format!("{size} samples, {:?}, {:?}, frozen {frozen:?}", engine.precision.compute, engine.recompute)
     }
 }

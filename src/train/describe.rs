@@ -144,7 +144,7 @@ impl Session {
         ));
         lines.extend(self.settings.strategy.describe(workers));
         lines.extend(self.settings.strategy.describe_servers(plan.data_ranks()));
-        lines.extend(self.settings.notes_on_unused());
+        lines.extend(self.settings.notes_on_unused(plan));
         if settings.sync_every > 1 {
             lines.push(format!(
                 "an update after every {} steps, whose gradients are added up",
@@ -197,7 +197,7 @@ impl Session {
         let strategy = &self.settings.strategy;
         let together = strategy.describe(plan.workers());
         let servers = strategy.describe_servers(plan.data_ranks());
-        for line in together.into_iter().chain(servers).chain(self.settings.notes_on_unused()) {
+        for line in together.into_iter().chain(servers).chain(self.settings.notes_on_unused(plan)) {
             let _ = writeln!(text, "# {line}");
         }
         for line in compression_line(plan).into_iter().chain(same_bits_note(&self.settings, plan)) {

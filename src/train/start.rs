@@ -215,15 +215,17 @@ impl Session {
         Ok(reporter)
     }
 
-    /// The description of this run for its checkpoints; `file_names` are those of the first model.
+    /// The description of this run for its checkpoints; `file_names` are those of the first model, `how` says how its blocks were measured.
     pub(super) fn run_description(
         &self,
         file_names: FileNames,
-        block_seconds: BlockSeconds,
+        (block_seconds, how): (BlockSeconds, String),
     ) -> anyhow::Result<RunDescription> {
         let config = resolve_auto(self.config.parse()?);
         let (run, configuration) = (self.run.clone(), serde_json::to_value(config)?);
-        Ok(RunDescription { run, configuration, file_names, block_seconds, further: SortedMap::new() })
+        let block_seconds_of = if block_seconds.is_empty() { String::new() } else { how };
+        let further = SortedMap::new();
+        Ok(RunDescription { run, configuration, file_names, block_seconds, block_seconds_of, further })
     }
 }
 

@@ -27,7 +27,7 @@ pub struct CrossEntropyConfig {
     pub rows_divisor: usize,
 }
 
-/// The sum over rows of the cross entropy between `softmax(x · weightᵀ)` and the target, in nats, and the number of rows whose target has the highest logit, each of shape
+/// The sum over rows of the cross entropy between `softmax(x · weightᵀ)` and the target, in nats, and the number of rows whose target has the highest logit (of several, the first class), each of shape
 /// `[1]`; only the former has a gradient.
 ///
 /// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. A row whose target is below 0 (PyTorch's
@@ -94,7 +94,10 @@ pub fn cross_entropy(
     };
     let targets = targets.mask_fill(is_ignored.clone(), 0);
     let highest = logits.clone().detach().max_dim(1);
-    let correct = logits.clone().detach().gather(1, targets.clone()).equal(highest.clone()).float();
+    let is_highest = logits.clone().detach().gather(1, targets.clone()).equal(highest.clone());
+    // Of several the first class counts.
+    let earlier = logits.clone().detach().equal(highest.clone()).int().cumsum(1).gather(1, targets.clone());
+    let correct = is_highest.bool_and(earlier.equal_elem(1)).float();
     let correct = correct.cast(FloatDType::from(logits.dtype()));
     let shifted = logits - highest.clone();
     let logarithm = shifted.clone().exp().sum_dim(1).log();

@@ -97,7 +97,8 @@ impl LoraConfig {
         if !self.alpha.is_finite() {
             return Err(LoraError::new("alpha", self.alpha, "it must be a number"));
         }
-        if !(0.0..1.0).contains(&self.dropout) {
+        // In fp32, in which layers compute, it must not be 1 either.
+        if !(0.0..1.0).contains(&(self.dropout as f32)) {
             return Err(LoraError::new("dropout", self.dropout, "it must be at least 0 and below 1"));
         }
         let mut config = self.clone();

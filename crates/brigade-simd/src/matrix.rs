@@ -143,9 +143,11 @@ impl<'a, T> MatrixMut<'a, T> {
 
 fn check(length: usize, [rows, columns]: [usize; 2], [row_stride, column_stride]: [usize; 2]) {
     if rows > 0 && columns > 0 {
-        let last = (rows - 1) * row_stride + (columns - 1) * column_stride;
+        let along = |count: usize, stride: usize| (count - 1).checked_mul(stride);
+        let last = along(rows, row_stride).zip(along(columns, column_stride));
+        let last = last.and_then(|(row, column)| row.checked_add(column));
         assert!(
-            last < length,
+            last.is_some_and(|last| last < length),
             "a matrix of {rows} × {columns} with strides {row_stride} and {column_stride} in {length} elements"
         );
     }

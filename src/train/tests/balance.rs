@@ -80,6 +80,12 @@ fn a_slow_block_has_a_stage_to_itself() {
         "after a resume"
     );
     assert_eq!(description(resumed).block_seconds, before);
+    // With recomputation they are measured again.
+    let mut recomputed = measured(6);
+    recomputed.compute.recompute = "all".into();
+    run(resumed, &recomputed, (2, 1, 0), StartFrom::CheckpointIfAny, "5");
+    let after = description(resumed).block_seconds;
+    assert!(after["0"] < 0.01 && after["5"] >= 0.01, "{after:?}");
     assert_eq!(metrics(resumed)[3].memory.parameter_bytes, even / 3 * 5);
 }
 

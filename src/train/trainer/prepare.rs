@@ -45,7 +45,7 @@ impl Session {
     /// For a loop of one's own, or for that of [`train`](Self::train).
     pub(in crate::train) fn prepare_for<I, O, T>(
         &self,
-        model: Model<I, O, T>,
+        mut model: Model<I, O, T>,
         mut training: Training<I, O, T>,
         is_own_loop: bool,
     ) -> anyhow::Result<Trainer<'_, I, O, T>>
@@ -55,6 +55,7 @@ impl Session {
         T: Clone + 'static,
     {
         let mut plan = training.update.plan(&self.plan, &self.settings)?;
+        model.freeze(&plan.engine.groups)?;
         // Of no samples there is nothing to say.
         training.validation = training.validation.filter(|data| data.samples() > 0);
         let first_samples = |size| training.first_samples(size, &self.device());
@@ -85,7 +86,7 @@ impl Session {
         self.check_same_model("model", &plan, model.chain(), &training.update, total_steps)?;
         let profiled = self.settings.profile.range_within(total_steps)?;
         let schedule = self.plan.lr_scheduler(total_steps)?;
-        let seconds = self.block_seconds(&plan, &sampled)?;
+        let (seconds, how) = (self.block_seconds(&plan, &sampled)?, self.how_blocks_are_measured(&plan));
         let costs = match seconds.is_empty() {
             true => model.chain().costs(),
             false => model.chain().parameters_by_block().iter().map(|(name, _)| seconds[name]).collect(),
@@ -121,7 +122,7 @@ impl Session {
         summary.extend(self.check_storage(&saver)?);
         let WeightsFile { name, holds } = training.weights;
         let names = file_names(&self.out.join(name), &engine.shapes(), &training.mapping, holds)?;
-        let description = self.run_description(names, seconds)?;
+        let description = self.run_description(names, (seconds, how))?;
         let restored = self.restore(&mut engine, &mut saver, &facts, total_steps)?;
         let reporter = self.begin(&saver, &training.reported(), restored.as_ref(), total_steps, &summary)?;
         let resumes = restored.is_some();

@@ -170,30 +170,21 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
 
     /// Whether this skipped step is to be rolled back.
     pub(super) fn rolls_back(&self, report: &StepReport) -> bool {
-        self.session.settings.train.on_nonfinite == OnNonFinite::Rollback && report.targets > 0
+        self.session.settings.train.on_nonfinite == OnNonFinite::Rollback && report.is_nonfinite()
     }
 
     /// Counts and names a step that was skipped, up to the limit.
     pub(super) fn count_skipped(&mut self, report: &StepReport) -> anyhow::Result<()> {
-        let what = format!("step {}", report.step);
-        if let Some(outer) = report.outer {
-            for _ in 0..outer.skipped {
-                self.nonfinite.add(&format!("steps up to {}", report.step), report)?;
-            }
-            if outer.skipped > 0 {
-                self.note(&format!(
-                    "steps up to {}: loss or gradient norm not finite in updates of workers: {} skipped",
-                    report.step,
-                    counted(outer.skipped as usize, "update")
-                ));
-            }
-            return Ok(());
-        }
-        if !report.skipped {
-            return Ok(());
-        }
+        let of_workers = report.outer.is_some() || report.round.is_some();
+        let what = format!("{} {}", if of_workers { "steps up to" } else { "step" }, report.step);
         self.nonfinite.add(&what, report)?;
-        if !self.rolls_back(report) {
+        let skipped = report.nonfinite_updates();
+        if of_workers && skipped > 0 {
+            self.note(&format!(
+                "{what}: loss or gradient norm not finite in updates of workers: {} skipped",
+                counted(skipped as usize, "update")
+            ));
+        } else if report.skipped && !self.rolls_back(report) {
             self.note(&format!("{what}: {}, step skipped", reason(report)));
         }
         Ok(())

@@ -1,9 +1,15 @@
 //! Parameters that are not trained, by themselves and shared, on any mesh.
 
 use brigade::core::compress::GatherCodes;
-use brigade::core::{Chain, Engine, EngineSettings, Groups, Model, NamedTensor, Precision, Zero};
+use brigade::core::plan::PipelineScheduleKind;
+use brigade::core::{
+    Chain, Engine, EngineSettings, ForwardContext, Groups, Model, NamedTensor, ParameterGroup, Precision,
+    Recompute, Zero,
+};
 use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig, Linear};
 use burn::tensor::Tensor;
+use burn::tensor::activation::tanh;
 
 use crate::layers::{Layer, Layers, adamw, linear, squared_error, step};
 use crate::mesh::{on_threads, same_bits};
@@ -129,5 +135,68 @@ fn frozen_parameters_are_sharded() {
             engine.memory().parameters.live
         });
         assert_eq!(live, [bytes; 4], "{precision:?}");
+    }
+}
+
+/// Four layers, of which groups freeze the first two, and the first has dropout. Each looks whether its input's gradient is wanted.
+fn frozen_at_first(
+    groups: Groups,
+    recompute: Recompute,
+    schedule: PipelineScheduleKind,
+    zero: Zero,
+) -> Vec<NamedTensor> {
+    let layer = |index: usize| {
+        move |layer: &(Linear, Dropout), x: Tensor<2>, context: &ForwardContext<'_>| {
+            assert!(!context.training || x.is_tracked() == (index > 2), "layer {index}");
+            tanh(layer.0.forward(layer.1.forward(x)))
+        }
+    };
+    let dropout = |index: usize| DropoutConfig::new(if index == 0 { 0.25 } else { 0.0 }).init();
+    let add = |chain: Chain<_, _>, index: usize| {
+        chain.then_fn_with(format!("{index}"), (linear(), dropout(index)), layer(index))
+    };
+    let model = (0..4).fold(Chain::new(), add).loss(squared_error);
+    let frozen = ParameterGroup { frozen: true, ..ParameterGroup::matching("[01].*") };
+    let chunks = if schedule == PipelineScheduleKind::Zbv { 2 } else { 1 };
+    let settings = EngineSettings {
+        zero,
+        recompute,
+        schedule,
+        chunks,
+        groups: vec![frozen],
+        ..EngineSettings::default()
+    };
+    let mut engine = Engine::new(model, 3, &adamw(), groups.clone(), settings).unwrap();
+    let before = engine.tensors(0).unwrap();
+    (0..3).for_each(|number| drop(step(&mut engine, zero, &groups, number)));
+    let after = engine.tensors(0).unwrap();
+    if !after.is_empty() {
+        same_bits(&after[..4], &before[..4], "frozen layers");
+        assert!((4..8).all(|index| after[index].data.as_bytes() != before[index].data.as_bytes()));
+    }
+    after
+}
+
+#[test]
+fn no_gradient_flows_to_what_comes_before_the_first_parameter_that_is_trained() {
+    use PipelineScheduleKind::{GPipe, OneFOneB, ZbH1, Zbv};
+    let run = |groups: Groups, recompute, schedule, stage| {
+        frozen_at_first(groups, recompute, schedule, zero(stage))
+    };
+    let expected = run(Groups::single_rank(), Recompute::None, OneFOneB, 0);
+    for recompute in [Recompute::None, Recompute::Every(1)] {
+        for (pp, dp, schedule, stage) in [
+            (1, 2, OneFOneB, 0),
+            (1, 2, OneFOneB, 3),
+            (2, 1, OneFOneB, 0),
+            (4, 1, GPipe, 0),
+            (2, 2, OneFOneB, 2),
+            (3, 1, ZbH1, 0),
+            (2, 1, Zbv, 0),
+        ] {
+            let all = on_threads(pp, dp, |groups| run(groups, recompute, schedule, stage));
+            let what = format!("{recompute:?}, pp {pp} x dp {dp}, {schedule:?}, ZeRO-{stage}");
+            same_bits(&all[0], &expected, &what);
+        }
     }
 }

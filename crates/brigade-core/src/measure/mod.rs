@@ -62,15 +62,19 @@ impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
         splits: bool,
         meter: Option<&dyn HeapMeter>,
     ) -> Result<MeasuredActivations> {
-        match self.smaller.as_ref().and_then(|smaller| smaller(&batch)) {
+        let mut measured = match self.smaller.as_ref().and_then(|smaller| smaller(&batch)) {
             Some([a, b]) => {
                 let measured = |SmallerModel { divisor, model, batch }| -> Result<_> {
                     Ok((divisor, model.measure_directly(batch, compute, splits, meter)?))
                 };
-                Ok(extended([measured(a)?, measured(b)?]))
+                extended([measured(a)?, measured(b)?])
             }
-            None => self.measure_directly(batch, compute, splits, meter),
-        }
+            None => self.measure_directly(batch, compute, splits, meter)?,
+        };
+        let first_trained = self.chain.first_trained();
+        let without = measured.boundary_activations.iter_mut().take(first_trained + 1).skip(1);
+        without.flatten().for_each(|tensor| tensor.has_gradient = false);
+        Ok(measured)
     }
 
     fn measure_directly(
@@ -97,15 +101,16 @@ fn measure(
     chain.device()?;
     let mut parts = input.map_floats(|flat| cast(flat, compute.dtype()));
     let mut measured = MeasuredActivations::default();
-    let mut trials: SortedMap<String, Trial> = SortedMap::new();
+    let (first_trained, mut trials) = (chain.first_trained(), SortedMap::<String, Trial>::new());
     for (index, named) in chain.blocks.iter().enumerate() {
+        let wants_gradient = index > first_trained;
         measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
         let is_last = index + 1 == chain.blocks.len();
-        let manner = Manner { again: false, wait: splits, defers: splits && !is_last };
-        let kind = format!("{} {manner:?}", kind(named, index, &parts));
+        let manner = Manner { wants_gradient, again: false, wait: splits, defers: splits && !is_last };
+        let kind = format!("{} {manner:?}", kind(named, &parts));
         let trial = match trials.remove(&kind) {
             Some(trial) => trial,
-            None => run_block(named, index, &parts, compute, manner, meter)?,
+            None => run_block(named, &parts, compute, manner, meter)?,
         };
         measured.saved_activations.push(trial.activations);
         parts = trial.output.clone();
@@ -129,9 +134,9 @@ fn boundary_tensor(part: &Part) -> BoundaryTensor {
     }
 }
 
-/// What blocks that take the same memory have in common. The first block's input needs no gradient.
-fn kind(named: &NamedBlock, index: usize, input: &Parts) -> String {
+/// What blocks that take the same memory have in common.
+fn kind(named: &NamedBlock, input: &Parts) -> String {
     let dtypes: Vec<_> = input.0.iter().map(|part| part.bytes()).collect();
     let (fields, specs) = (named.block.fields(), named.block.specs());
-    format!("{} {fields} {specs:?} {} {dtypes:?}", index == 0, input.describe())
+    format!("{fields} {specs:?} {} {dtypes:?}", input.describe())
 }

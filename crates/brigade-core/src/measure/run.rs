@@ -11,7 +11,7 @@ use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
 use crate::model::objective::{Objective, Target};
 use crate::model::parameters::precision::cast;
-use crate::step::forward_backward::tape::{Place, Tape, Upstream, inner, leaves};
+use crate::step::forward_backward::tape::{Place, Tape, Upstream, graph_input, inner, leaves};
 
 /// Any place in training.
 pub(super) const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
@@ -23,6 +23,8 @@ const SMALL: u64 = 64 << 20;
 /// How a block runs.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Manner {
+    /// Whether the gradient of its input is wanted.
+    pub wants_gradient: bool,
     /// Whether it runs forward again in its backward.
     pub again: bool,
     /// Whether the second half of its backward waits.
@@ -34,13 +36,12 @@ pub(super) struct Manner {
 /// Runs a copy of a block as a step runs it.
 pub(super) fn run_block(
     named: &NamedBlock,
-    index: usize,
     input: &Parts,
     compute: Float,
     manner: Manner,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let run = || run_copy(&copy(named, compute, input), index, input, manner, meter);
+    let run = || run_copy(&copy(named, compute, input), input, manner, meter);
     let first = run()?;
     if meter.is_some() && first.activations.saved < SMALL { run() } else { Ok(first) }
 }
@@ -52,12 +53,11 @@ pub(super) fn copy(named: &NamedBlock, compute: Float, input: &Parts) -> NamedBl
 
 pub(super) fn run_copy(
     copy: &NamedBlock,
-    index: usize,
     input: &Parts,
     manner: Manner,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let input = || if index == 0 { input.clone() } else { leaves(input) };
+    let input = || graph_input(input, manner.wants_gradient);
     let mut tape = Tape::default();
     let Some(meter) = meter else {
         let output = tape.forward(copy, input(), manner.again, PLACE)?;

@@ -10,7 +10,7 @@ use crate::model::chain::blocks::Blocks;
 use crate::model::objective::Model;
 use crate::model::parameters::precision::cast;
 use crate::sharding::layout::FlatLayout;
-use crate::step::forward_backward::tape::run_without_graph;
+use crate::step::forward_backward::tape::{leaves, run_without_graph};
 use crate::step::running_state::Probe;
 
 use super::kind;
@@ -36,8 +36,8 @@ fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<(
     let Some(last) = layouts.iter().rposition(|layout| !layout.is_empty()) else { return Ok(()) };
     let mut parts = input.map_floats(|flat| cast(flat, compute.dtype()));
     let mut outputs: SortedMap<String, Parts> = SortedMap::new();
-    for (index, (named, layout)) in chain.blocks.iter().zip(&layouts).enumerate().take(last + 1) {
-        let kind = kind(named, index, &parts);
+    for (named, layout) in chain.blocks.iter().zip(&layouts).take(last + 1) {
+        let kind = kind(named, &parts);
         if let Some(output) = outputs.get(&kind) {
             parts = output.clone();
             continue;
@@ -46,8 +46,8 @@ fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<(
             check(named, layout, &parts)?;
         }
         // As one that is recomputed, a forward leaves no graph.
-        let manner = Manner { again: true, wait: false, defers: false };
-        parts = run_block(named, index, &parts, compute, manner, None)?.output;
+        let manner = Manner { again: true, ..Manner::default() };
+        parts = run_block(named, &parts, compute, manner, None)?.output;
         outputs.insert(kind, parts.clone());
     }
     Ok(())
@@ -56,7 +56,7 @@ fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<(
 fn check(named: &NamedBlock, layout: &FlatLayout, input: &Parts) -> Result<()> {
     let mut run = |block: &NamedBlock| {
         let input = input.map_floats(|flat| cast(flat, Float::F32.dtype()));
-        run_without_graph(block, &input, PLACE)
+        run_without_graph(block, leaves(&input), PLACE)
     };
     let mut probe = Probe::of(named, vec![layout], input.device(), false, &mut run);
     let start = probe.state()?;

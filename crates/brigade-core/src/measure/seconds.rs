@@ -50,15 +50,16 @@ fn seconds(
     let device = chain.device()?;
     let mut parts = input.map_floats(|flat| cast(flat.to_device(&device), compute.dtype()));
     let mut all = Vec::new();
-    let mut found: SortedMap<String, (f64, Trial)> = SortedMap::new();
+    let (first_trained, mut found) = (chain.first_trained(), SortedMap::<String, (f64, Trial)>::new());
     for (index, named) in chain.blocks.iter().enumerate() {
-        let manner = Manner { again: recompute.applies_to(index), ..Manner::default() };
-        let kind = format!("{} {manner:?}", kind(named, index, &parts));
+        let (wants_gradient, again) = (index > first_trained, recompute.applies_to(index));
+        let manner = Manner { wants_gradient, again, ..Manner::default() };
+        let kind = format!("{} {manner:?}", kind(named, &parts));
         let (seconds, trial) = match found.remove(&kind) {
             Some(found) => found,
             None => {
                 let copy = copy(named, compute, &parts);
-                fastest(&device, || run_copy(&copy, index, &parts, manner, Some(&Unmetered)))?
+                fastest(&device, || run_copy(&copy, &parts, manner, Some(&Unmetered)))?
             }
         };
         all.push(seconds);

@@ -81,6 +81,7 @@ impl UntypedEngine {
             store: &mut self.store,
             stage: &self.stage,
             objective: &self.objective,
+            first_trained: self.first_trained,
             recompute: self.settings.recompute,
             checks: match self.settings.check_blocks {
                 CheckBlocks::First if of_update > period as u64 => CheckBlocks::Never,

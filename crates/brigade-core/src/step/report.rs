@@ -92,3 +92,24 @@ pub struct StepReport {
     /// Calls and bytes that this rank sent in this step.
     pub traffic: Traffic,
 }
+
+impl StepReport {
+    /// Whether no update was made because something was not finite, as opposed to a step without a valid target.
+    pub fn is_nonfinite(&self) -> bool {
+        let found = match (self.outer, self.round) {
+            (Some(outer), _) => outer.skipped > 0,
+            (_, Some(round)) => round.skipped > 0,
+            _ => self.targets > 0,
+        };
+        self.skipped && found
+    }
+
+    /// How many updates were left out because something was not finite: of a step, one; of an outer step or a round, those of all workers.
+    pub fn nonfinite_updates(&self) -> u64 {
+        match (self.outer, self.round) {
+            (Some(outer), _) => outer.skipped,
+            (_, Some(round)) => round.skipped,
+            _ => u64::from(self.is_nonfinite()),
+        }
+    }
+}

@@ -187,7 +187,7 @@ impl Checks<'_> {
     }
 
     pub fn probabilities(&self, numbers: &[(&str, f64)]) -> Result<(), HfError> {
-        match numbers.iter().find(|(_, number)| !(0.0..1.0).contains(number)) {
+        match numbers.iter().find(|(_, number)| !(0.0..1.0).contains(&(*number as f32))) {
             Some((field, number)) => Err(HfError::field(self.file, field, number, "from 0 to below 1")),
             None => Ok(()),
         }

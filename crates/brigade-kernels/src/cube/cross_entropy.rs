@@ -222,6 +222,21 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             all = cube_sum(all);
         }
         let value = f32::cast_from(logits[start + target / N::value()].extract_dynamic(target % N::value()));
+        // Of several that are as high, the first class counts.
+        let mut earlier = 0.0f32;
+        if value >= of_cube {
+            let mut column = UNIT_POS as usize;
+            while column * N::value() < target {
+                let values = Vector::<f32, N>::cast_from(logits[start + column]);
+                #[unroll]
+                for lane in 0..N::value() {
+                    let is_one = column * N::value() + lane < target && values.extract(lane) >= of_cube;
+                    earlier = select(is_one, 1.0f32, earlier);
+                }
+                column += CUBE_DIM as usize;
+            }
+        }
+        let earlier = cube_max(earlier);
         // Before the row is overwritten, all have read it.
         sync_cube();
         if UNIT_POS == 0 {
@@ -232,7 +247,7 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             // Of a target that is none, an infinite one, which shaders cannot write as a constant.
             let none = (logarithm * logarithm + 1000.0f32).exp();
             losses[first + row] = select(counts, select(is_class, loss * weight, none), 0.0f32);
-            hits[first + row] = select(counts && value >= of_cube, weight, 0.0f32);
+            hits[first + row] = select(counts && value >= of_cube && earlier == 0.0f32, weight, 0.0f32);
         }
         if comptime!(gradient) {
             let factor = select(counts, weight * (1.0f32 + 2.0f32 * z_loss * logarithm), 0.0f32);

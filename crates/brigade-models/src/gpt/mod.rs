@@ -108,7 +108,8 @@ impl GptConfig {
             let allowed = format!("the number of heads must divide model.width = {}", self.width);
             return Err(ShapeError::new("heads", self.heads, allowed));
         }
-        if !(0.0..1.0).contains(&self.dropout) {
+        // In fp32, in which layers compute, it must not be 1 either.
+        if !(0.0..1.0).contains(&(self.dropout as f32)) {
             return Err(ShapeError::new("dropout", self.dropout, "it must be at least 0 and below 1"));
         }
         Ok(())

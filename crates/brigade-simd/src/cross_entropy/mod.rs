@@ -22,8 +22,8 @@ pub struct Smoothing {
 }
 
 /// For each row of logits, as many as there are targets: with L the logarithm of the sum of all exponentials,
-/// `loss = (1 − ε) (L − logit[target]) + ε (L − mean of logits) + z L²`, in nats; whether the target has the highest logit, 1 or 0 (1 as well if others have the
-/// same); and L, the `logarithms`.
+/// `loss = (1 − ε) (L − logit[target]) + ε (L − mean of logits) + z L²`, in nats; whether the target has the highest logit, 1 or 0 (of several that have it, the first
+/// class counts, as in PyTorch's `argmax`); and L, the `logarithms`.
 ///
 /// Where PyTorch's is not-a-number, so is the loss. A row whose target is below 0 is ignored: its outputs are 0.
 ///
@@ -66,7 +66,11 @@ pub fn cross_entropy<T: Element>(
                 entropy += share * (f64::from(chosen) - mean);
             }
             *loss = (entropy + f64::from(smoothing.z_loss) * exact * exact) as f32;
-            *hit = if chosen == highest && !sum.is_nan() { 1.0 } else { 0.0 };
+            *hit = if chosen == highest && !sum.is_nan() && !has(&logits[..target], highest) {
+                1.0
+            } else {
+                0.0
+            };
             *logarithm = exact as f32;
         }
     }
@@ -146,6 +150,12 @@ fn class(row: usize, target: i64, classes: usize) -> Option<usize> {
     let class = usize::try_from(target).ok()?;
     assert!(class < classes, "`targets` has {target} in row {row}, which is none of {classes} classes");
     Some(class)
+}
+
+/// Whether one of these is that number. All are looked at, so that several are at once.
+#[inline(always)]
+fn has<T: Element>(logits: &[T], number: f32) -> bool {
+    logits.iter().fold(false, |found, logit| found | (logit.to_f32() == number))
 }
 
 #[inline(always)]

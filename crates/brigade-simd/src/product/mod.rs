@@ -12,6 +12,8 @@ mod pack;
 mod tests;
 mod wide;
 
+use std::any::TypeId;
+
 use gemm::Parallelism;
 use half::bf16;
 
@@ -84,10 +86,12 @@ impl Factor for f32 {
         product: Product,
         scale: f32,
     ) {
+        assert_eq!(TypeId::of::<O>(), TypeId::of::<f32>(), "products of f32 are stored as f32");
         let ([m, k], [_, n]) = (a.shape(), b.shape());
         let ([a_row, a_column], [b_row, b_column]) = (a.strides(), b.strides());
         let out_row = out.row_stride();
-        // SAFETY: `Matrix` and `MatrixMut` checked that all elements are in their slices, and elements of `out` are distinct and borrowed mutably.
+        // SAFETY: `Matrix` and `MatrixMut` checked that all elements are in their slices, elements of `out` are distinct and borrowed mutably, and
+        // they are f32.
         unsafe {
             gemm::gemm(
                 m,

@@ -29,20 +29,16 @@ impl NonFiniteSteps {
         self.count.get()
     }
 
-    /// Counts a step that made no update; `what` names it. A step without a valid target does not count.
+    /// Counts the updates that were left out because something was not finite; `what` names the step. A step without a valid target does not count.
     ///
     /// # Errors
     /// If there were more than the limit.
     pub fn add(&self, what: &str, report: &StepReport) -> Result<(), AgreedError> {
-        if report.targets == 0 {
-            return Ok(());
-        }
-        let (many, most) = (self.count.get() + 1, self.limit);
-        self.count.set(many);
-        if most > 0 && many > most {
+        let (many, most) = (self.count.get() + report.nonfinite_updates(), self.limit);
+        let is_new = many > self.count.replace(many);
+        if is_new && most > 0 && many > most {
             return Err(AgreedError(format!(
-                "{what}: {}, {many} times in this run; train.nonfinite_limit = {most} allows no more",
-                reason(report)
+                "{what}: {NOT_FINITE}, {many} times in this run; train.nonfinite_limit = {most} allows no more"
             )));
         }
         Ok(())
@@ -71,10 +67,9 @@ impl NonFiniteSteps {
     }
 }
 
+const NOT_FINITE: &str = "loss or gradient norm not finite";
+
 /// Why a step made no update.
 pub(crate) fn reason(report: &StepReport) -> &'static str {
-    match report.targets {
-        0 => "no valid target in the global batch",
-        _ => "loss or gradient norm not finite",
-    }
+    if report.is_nonfinite() { NOT_FINITE } else { "no valid target in the global batch" }
 }

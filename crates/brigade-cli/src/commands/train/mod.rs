@@ -153,6 +153,7 @@ fn train<T: TextTask>(
     };
     Ok(program.run(prepare, |session, prepared| {
         let mut model = task.model(session.seed(), &session.device())?;
+        config.settings.freeze(&mut model)?;
         session.stop_if_dry_run(&model, |sequences| Ok(task.blank_batch(sequences, &session.device())))?;
         if !weights.is_empty() {
             let mapping = config.for_resized(weights.mapping(task.mapping()));

@@ -97,6 +97,13 @@ impl Blocks {
         self.blocks.iter().map(|named| named.block.cost()).collect()
     }
 
+    /// The first block with a parameter that is trained; how many there are if none has one. No gradient flows to what comes before it.
+    pub(crate) fn first_trained(&self) -> usize {
+        let is_trained =
+            |named: &NamedBlock| named.block.specs().values().any(|spec| spec.trainable && !spec.running);
+        self.blocks.iter().position(is_trained).unwrap_or(self.blocks.len())
+    }
+
     /// Whether a block has running state.
     pub fn has_running_state(&self) -> bool {
         self.blocks.iter().any(|named| named.block.specs().values().any(|spec| spec.running))

@@ -73,6 +73,7 @@ pub struct UntypedEngine {
     pub(crate) in_flight: OuterInFlight,
     pub(crate) running: RunningState,
     pub(crate) stage: Stage,
+    pub(crate) first_trained: usize,
     pub(crate) settings: EngineSettings,
     pub(crate) seed: u64,
     pub(crate) step: u64,
@@ -99,6 +100,7 @@ impl UntypedEngine {
         let optimizer = optimizer.with_groups(&settings.groups)?;
         let grouping = chain.grouping(&settings.groups)?;
         chain.freeze(&grouping);
+        let first_trained = chain.first_trained();
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
         check_mesh(&mesh, groups.world().size(), &*settings.strategy)?;
         check_fragments(chain.blocks.len(), &settings)?;
@@ -191,6 +193,7 @@ impl UntypedEngine {
             store,
             update,
             stage,
+            first_trained,
             settings: EngineSettings { split, ..settings },
             seed,
             step: 0,

@@ -32,10 +32,12 @@ impl Place {
     }
 }
 
-/// What a block's backward needs: its input, as leaves of its graph, and its output in that graph, or
+/// What a block's backward needs: its input, as it is in its graph, and its output in that graph, or
 /// none if the block is to be run again.
 struct Record {
     input: Parts,
+    /// Whether the gradient of the input is wanted.
+    wants_gradient: bool,
     output: Option<Parts>,
     /// Of a block that offers its backward in two halves.
     weights: Option<ErasedBackwardWeights>,
@@ -51,8 +53,8 @@ struct Run {
 
 impl Run {
     /// From the same input, in a new graph.
-    fn again(block: &NamedBlock, input: &Parts, place: Place) -> Result<Self> {
-        let input = leaves(input);
+    fn again(block: &NamedBlock, input: &Parts, wants_gradient: bool, place: Place) -> Result<Self> {
+        let input = graph_input(input, wants_gradient);
         let (output, weights) = block.block.forward_split(input.clone(), &place.context(&block.name))?;
         Ok(Self { input, output, weights })
     }
@@ -105,7 +107,7 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    /// Runs a block forward; its output goes into the next block as [`leaves`]. With `again` its graph is
+    /// Runs a block forward; its output goes into the next block as [`graph_input`]. With `again` its graph is
     /// dropped, and the block will be run again in the backward pass. (Run without a graph, some of Burn's operations
     /// give other last bits.)
     pub(crate) fn forward(
@@ -115,6 +117,7 @@ impl Tape {
         again: bool,
         place: Place,
     ) -> Result<Parts> {
+        let wants_gradient = wants_gradient(&input);
         let (output, weights) = block.block.forward_split(input.clone(), &place.context(&block.name))?;
         let cut = inner(&output);
         let shapes = |parts: &Parts| parts.0.iter().map(|part| part.shape().to_vec()).collect();
@@ -125,9 +128,15 @@ impl Tape {
         if again {
             drop((output, weights));
             block.block.free_dropped_graphs();
-            self.records.push(Record { input: inner(&input), output: None, weights: None, place });
+            self.records.push(Record {
+                input: inner(&input),
+                wants_gradient,
+                output: None,
+                weights: None,
+                place,
+            });
         } else {
-            self.records.push(Record { input, output: Some(output), weights, place });
+            self.records.push(Record { input, wants_gradient, output: Some(output), weights, place });
         }
         Ok(cut)
     }
@@ -164,7 +173,7 @@ impl Tape {
         defers: bool,
         upstream: &mut Upstream,
     ) -> Result<BlockGradients> {
-        let Some(Record { input, output, weights, place }) = self.records.pop() else {
+        let Some(Record { input, wants_gradient, output, weights, place }) = self.records.pop() else {
             return Ok(BlockGradients::default());
         };
         let mut root = None;
@@ -179,10 +188,17 @@ impl Tape {
             }
             None => {}
         }
+        if root.is_none() && upstream.iter().all(Option::is_none) {
+            // No gradient flows here: what comes after is not trained, or does not depend on it.
+            upstream.clear();
+            drop((input, output, weights));
+            block.block.free_dropped_graphs();
+            return Ok(BlockGradients::default());
+        }
         let run = match output {
             Some(output) => Run { input, output, weights },
             None if root.is_some() => Run { input, output: Parts::default(), weights },
-            None => Run::again(block, &input, place)?,
+            None => Run::again(block, &input, wants_gradient, place)?,
         };
         let above = std::mem::take(upstream);
         if root.is_some() || !defers {
@@ -194,7 +210,7 @@ impl Tape {
             return Ok(found);
         }
         // The parts of a gradient are added in the order that they have in one piece.
-        Ok(Run::again(block, &input, place)?.backward(block, None, above, false, upstream))
+        Ok(Run::again(block, &input, wants_gradient, place)?.backward(block, None, above, false, upstream))
     }
 
     /// Bytes of what it keeps at the cuts between blocks.
@@ -223,14 +239,24 @@ pub(crate) fn leaves(parts: &Parts) -> Parts {
     parts.map(|flat| flat.inner().autodiff().require_grad(), Tensor::autodiff)
 }
 
-/// The model's input as constants of a graph. Layers tell by the device of their input whether they are trained.
-pub(crate) fn constants(parts: &Parts) -> Parts {
+/// The same values as constants of a graph. Layers tell by the device of their input whether they are trained.
+fn constants(parts: &Parts) -> Parts {
     parts.map(|flat| flat.inner().autodiff(), Tensor::autodiff)
 }
 
-/// A block's output as in training, from a graph that is dropped.
-pub(crate) fn run_without_graph(block: &NamedBlock, input: &Parts, at: Place) -> Result<Parts> {
-    let (output, weights) = block.block.forward_split(leaves(input), &at.context(&block.name))?;
+/// A block's input in its graph: leaves, or constants where nobody wants its gradient, because no parameter before it is trained.
+pub(crate) fn graph_input(parts: &Parts, wants_gradient: bool) -> Parts {
+    if wants_gradient { leaves(parts) } else { constants(parts) }
+}
+
+/// Whether these are leaves of a graph.
+fn wants_gradient(parts: &Parts) -> bool {
+    parts.0.iter().any(|part| matches!(part, Part::Float(flat, _) if flat.is_require_grad()))
+}
+
+/// A block's output as in training, from a graph that is dropped; `input` is as it is in that graph.
+pub(crate) fn run_without_graph(block: &NamedBlock, input: Parts, at: Place) -> Result<Parts> {
+    let (output, weights) = block.block.forward_split(input, &at.context(&block.name))?;
     let values = inner(&output);
     drop((output, weights));
     block.block.free_dropped_graphs();

@@ -30,7 +30,9 @@ impl InnerSteps {
         self.bubble += found.bubble;
         self.in_flight = self.in_flight.max(found.in_flight);
         match found.skipped {
-            true => self.skipped += 1.0,
+            true if found.is_nonfinite() => self.skipped += 1.0,
+            // Without a valid target there is nothing to leave out.
+            true => {}
             false => self.add_made(&found),
         }
         self.last = Some(found);

@@ -26,7 +26,7 @@ use crate::sharding::store::{ParameterStore, compact};
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
-use crate::step::forward_backward::tape::{Place, Tape, constants, inner, leaves, predict, predict_cached};
+use crate::step::forward_backward::tape::{Place, Tape, graph_input, inner, predict, predict_cached};
 use crate::step::running_state::{RunningState, Terms};
 use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
@@ -75,6 +75,8 @@ pub(crate) struct Interpreter<'a> {
     pub store: &'a mut ParameterStore,
     pub stage: &'a Stage,
     pub objective: &'a Objective,
+    /// The first block that is trained.
+    pub first_trained: usize,
     pub recompute: Recompute,
     /// Of which micro-batches blocks are run twice; the first is that after which nothing was updated yet.
     pub checks: CheckBlocks,
@@ -233,7 +235,7 @@ impl Interpreter<'_> {
                         predict_cached(&self.blocks[index], parts, cache.of(index))?
                     }
                     PassMode::Train { .. } | PassMode::CheckFinite(_) => {
-                        let input = if index == 0 { constants(&parts) } else { leaves(&parts) };
+                        let input = graph_input(&parts, index > self.first_trained);
                         self.train_block(index, input, task.micro_batch, at, &mut tape)?
                     }
                 };

@@ -8,11 +8,11 @@ use crate::model::activation::{Parts, bytes};
 use crate::model::block::NamedBlock;
 use crate::model::parameters::precision::cast;
 use crate::nn::with_data_group;
-use crate::step::forward_backward::tape::{Place, Tape, inner, run_without_graph};
+use crate::step::forward_backward::tape::{Place, Tape, graph_input, inner, leaves, run_without_graph};
 use crate::step::settings::CheckBlocks;
 
 impl Interpreter<'_> {
-    /// Runs a block on a micro-batch, and records it on the tape. `input` is leaves of the block's graph.
+    /// Runs a block on a micro-batch, and records it on the tape. `input` is as it is in the block's graph.
     pub(super) fn train_block(
         &mut self,
         index: usize,
@@ -26,7 +26,7 @@ impl Interpreter<'_> {
             self.prepare_running(index, &input, at)?;
         }
         let again = self.recompute.applies_to(index) || self.must_recompute();
-        let to_compare = self.checks(micro_batch).then(|| input.clone());
+        let to_compare = self.checks(micro_batch).then(|| graph_input(&input, index > self.first_trained));
         let (blocks, data) = (&*self.blocks, self.store.groups.data.clone());
         let output = with_data_group(&data, self.clock, || tape.forward(&blocks[index], input, again, at))??;
         if has_running && matches!(self.mode, PassMode::Train { .. }) {
@@ -37,14 +37,14 @@ impl Interpreter<'_> {
             if has_running {
                 self.prepare_running(index, &input, at)?;
             }
-            with_data_group(&data, self.clock, || check(&self.blocks[index], &input, &output, at))??;
+            with_data_group(&data, self.clock, || check(&self.blocks[index], input, &output, at))??;
         }
         Ok(output)
     }
 
     fn prepare_running(&mut self, index: usize, input: &Parts, at: Place) -> Result<()> {
-        let in_f32 = || inner(input).map_floats(|flat| cast(flat, FloatDType::F32));
-        let run = |block: &NamedBlock| run_without_graph(block, &in_f32(), at);
+        let in_f32 = || leaves(&inner(input).map_floats(|flat| cast(flat, FloatDType::F32)));
+        let run = |block: &NamedBlock| run_without_graph(block, in_f32(), at);
         self.running.prepare(index, &mut self.blocks[index], self.store, run)
     }
 
@@ -59,7 +59,7 @@ impl Interpreter<'_> {
 }
 
 /// Checks that a block gives the same output again.
-fn check(block: &NamedBlock, input: &Parts, output: &Parts, at: Place) -> Result<()> {
+fn check(block: &NamedBlock, input: Parts, output: &Parts, at: Place) -> Result<()> {
     let again = run_without_graph(block, input, at)?;
     if (again.describe(), bytes(again.clone())?) == (output.describe(), bytes(output.clone())?) {
         return Ok(());
