@@ -1,6 +1,6 @@
 //! The command line as the source.
 
-use super::detected::{Detected, NodeInfo, Source, within_bounds};
+use super::detected::{Detected, NodeInfo, RankInfo, Source, within_bounds};
 use crate::{
     args::{LaunchArgs, NprocPerNode},
     error::{Error, Result},
@@ -54,8 +54,17 @@ pub fn standalone(nproc_per_node: Option<usize>) -> Result<Detected> {
     })
 }
 
-/// `--nproc-per-node` against a source that has another number of ranks per node.
-pub fn overriding(nproc: usize, source: Source) -> Result<Detected> {
+/// `--nproc-per-node` against a source that has another number of ranks per node: only a world of one rank can be overridden,
+/// since every rank of a larger one has these flags.
+pub fn overriding(nproc: usize, rank: &RankInfo) -> Result<Detected> {
+    let RankInfo { rank, world_size, local_world_size, source, .. } = *rank;
+    if world_size > 1 {
+        let allowed = format!(
+            "by {source}, this process is rank {rank} of {world_size}, {local_world_size} per node, and each rank would start a \
+             world of its own; leave it out, or give --standalone for a world on this machine alone"
+        );
+        return Err(Error::Flag { option: "--nproc-per-node", value: nproc.to_string(), allowed });
+    }
     within_bounds(NodeInfo {
         nnodes: 1,
         min_nodes: 1,

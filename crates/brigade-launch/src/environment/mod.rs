@@ -43,6 +43,10 @@ pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
 /// Where a source gives *nodes* (`PET_*`, `CLUSTER_SPEC`, `TF_CONFIG`, and Slurm with one task a node), it
 /// says how many ranks to start on each. Where a source gives *ranks*, and as many per node as the flag asks
 /// for, the flag changes nothing.
+///
+/// # Errors
+/// If a variable or a flag is malformed or incomplete, or if `--nproc-per-node` differs from the ranks per node of a
+/// source that gives more than one rank: each of them would become a world of its own.
 pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Detected> {
     let env = Variables(env);
     if env.get(LAUNCHED_VARIABLE).as_deref() == Some("1") {
@@ -66,7 +70,7 @@ pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result
     };
     match (found?, nproc) {
         (Detected::Node(node), Some(n)) => within_bounds(NodeInfo { nproc_per_node: Some(n), ..node }),
-        (Detected::Rank(rank), Some(n)) if n != rank.local_world_size => flags::overriding(n, rank.source),
+        (Detected::Rank(rank), Some(n)) if n != rank.local_world_size => flags::overriding(n, &rank),
         (Detected::Node(node), None) => within_bounds(node),
         (found, _) => Ok(found),
     }

@@ -150,15 +150,32 @@ fn flags_go_first_except_for_a_rank_that_brigade_started() {
     };
     let node = node_with(&two, SLURM);
     assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (2, 1, Some(3)));
-    // The same number of ranks a node repeats the source; another number is a world of its own.
+    // The same number of ranks a node repeats the source.
     assert_eq!(find_with(&nproc(4), TORCHRUN).unwrap().source(), Source::Torchrun);
-    let node = node_with(&nproc(2), TORCHRUN);
-    assert_eq!((node.nproc_per_node, node.overridden), (Some(2), Some(Source::Torchrun)));
-    assert!(Detected::Node(node).to_string().contains("overrides torchrun's RANK"));
     let launched = format!("BRIGADE_LAUNCHED=1 {TORCHRUN}");
     for args in [nproc(2), standalone] {
         assert_eq!(find_with(&args, &launched).unwrap().source(), Source::Brigade);
     }
+}
+
+#[test]
+fn another_number_of_ranks_per_node_splits_no_world() {
+    for (set, said) in [
+        (TORCHRUN, "by torchrun's RANK, WORLD_SIZE, MASTER_ADDR, this process is rank 5 of 8, 4 per node"),
+        (SLURM, "rank 3 of 4, 2 per node"),
+        (OPEN_MPI, "rank 1 of 4, 4 per node"),
+    ] {
+        let error = find_with(&nproc(3), set).unwrap_err();
+        assert_eq!(error.exit_code(), crate::exit::USAGE);
+        let message = error.to_string();
+        assert!(message.starts_with("--nproc-per-node 3 is not valid: by "), "{message}");
+        assert!(message.contains(said) && message.contains("give --standalone"), "{message}");
+    }
+    let alone = LaunchArgs { standalone: true, ..nproc(3) };
+    assert_eq!(node_with(&alone, TORCHRUN).overridden, Some(Source::Torchrun));
+    let one = node_with(&nproc(2), "RANK=0 WORLD_SIZE=1 MASTER_ADDR=head");
+    assert_eq!((one.nproc_per_node, one.overridden), (Some(2), Some(Source::Torchrun)));
+    assert!(Detected::Node(one).to_string().contains("overrides torchrun's RANK"));
 }
 
 #[test]
