@@ -42,11 +42,14 @@ impl Program<'_> {
         let is_elastic = node.min_nodes < node.nnodes;
         let elastic = is_elastic.then(|| ElasticRun::new(self, node, nproc, &args)).transpose()?;
         let prepared = || {
-            let token = Detected::Node(node.clone()).token(&environment)?;
             match &elastic {
                 Some(elastic) => elastic.check()?,
                 None => drop(self.plan(nproc.saturating_mul(node.nnodes))?),
             }
+            let token = match self.settings.strategy.has_separate_launches() {
+                true => brigade_launch::workers::token(&environment)?,
+                false => Detected::Node(node.clone()).token(&environment)?,
+            };
             device::check_node(self.settings, nproc, nproc * node.nnodes)?;
             // What it captured, a temporary folder for example, lives as long as the ranks.
             let body = prepare(Role::Launcher)?;

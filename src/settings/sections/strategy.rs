@@ -123,6 +123,11 @@ impl StrategySettings {
         self.has_workers() && !self.coordinator.is_empty()
     }
 
+    /// Whether other launches take part in the run: workers and their coordinator, or workers and servers.
+    pub(crate) fn has_separate_launches(&self) -> bool {
+        !self.coordinator.is_empty() || !self.listen.is_empty()
+    }
+
     /// This worker's number, and the number of workers, where each is launched separately; else 0 and 1.
     pub(crate) fn place_among_launches(&self) -> (usize, usize) {
         if self.is_elastic() { (self.worker, self.workers) } else { (0, 1) }

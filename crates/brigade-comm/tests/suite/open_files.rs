@@ -1,6 +1,7 @@
 //! Open files: the limit is raised as far as it may be, and one that is reached is named.
 
 use std::fs::File;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -98,6 +99,30 @@ fn a_limit_that_is_reached_while_ranks_come_is_named() {
     assert!(line.contains("connection: ") && line.contains("all 100 files"), "{line}");
     assert!(line.contains("ulimit -n") && line.contains("LimitNOFILE"), "{line}");
     assert!(begun.elapsed() < Duration::from_secs(40), "took {:?}", begun.elapsed());
+}
+
+#[test]
+fn strangers_that_take_all_files_do_not_end_a_world() {
+    let at = endpoint();
+    let mut zero = start(&format!("0 2 {at} 16"), 100, 100);
+    let connect = || {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            match TcpStream::connect(&at) {
+                Ok(stream) => return stream,
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let strangers: Vec<TcpStream> = (0..40).map(|_| connect()).collect();
+    // Longer than a shortage without handshakes may last.
+    std::thread::sleep(Duration::from_secs(7));
+    drop(strangers);
+    let mut one = start(&format!("1 2 {at} 0"), 100, 100);
+    for rank in [&mut zero, &mut one] {
+        assert_eq!(rank.line(), "may open Some(100)");
+    }
 }
 
 #[test]

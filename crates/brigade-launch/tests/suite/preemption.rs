@@ -107,8 +107,18 @@ fn a_rank_that_leaves_preempted_takes_the_others_along() {
     let dir = TempDir::new().unwrap();
     let script = format!("if test $RANK = 1; then exit 75; fi; {}", becomes(ROLE));
     let (code, said) = end(launcher(&script, 2, dir.path()).spawn().unwrap());
-    // A rank that is preempted before it can save is ended by the signal itself.
-    assert!(matches!(code, Some(75 | 130)) && said.contains("rank 1, which exited with code 75"), "{said}");
+    // A rank that cannot save yet, or has saved already, is ended by the signal itself.
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("rank 1, which exited with code 75"), "{said}");
+}
+
+#[test]
+fn a_rank_that_the_signal_ends_after_another_one_saved_is_no_interruption() {
+    let dir = TempDir::new().unwrap();
+    let script = "if test $RANK = 1; then exit 75; fi; exec sleep 60";
+    let (code, said) = end(launcher(script, 2, dir.path()).spawn().unwrap());
+    assert_eq!(code, Some(75), "{said}");
+    assert!(said.contains("preempted by rank 1, which exited with code 75; the launcher ended"), "{said}");
 }
 
 #[test]

@@ -137,11 +137,9 @@ fn wrong_settings_of_workers_are_refused_before_anything_starts() {
         &format!("--strategy diloco --workers 2 --set checkpoint.keep_best=true {at}"),
         "checkpoint.keep_best",
     );
+    let without_token = "BRIGADE_TOKEN is not set: the workers are launched separately";
+    refused(&format!("--strategy diloco --workers 2 {at}"), without_token);
     let done = place.run(&mut place.brigade("coordinate --workers 2 --port 0"));
     assert_eq!(done.code, Some(2));
-    assert!(
-        done.err.contains("BRIGADE_TOKEN is not set: the workers are launched separately"),
-        "{}",
-        done.err
-    );
+    assert!(done.err.contains(without_token), "{}", done.err);
 }

@@ -38,9 +38,9 @@ const BACKLOG: i32 = MAX_WORLD_SIZE as i32;
 /// How long to wait after a connection could not be accepted.
 const BACK_OFF: Duration = Duration::from_millis(50);
 
-/// How long descriptors may be short before the world fails: connections of other programs, and other parts of this one, may
-/// hold some for a moment.
-const SHORTAGE: Duration = Duration::from_secs(1);
+/// How long descriptors may be short, with no handshake left to give some back, before the world fails: other programs, and other
+/// parts of this one, may hold some for a moment.
+const SHORTAGE: Duration = Duration::from_secs(5);
 
 /// A rank that wants to join, and its address.
 pub(in crate::join) struct JoinRequest {
@@ -130,13 +130,17 @@ impl Drop for AcceptorThread {
 impl Acceptor {
     fn run(self: &Arc<Self>, listener: &TcpListener, local: &UnixListener) {
         let listeners = [(listener.as_fd(), PollFlags::IN), (local.as_fd(), PollFlags::IN)];
-        let mut refused_since = None;
+        let mut short_since = None;
         while !self.closing.load(Ordering::Acquire) {
             self.event_fd.wait(&listeners, Duration::from_secs(1));
             match self.take_in(listener, local) {
-                Ok(()) => refused_since = None,
+                Ok(()) => short_since = None,
                 Err(error) => {
-                    let since = *refused_since.get_or_insert_with(Instant::now);
+                    // Strangers hold descriptors only as long as a handshake may take: they cannot end the world.
+                    if self.handshakes.load(Ordering::Relaxed) > 0 {
+                        short_since = None;
+                    }
+                    let since = *short_since.get_or_insert_with(Instant::now);
                     if is_out_of_files(&error) && since.elapsed() >= SHORTAGE {
                         self.fail(Error::system("take in another rank's connection", error));
                     }

@@ -59,9 +59,12 @@ pub fn decide(reports: Vec<NodeReport>, restarts: u32) -> Decision {
             return Decision { outcome, may_restart: false, resizes: true };
         }
         let signal = preempted.unwrap_or_default();
+        // The launcher's signal may reach ranks that have saved, too, just before they exit.
+        let saved = of(StopOrigin::Rank).is_some() && of(StopOrigin::Signal).is_none();
+        let is_in_order = |exit: &RankExit| exit.is_clean() || (saved && exit.stopped_by_launcher);
         return Decision::is_final(match () {
             () if is_done => Outcome::Done,
-            () if exits().iter().all(RankExit::is_clean) => Outcome::Preempted { signal, exits: exits() },
+            () if exits().iter().all(is_in_order) => Outcome::Preempted { signal, exits: exits() },
             () => Outcome::Interrupted { signal, exits: exits() },
         });
     };
@@ -232,6 +235,25 @@ mod tests {
         assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 0, 1, false)]), 0);
         assert_eq!(code(stop_request(InterruptKind::Preempt), &[(0, 75, 1, false), (1, 143, 1, true)]), 130);
         assert_eq!(code(stop_request(InterruptKind::Stop), &[(0, 75, 1, false)]), 130);
+    }
+
+    #[test]
+    fn who_is_ended_after_another_rank_saved_is_preempted_with_it() {
+        let by_rank = || {
+            let source = "rank 0, which exited with code 75".into();
+            Some(StopRequest { kind: InterruptKind::Preempt, source, origin: StopOrigin::Rank })
+        };
+        let ended = [(0, 75, 1, false), (1, 143, 2, true)];
+        let outcome = decide(vec![report(0, by_rank(), &ended)], 0).outcome;
+        assert_eq!(outcome.exit_code(), 75);
+        let said = "preempted by rank 0, which exited with code 75; the launcher ended the other ranks";
+        assert_eq!(outcome.to_string(), said);
+        let others = vec![report(0, by_rank(), &ended[..1]), report(1, by_rank(), &[(1, 143, 2, true)])];
+        assert_eq!(decide(others, 0).outcome.exit_code(), 75);
+        let failed = [(0, 75, 1, false), (1, 1, 2, false)];
+        assert_eq!(decide(vec![report(0, by_rank(), &failed)], 0).outcome.exit_code(), 1);
+        let stop = stop_request(InterruptKind::Stop);
+        assert_eq!(decide(vec![report(0, stop, &ended)], 0).outcome.exit_code(), 130);
     }
 
     #[test]

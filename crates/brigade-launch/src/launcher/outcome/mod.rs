@@ -23,7 +23,8 @@ pub enum Outcome {
     Failed(RankFailure),
     /// Another node's launcher died or cannot be reached.
     NodeLost(NodeFailure),
-    /// All ranks were preempted and exited with [`exit::PREEMPTED`] (or 0).
+    /// All ranks were preempted and exited with [`exit::PREEMPTED`] (or 0); or one did so by itself, and the launcher ended the
+    /// others.
     Preempted {
         /// The signal's name, or the rank that exited first.
         signal: String,
@@ -72,7 +73,13 @@ impl fmt::Display for Outcome {
             Self::Done => f.write_str("all ranks are done"),
             Self::Failed(failure) => failure.fmt(f),
             Self::NodeLost(lost) => lost.fmt(f),
-            Self::Preempted { signal, .. } => write!(f, "preempted by {signal}; all ranks exited cleanly"),
+            Self::Preempted { signal, exits } => {
+                let how = match exits.iter().all(RankExit::is_clean) {
+                    true => "all ranks exited cleanly",
+                    false => "the launcher ended the other ranks",
+                };
+                write!(f, "preempted by {signal}; {how}")
+            }
             Self::Interrupted { signal, .. } => write!(f, "interrupted by {signal}"),
         }
     }
