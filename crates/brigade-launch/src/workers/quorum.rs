@@ -67,6 +67,19 @@ impl Worker {
             _ => None,
         }
     }
+
+    /// The quorum that it takes part in, as long as it has not told the outcome.
+    fn takes_part_in(&self) -> Option<u64> {
+        match (&self.status, &self.decided) {
+            (Status::Quorum(id), _) => Some(*id),
+            (_, decided) => decided.as_ref().map(|(_, quorum)| quorum.id),
+        }
+    }
+
+    /// Whether it has these parameters, or is about to.
+    fn comes_to(&self, base: Base) -> bool {
+        self.base == base || self.takes_part_in() == Some(base.quorum)
+    }
 }
 
 impl Quorums {
@@ -212,13 +225,12 @@ impl Quorums {
         }
         self.pending = None;
         let head = self.head();
-        let has_head = |member: &Worker| member.base == head;
-        let asking = |member: &&Worker| has_head(member) && member.contribution().is_some();
+        let asking = |member: &&Worker| member.base == head && member.contribution().is_some();
         let Some(since) = self.members.values().filter(asking).filter_map(|member| member.waits_since).min()
         else {
             return;
         };
-        let is_late = |member: &Worker| has_head(member) && member.request().is_none();
+        let is_late = |member: &Worker| member.comes_to(head) && member.contribution().is_none();
         // At first nobody knows who is still to come.
         let is_incomplete = self.newest == 0 && self.members.len() < self.workers;
         let others_come = is_incomplete || self.members.values().any(is_late);

@@ -4,10 +4,13 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use brigade_comm::AuthToken;
+use brigade_sorted::SortedMap;
 
 use super::message::{CoordinatorReply, VERSION};
 use super::quorum::Quorums;
 use super::*;
+
+mod interleavings;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -116,6 +119,55 @@ fn one_that_has_the_result_gives_it_to_those_without() {
     let next = rules.report(0, quorum.base(), &request).unwrap();
     assert_eq!((&next.participants, &next.recovering), (&vec![0], &vec![1]));
     assert_eq!(rules.report(1, START, &again), Some(next));
+}
+
+#[test]
+fn participants_that_have_not_told_the_result_are_waited_for_unless_they_hang_or_are_gone() {
+    let end_of_wait = |rules: &mut Rules| rules.now += SECOND * 11;
+    let gone = |rules: &mut Rules| {
+        rules.quorums.lose((1, 1), rules.now);
+        rules.now += SECOND * 2;
+    };
+    let ends: [&dyn Fn(&mut Rules); 2] = [&end_of_wait, &gone];
+    for end in ends {
+        let mut rules = Rules::new(2);
+        (0..2).for_each(|worker| drop(rules.start(worker, 1, START)));
+        let requests = [0, 1].map(|worker| rules.ask(worker, START, 5, 0));
+        let quorum = rules.report(0, START, &requests[0]).unwrap();
+        // Worker 0 has made its next inner steps before worker 1 knows of the quorum.
+        let next = rules.ask(0, quorum.base(), 5, quorum.id);
+        assert_eq!(rules.report(0, quorum.base(), &next), None, "worker 1 is about to begin");
+        assert_eq!(rules.report(1, START, &requests[1]).as_ref(), Some(&quorum));
+        rules.says(1, START, Status::Quorum(quorum.id));
+        assert_eq!(rules.report(0, quorum.base(), &next), None, "worker 1 adds up");
+        end(&mut rules);
+        let alone = rules.report(0, quorum.base(), &next).unwrap();
+        assert_eq!((alone.participants, alone.recovering), (vec![0], vec![]));
+    }
+}
+
+#[test]
+fn one_that_takes_over_the_result_is_waited_for() {
+    let mut rules = Rules::new(2);
+    rules.start(0, 1, START);
+    let request = rules.ask(0, START, 5, 0);
+    rules.now += SECOND * 11;
+    let alone = rules.report(0, START, &request).unwrap();
+    rules.says(0, alone.base(), Status::Training);
+    assert_eq!(rules.start(1, 1, START), CoordinatorReply::Join);
+    let join = rules.ask(1, START, 0, 0);
+    let request = rules.ask(0, alone.base(), 5, alone.id);
+    let quorum = rules.report(1, START, &join).unwrap();
+    assert_eq!((&quorum.participants, &quorum.recovering), (&vec![0], &vec![1]));
+    assert_eq!(rules.report(0, alone.base(), &request).as_ref(), Some(&quorum));
+    rules.says(1, START, Status::Quorum(quorum.id));
+    let request = rules.ask(0, quorum.base(), 5, quorum.id);
+    assert_eq!(rules.report(0, quorum.base(), &request), None, "worker 1 loads the parameters");
+    rules.says(1, quorum.base(), Status::Training);
+    assert_eq!(rules.report(0, quorum.base(), &request), None, "worker 1 trains");
+    rules.ask(1, quorum.base(), 5, 0);
+    let both = rules.report(0, quorum.base(), &request).unwrap();
+    assert_eq!((both.participants, both.recovering), (vec![0, 1], vec![]));
 }
 
 #[test]
