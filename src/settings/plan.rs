@@ -274,6 +274,14 @@ impl RunPlan {
         }
     }
 
+    /// Ranks of this launch that are servers: its last ones.
+    pub(crate) fn servers(&self) -> usize {
+        match self.engine.strategy.separate_worlds() {
+            Some(separate) if !separate.is_server => 0,
+            _ => self.engine.strategy.servers(),
+        }
+    }
+
     /// Workers that make updates of their own; 1 where all ranks make every update together.
     pub(crate) fn workers(&self) -> usize {
         self.outer.map_or(1, |outer| outer.workers)

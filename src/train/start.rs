@@ -195,6 +195,7 @@ impl Session {
             goes_on: self.settings.checkpoint.on_failure == OnFailedSave::Continue,
             restart: self.restart,
             expected_bubble: self.expected_bubble(),
+            servers: self.plan.servers(),
             mesh: self.plan.mesh.axes().iter().map(|axis| (axis.name.to_owned(), axis.size)).collect(),
             metrics_addr: self.settings.output.metrics_address()?,
         };

@@ -38,6 +38,9 @@ pub enum RunEvent {
         ranks: usize,
         /// The axes of the mesh with their sizes, the outermost first: ranks are numbered in row-major order.
         mesh: Vec<(String, usize)>,
+        /// How many of them, the last ones, are parameter servers.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        servers: usize,
         /// The number of the last step.
         total_steps: u64,
         /// What targets are called, in the plural.
@@ -121,6 +124,10 @@ impl RunEvent {
     }
 }
 
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 /// Adds an event to the history in a run's folder, if its ranks were ready at any time since `began` (seconds since 1970); else the
 /// history is that of an earlier run, which nothing happened to.
 ///
@@ -159,6 +166,7 @@ impl History {
         history.add(RunEvent::Started {
             ranks: options.compute.ranks,
             mesh: options.mesh.clone(),
+            servers: options.servers,
             total_steps: options.total_steps,
             unit: options.unit.clone(),
             devices: options.devices.clone(),
@@ -202,6 +210,7 @@ mod tests {
         let started = |restart, resumed_at| RunEvent::Started {
             ranks: 1,
             mesh: vec![("pp".into(), 2), ("dp".into(), 2)],
+            servers: 0,
             total_steps: 0,
             unit: "tokens".into(),
             devices: None,

@@ -58,6 +58,8 @@ pub struct ReporterOptions {
     pub restart: u32,
     /// The axes of the mesh with their sizes, the outermost first; for the history.
     pub mesh: Vec<(String, usize)>,
+    /// How many ranks are parameter servers: the last ones, which do other work than the rest; for the history.
+    pub servers: usize,
     /// Where the last step is shown to Prometheus, if anywhere.
     pub metrics_addr: Option<SocketAddr>,
     /// The share of a step that a pipeline's schedule leaves idle, by its formula; more than that causes a warning. None without a
@@ -80,6 +82,7 @@ impl Default for ReporterOptions {
             goes_on: false,
             restart: 0,
             mesh: Vec::new(),
+            servers: 0,
             metrics_addr: None,
             expected_bubble: None,
         }
@@ -182,6 +185,7 @@ impl Reporter {
             restart,
             goes_on,
             mesh,
+            servers,
             expected_bubble,
             ..
         } = options;
@@ -189,7 +193,7 @@ impl Reporter {
         let files = files.into_iter().flatten().map(Path::to_owned).collect();
         let done = resumed_at.unwrap_or(0);
         let dir = metrics.path().parent().unwrap_or(Path::new("")).to_owned();
-        let warnings = Warnings::new(dir, mesh, expected_bubble);
+        let warnings = Warnings::new(dir, mesh, servers, expected_bubble);
         let console = Console::new(console, done, total_steps, unit.clone(), log_every, output);
         let named = (unit != TOKENS).then(|| unit.clone());
         let (totals, started) = (Totals::new(resumed_at, restart, devices, unit), Instant::now());

@@ -24,6 +24,8 @@ const BUBBLE: f64 = 0.05;
 pub(super) struct Warnings {
     dir: PathBuf,
     mesh: Vec<(String, usize)>,
+    /// How many ranks are servers, the last ones.
+    servers: usize,
     /// The share of a step that the schedule leaves idle; none without a pipeline.
     expected_bubble: Option<f64>,
     seen: u64,
@@ -40,8 +42,13 @@ struct Recent {
 }
 
 impl Warnings {
-    pub fn new(dir: PathBuf, mesh: Vec<(String, usize)>, expected_bubble: Option<f64>) -> Self {
-        Self { dir, mesh, expected_bubble, seen: 0, recent: VecDeque::new(), said: [false; 3] }
+    pub fn new(
+        dir: PathBuf,
+        mesh: Vec<(String, usize)>,
+        servers: usize,
+        expected_bubble: Option<f64>,
+    ) -> Self {
+        Self { dir, mesh, servers, expected_bubble, seen: 0, recent: VecDeque::new(), said: [false; 3] }
     }
 
     /// Takes a step; returns the warnings to print.
@@ -95,8 +102,10 @@ impl Warnings {
 
     fn straggler(&self) -> Option<String> {
         let compute = self.ranks(|ranks| &ranks.compute);
+        let workers = compute.len().saturating_sub(self.servers);
+        let work = |rank: usize| (self.stage(rank), rank < workers);
         let peers = |rank: usize| -> f64 {
-            let same = |other: &usize| *other != rank && self.stage(*other) == self.stage(rank);
+            let same = |other: &usize| *other != rank && work(*other) == work(rank);
             median((0..compute.len()).filter(same).map(|other| compute[other]).collect())
         };
         let factor = |rank: usize| compute[rank] / peers(rank);
@@ -150,7 +159,10 @@ mod tests {
     /// The warnings after 40 steps of 1 s on two stages of two ranks, with what each rank computes and waits for data, and how long ranks are idle.
     fn said(compute: [f64; 4], data_wait: [f64; 4], bubble: f64) -> Vec<String> {
         let mesh = vec![("pp".to_owned(), 2), ("dp".to_owned(), 2)];
-        let mut warnings = Warnings::new("runs/a".into(), mesh, Some(0.2));
+        said_by(Warnings::new("runs/a".into(), mesh, 0, Some(0.2)), compute, data_wait, bubble)
+    }
+
+    fn said_by(mut warnings: Warnings, compute: [f64; 4], data_wait: [f64; 4], bubble: f64) -> Vec<String> {
         let record = |step| StepRecord {
             step,
             step_seconds: 1.0,
@@ -177,5 +189,17 @@ mod tests {
         let idle = said([0.7; 4], [0.0; 4], 0.31);
         assert!(idle.len() == 1 && idle[0].contains("idle for 31% of a step"), "{idle:?}");
         assert!(idle[0].contains("but its schedule only for 20%; `--profile-steps 16..18`"), "{idle:?}");
+    }
+
+    #[test]
+    fn workers_are_not_compared_with_servers() {
+        let said = |servers, compute| {
+            let warnings = Warnings::new("runs/a".into(), vec![("dp".to_owned(), 4)], servers, None);
+            said_by(warnings, compute, [0.0; 4], 0.0)
+        };
+        assert!(said(3, [0.7, 0.03, 0.03, 0.03]).is_empty());
+        assert!(said(1, [0.7, 0.7, 0.7, 0.03]).is_empty());
+        let slow = said(2, [0.4, 0.6, 0.03, 0.03]);
+        assert!(slow.len() == 1 && slow[0].contains("rank 1 takes 1.50 times as long"), "{slow:?}");
     }
 }

@@ -99,6 +99,14 @@ impl Run {
         }
     }
 
+    /// How many ranks are parameter servers: the last ones.
+    pub fn servers(&self) -> usize {
+        match self.started() {
+            Some(RunEvent::Started { servers, .. }) => *servers,
+            _ => 0,
+        }
+    }
+
     /// What targets are called: `tokens`, `samples`.
     pub fn unit(&self) -> &str {
         match self.started() {

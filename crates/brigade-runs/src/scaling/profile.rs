@@ -36,11 +36,13 @@ pub struct Profile {
     pub data_wait_of: Vec<f64>,
     /// What each rank neither computed nor waited.
     pub rest_of: Vec<f64>,
-    /// How much longer than the rank in the middle of its stage the last one took in each step, by chance: the mean, without what one
+    /// How much longer than the rank in the middle of those with the same work the last one took in each step, by chance: the mean, without what one
     /// rank takes longer in most of them.
     pub jitter: f64,
     /// The stage of each rank.
     pub stages: Vec<usize>,
+    /// Ranks with the same number do the same work: those of a stage, but for servers, which have one of their own.
+    pub work: Vec<usize>,
 }
 
 impl Profile {
@@ -50,6 +52,11 @@ impl Profile {
         let middle = |number: &dyn Fn(&StepRecord) -> f64| median(records.iter().map(number)).unwrap_or(0.0);
         let ranks = run.ranks().unwrap_or(1);
         let stages: Vec<usize> = (0..ranks).map(|rank| run.stage(rank).unwrap_or(0)).collect();
+        let workers = ranks.saturating_sub(run.servers());
+        let of_servers = stages.iter().max().map_or(0, |last| last + 1);
+        let work: Vec<usize> = (stages.iter().enumerate())
+            .map(|(rank, stage)| if rank < workers { *stage } else { of_servers })
+            .collect();
         let seconds: Vec<&RankSeconds> = records
             .iter()
             .filter_map(|record| record.rank_seconds.as_ref())
@@ -94,9 +101,10 @@ impl Profile {
             rest_of: of(&|all, rank| {
                 (all.step[rank] - all.compute[rank] - all.data_wait[rank] - all.comm_wait[rank]).max(0.0)
             }),
-            jitter: jitter(&seconds, &stages),
+            jitter: jitter(&seconds, &work),
             compute_of,
             stages,
+            work,
         }
     }
 
@@ -157,12 +165,12 @@ fn by_what(records: &[StepRecord], whole: f64) -> Vec<(String, f64)> {
     by
 }
 
-/// How much longer than it usually does the last rank of a stage computed, beyond the rank in the middle: the mean over the later half of
+/// How much longer than it usually does the last rank of those with the same work computed, beyond the rank in the middle: the mean over the later half of
 /// the steps. A rank usually takes what it takes at most in a quarter of them, so that one which is always slow is no jitter, and one
 /// that is often late is.
-fn jitter(seconds: &[&RankSeconds], stages: &[usize]) -> f64 {
+fn jitter(seconds: &[&RankSeconds], work: &[usize]) -> f64 {
     let seconds = &seconds[seconds.len() / 2..];
-    if seconds.is_empty() || stages.len() < 2 {
+    if seconds.is_empty() || work.len() < 2 {
         return 0.0;
     }
     let usual = |rank: usize| {
@@ -170,12 +178,12 @@ fn jitter(seconds: &[&RankSeconds], stages: &[usize]) -> f64 {
         all.sort_by(f64::total_cmp);
         all[all.len() / 4]
     };
-    let usual: Vec<f64> = (0..stages.len()).map(usual).collect();
-    let stage_count = stages.iter().max().map_or(1, |last| last + 1);
+    let usual: Vec<f64> = (0..work.len()).map(usual).collect();
+    let kinds = work.iter().max().map_or(1, |last| last + 1);
     let last = |all: &&RankSeconds| {
-        let of_stage = |stage| {
+        let of_kind = |kind| {
             let over = (0..usual.len())
-                .filter(|rank| stages[*rank] == stage)
+                .filter(|rank| work[*rank] == kind)
                 .map(|rank| all.compute[rank] - usual[rank]);
             let mut over: Vec<f64> = over.collect();
             over.sort_by(f64::total_cmp);
@@ -184,7 +192,7 @@ fn jitter(seconds: &[&RankSeconds], stages: &[usize]) -> f64 {
                 .zip(over.get(over.len().saturating_sub(1) / 2))
                 .map_or(0.0, |(last, middle)| last - middle)
         };
-        (0..stage_count).map(of_stage).fold(0.0, f64::max)
+        (0..kinds).map(of_kind).fold(0.0, f64::max)
     };
     seconds.iter().map(last).sum::<f64>() / seconds.len() as f64
 }

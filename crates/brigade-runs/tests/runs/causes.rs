@@ -66,6 +66,24 @@ fn a_slow_rank_from_the_beginning_or_later() {
 }
 
 #[test]
+fn workers_are_not_compared_with_servers() {
+    for servers in [1, 3] {
+        let simulated = Simulated {
+            servers,
+            compute: Box::new(move |_, rank| if rank < 4 - servers { 1.0 } else { 0.04 }),
+            ..Simulated::default()
+        };
+        assert_eq!(diagnose(&simulated.run()), []);
+    }
+    let slow = Simulated {
+        servers: 1,
+        compute: Box::new(|_, rank| [1.0, 1.5, 1.0, 0.04][rank]),
+        ..Simulated::default()
+    };
+    check(&slow, Cause::SlowRank, Some(1), 49.0, &["rank 1 takes 1.5"]);
+}
+
+#[test]
 fn ranks_that_take_turns() {
     let late = |step: u64, rank: usize| {
         if chance(step, 99).abs() * 4.0 >= rank as f64 && chance(step, 99).abs() * 4.0 < rank as f64 + 1.0 {

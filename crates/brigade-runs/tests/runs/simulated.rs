@@ -10,6 +10,8 @@ pub const STEPS: u64 = 60;
 pub struct Simulated {
     pub pp: usize,
     pub dp: usize,
+    /// How many of the ranks are servers, the last ones.
+    pub servers: usize,
     pub micro_batches: usize,
     /// Targets of a step.
     pub tokens: u64,
@@ -39,6 +41,7 @@ impl Default for Simulated {
         Self {
             pp: 1,
             dp: 4,
+            servers: 0,
             micro_batches: 8,
             tokens: 4096,
             compute: Box::new(|_, _| 1.0),
@@ -76,6 +79,7 @@ impl Simulated {
         let started = RunEvent::Started {
             ranks,
             mesh: vec![("pp".into(), self.pp), ("dp".into(), self.dp)],
+            servers: self.servers,
             total_steps: STEPS,
             unit: "tokens".into(),
             devices: None,

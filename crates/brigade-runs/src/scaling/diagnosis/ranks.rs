@@ -17,7 +17,7 @@ const STEADY: f64 = 0.75;
 /// How many steps a rank must be slow for it to be said since when.
 const FEWEST_SLOW: u64 = 5;
 
-/// The rank that takes longest compared with the others of its stage.
+/// The rank that takes longest compared with the others that do the same work.
 pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
     let excess = |rank: &usize| profile.compute_of[*rank] - peers(profile, *rank);
     let rank = (0..profile.ranks)
@@ -74,14 +74,14 @@ fn since(run: &Run, profile: &Profile, rank: usize, factor: f64) -> (u64, f64) {
 }
 
 fn is_peer(profile: &Profile, rank: usize, other: usize) -> bool {
-    other != rank && profile.stages.get(other) == profile.stages.get(rank)
+    other != rank && profile.work.get(other) == profile.work.get(rank)
 }
 
 fn has_peers(profile: &Profile, rank: usize) -> bool {
     (0..profile.ranks).any(|other| is_peer(profile, rank, other))
 }
 
-/// What the other ranks of a rank's stage take.
+/// What the other ranks with the same work take.
 fn peers(profile: &Profile, rank: usize) -> f64 {
     let others = (0..profile.ranks).filter(|other| is_peer(profile, rank, *other));
     median(others.map(|other| profile.compute_of[other])).unwrap_or(profile.compute_of[rank])
