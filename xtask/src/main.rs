@@ -62,6 +62,8 @@ enum Command {
     CheckBurnTrain,
     /// Let `transformers` make models, train them here, and let it load the results; needs `transformers`.
     CheckHf(peers::hf::Args),
+    /// Let llama.cpp load what runs write, and compare what it computes; needs llama.cpp's source and `llama-cpp-python`.
+    CheckLlamaCpp(peers::hf::LlamaCppArgs),
     /// Download a real encoder, compare it with `transformers`, and train it on several meshes.
     CheckMinilm(peers::hf::MiniLmArgs),
     /// Check the manifests of `brigade submit` against the CustomResourceDefinitions of clusters.
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Command::BuildTime => build_time::run(),
         Command::CheckBurnTrain => peers::burn_train::run(),
         Command::CheckHf(args) => peers::hf::run(&args),
+        Command::CheckLlamaCpp(args) => peers::hf::run_llama_cpp(&args),
         Command::CheckMinilm(args) => peers::hf::run_minilm(&args),
         Command::CheckManifests(args) => peers::manifests::run(&args),
         Command::Chaos(args) => chaos::run(&args),

@@ -115,11 +115,15 @@ impl Program<'_> {
         })
     }
 
-    /// Checks the settings for a world of this size, and the split into stages if costs are known.
+    /// Checks the settings for a world of this size, and the split into stages and fragments if costs are known.
     pub(crate) fn plan(&self, world: usize) -> anyhow::Result<RunPlan> {
         let plan = self.settings.plan(world, self.targets_per_sample)?;
         if !self.costs.is_empty() {
             plan.split(&self.costs)?;
+            let strategy = &plan.engine.strategy;
+            if let Some((fragments, inner_steps)) = strategy.fragments().zip(strategy.inner_steps()) {
+                fragments.check(inner_steps, Some(self.costs.len()))?;
+            }
         }
         Ok(plan)
     }

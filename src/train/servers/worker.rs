@@ -11,6 +11,7 @@ use brigade_core::{Collectives, DP, Mesh};
 use brigade_sorted::SortedMap;
 
 use super::{ConnectRequest, FORMING, Reply, VERSION, receive, send, shared_configuration};
+use crate::error::{Preempted, print_stderr};
 use crate::run::Session;
 use crate::train::workers::incarnation;
 use crate::world::outer_join;
@@ -18,6 +19,9 @@ use crate::world::outer_join;
 /// How long connecting may take, and between two tries.
 const CONNECT: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(200);
+
+/// A wait is not mentioned before.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// How much longer than the timeout of a host a number may be taken.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -97,12 +101,15 @@ impl RemoteServers {
     /// Connects to the servers, and waits for them if they are not there.
     ///
     /// # Errors
-    /// If they refuse this worker, cannot be reached for too long, or the run was interrupted.
+    /// If they refuse this worker, cannot be reached for too long, or the run was interrupted or preempted: a worker has nothing to save.
     pub(in crate::train) fn connect(&self, session: &Session) -> anyhow::Result<ServerLink> {
-        let (begin, endpoint) = (Instant::now(), &self.endpoint);
+        let (begin, endpoint, mut told) = (Instant::now(), &self.endpoint, String::new());
         loop {
             session.heartbeat.send("connecting to the servers");
             session.check_interrupt()?;
+            if session.is_preempted() {
+                return Err(Preempted.into());
+            }
             let why = match self.connect_all(session) {
                 Ok(link) => return Ok(link),
                 Err(Failed::Now(why)) => why,
@@ -121,6 +128,10 @@ impl RemoteServers {
                      (comm.init_timeout_seconds): {why}",
                     self.wait.as_secs_f64()
                 );
+            }
+            if begin.elapsed() > SILENT && told != why && !session.quiet {
+                print_stderr(format_args!("waiting for the servers at {endpoint}: {why}"));
+                told = why;
             }
             thread::sleep(RETRY);
         }

@@ -31,6 +31,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         }
         if self.works_for.is_some() {
             // The servers have the parameters.
+            let end = RunEvent::Finished { step: self.progress.step, ended_early: None };
+            self.reporter.iter_mut().try_for_each(|reporter| reporter.event(end.clone()))?;
             self.finish_reports(&[])?;
             return Ok(Trained::new(self.engine, &self.progress, None, PathBuf::new()));
         }

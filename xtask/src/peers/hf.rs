@@ -1,4 +1,4 @@
-//! `cargo xtask check-hf` and `cargo xtask check-minilm`.
+//! `cargo xtask check-hf`, `cargo xtask check-llama-cpp` and `cargo xtask check-minilm`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,18 @@ pub struct Args {
 
 const SCRIPT: &str = "crates/brigade-cli/tests/check_hf.py";
 
+/// Flags of `cargo xtask check-llama-cpp`.
+#[derive(Debug, clap::Args)]
+pub struct LlamaCppArgs {
+    #[command(flatten)]
+    common: Args,
+    /// A source tree of llama.cpp.
+    #[arg(long, value_name = "DIR")]
+    llama_cpp: PathBuf,
+}
+
+const LLAMA_CPP: &str = "crates/brigade-cli/tests/check_llama_cpp.py";
+
 /// Flags of `cargo xtask check-minilm`.
 #[derive(Debug, clap::Args)]
 pub struct MiniLmArgs {
@@ -35,6 +47,11 @@ const MINILM: &str = "crates/brigade-cli/tests/check_minilm.py";
 pub fn run(args: &Args) -> Result<()> {
     let logits = example("logits")?;
     args.script(SCRIPT, &[("--logits", &logits)])
+}
+
+/// Trains models of each family that llama.cpp loads, and compares what it computes with them.
+pub fn run_llama_cpp(args: &LlamaCppArgs) -> Result<()> {
+    args.common.script(LLAMA_CPP, &[("--llama-cpp", &args.llama_cpp)])
 }
 
 /// Builds an example of `brigade-models`.
