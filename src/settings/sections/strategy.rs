@@ -266,8 +266,8 @@ fn of_setting(error: brigade_core::Error) -> SettingError {
 
 /// Whether a text is `host:port`.
 pub(crate) fn is_endpoint(text: &str) -> bool {
-    let parts = text.rsplit_once(':');
-    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+    // A port of 0 is none.
+    brigade_launch::Endpoint::parse(text, 0).is_ok()
 }
 
 impl Settings {

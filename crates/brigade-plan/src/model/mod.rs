@@ -178,11 +178,6 @@ impl ModelShape {
         self.parameters() - self.embedding_parameters - idle + self.tied_parameters()
     }
 
-    /// Parameters of the largest block.
-    pub fn largest_block(&self) -> u64 {
-        (0..self.blocks()).map(|block| self.block_parameters(block)).max().unwrap_or(0)
-    }
-
     /// FLOPs of a token by the formula that MFU is defined with, `6 N + 12 L h s`: `N` counts the head but not the embedding, and attention
     /// as if every token saw all others, or in a layer with a window as many as that has.
     pub fn flops_per_token(&self, sequence_length: usize) -> f64 {
