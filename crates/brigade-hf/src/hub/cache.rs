@@ -36,6 +36,12 @@ impl Cache {
         first_missing(&snapshot).is_none().then_some(snapshot)
     }
 
+    /// The folder of the revision, if its configuration is there.
+    pub fn configured_snapshot(&self) -> Option<PathBuf> {
+        let snapshot = self.snapshot(&self.commit()?);
+        snapshot.join(CONFIG).is_file().then_some(snapshot)
+    }
+
     /// What the revision lacks, if parts of it are there.
     pub fn missing(&self) -> Option<String> {
         let snapshot = self.snapshot(&self.commit()?);

@@ -16,7 +16,7 @@ use ureq::http::StatusCode;
 use super::cache::{CONFIG, Cache, INDEX, WEIGHTS, indexed_files, is_commit};
 use super::http::{Client, Failure, read};
 use super::name::is_part;
-use super::{Hub, ModelName, Progress};
+use super::{Hub, ModelName, Progress, Wanted};
 use crate::config::read_object;
 use crate::error::HfError;
 
@@ -77,11 +77,12 @@ impl RemoteFile {
     }
 }
 
-/// Downloads what a model lacks in the cache.
-pub(super) fn model(
+/// Downloads what is wanted of a model and is not in the cache.
+pub(super) fn files(
     hub: &Hub,
     name: &ModelName,
     cache: &Cache,
+    wanted: Wanted,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf, HfError> {
     let client = Client::new(hub, name);
@@ -94,7 +95,7 @@ pub(super) fn model(
         return Err(client.error(format!("{} names the commit `{}`", hub.endpoint, about.sha)));
     }
     let download = Download { hub, client: &client, cache, repository: name.repository(), revision: &about };
-    let snapshot = download.all(progress)?;
+    let snapshot = download.wanted(wanted, progress)?;
     if !is_commit(name.revision()) {
         note(&cache.reference(), &about.sha)?;
     }
@@ -111,11 +112,15 @@ struct Download<'d> {
 }
 
 impl Download<'_> {
-    fn all(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, HfError> {
+    fn wanted(&self, wanted: Wanted, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, HfError> {
         let snapshot = self.cache.snapshot(&self.revision.sha);
         let has = |name: &str| self.remote(name).is_some();
         if !has(CONFIG) {
             return Err(self.client.error(format!("it has no {CONFIG}")));
+        }
+        if wanted == Wanted::Configuration {
+            self.file(CONFIG, &snapshot, progress)?;
+            return Ok(snapshot);
         }
         let weights = match (has(WEIGHTS), has(INDEX)) {
             (true, _) => SortedSet::from([WEIGHTS.to_owned()]),

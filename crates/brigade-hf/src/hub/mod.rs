@@ -52,9 +52,16 @@ pub struct Progress<'f> {
     pub of: u64,
 }
 
+/// What is needed of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Configuration,
+    Model,
+}
+
 impl Hub {
     /// As the environment says, by the names of Hugging Face's libraries: `HF_HUB_CACHE`, or else `hub` in `HF_HOME`, or else in
-    /// `huggingface` in `XDG_CACHE_HOME` or `~/.cache`; `HF_ENDPOINT`; `HF_TOKEN`, or else the file `token` in `HF_HOME`;
+    /// `huggingface` in `XDG_CACHE_HOME` or `~/.cache`; `HF_ENDPOINT`; `HF_TOKEN`, or else what is in the file that `HF_TOKEN_PATH` names, or in `token` in `HF_HOME`;
     /// `HF_HUB_OFFLINE`.
     ///
     /// # Errors
@@ -78,7 +85,10 @@ impl Hub {
         });
         let cache = path("HF_HUB_CACHE").or_else(|| path("HUGGINGFACE_HUB_CACHE"));
         let cache = cache.or_else(|| Some(home.clone()?.join("hub"))).ok_or(HfError::NoCache)?;
-        let file = || std::fs::read_to_string(home?.join("token")).ok();
+        let file = || {
+            let file = path("HF_TOKEN_PATH").or_else(|| Some(home?.join("token")))?;
+            std::fs::read_to_string(file).ok()
+        };
         let token = set("HF_TOKEN").or_else(file).map(|token| token.trim().to_owned());
         let offline = set("HF_HUB_OFFLINE").map(|value| value.to_uppercase());
         Ok(Self {
@@ -107,18 +117,42 @@ impl Hub {
         name: &ModelName,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<PathBuf, HfError> {
-        if let Some(folder) = self.cached(name) {
-            return Ok(folder);
+        match self.cached(name) {
+            Some(folder) => Ok(folder),
+            None => self.downloaded(name, Wanted::Model, progress),
         }
+    }
+
+    /// The folder of a model's configuration, where its weights need not be: from the cache, or else from the hub.
+    ///
+    /// # Errors
+    /// As those of [`folder`](Self::folder).
+    pub fn configuration(
+        &self,
+        name: &ModelName,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<PathBuf, HfError> {
+        match Cache::of(self, name).configured_snapshot() {
+            Some(folder) => Ok(folder),
+            None => self.downloaded(name, Wanted::Configuration, progress),
+        }
+    }
+
+    fn downloaded(
+        &self,
+        name: &ModelName,
+        wanted: Wanted,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<PathBuf, HfError> {
         let cache = Cache::of(self, name);
         if self.offline {
             return Err(self.not_cached(name, &cache, "HF_HUB_OFFLINE forbids downloading it"));
         }
         #[cfg(feature = "hub")]
-        return download::model(self, name, &cache, progress);
+        return download::files(self, name, &cache, wanted, progress);
         #[cfg(not(feature = "hub"))]
         {
-            _ = progress;
+            _ = (wanted, progress);
             Err(self.not_cached(
                 name,
                 &cache,

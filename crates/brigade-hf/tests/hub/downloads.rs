@@ -97,6 +97,23 @@ fn an_earlier_download_goes_on_even_where_the_server_begins_again() {
 }
 
 #[test]
+fn a_plan_needs_no_weights() {
+    let content = weights(0);
+    let server = one_file(&content);
+    let (mut hub, _folder) = hub(&server.endpoint);
+    let name = name("org/model");
+    let found = hub.configuration(&name, &mut |_| ()).unwrap();
+    assert!(found.join("config.json").is_file() && !found.join("model.safetensors").exists());
+    assert_eq!(hub.cached(&name), None);
+    server.requests();
+    assert_eq!(hub.configuration(&name, &mut |_| ()).unwrap(), found);
+    assert!(server.requests().is_empty(), "it is in the cache");
+    assert_eq!(fs::read(folder(&hub).unwrap().join("model.safetensors")).unwrap(), content);
+    hub.offline = true;
+    assert_eq!(hub.configuration(&name, &mut |_| ()).unwrap(), found);
+}
+
+#[test]
 fn what_is_damaged_is_removed_and_downloaded_again() {
     let content = weights(0);
     let server = one_file(&content);

@@ -76,6 +76,19 @@ fn the_token_may_be_in_a_file() {
     let home = folder.path().to_string_lossy().into_owned();
     let hub = Hub::from_variables(|name| (name == "HF_HOME").then(|| home.clone())).unwrap();
     assert_eq!(hub.token.as_deref(), Some("from a file"));
+    let mounted = folder.path().join("mounted").to_string_lossy().into_owned();
+    fs::write(&mounted, "mounted\n").unwrap();
+    let variables = |names: &[&str]| {
+        let value = |name: &str| match name {
+            "HF_TOKEN_PATH" => mounted.clone(),
+            "HF_TOKEN" => "given".into(),
+            _ => home.clone(),
+        };
+        let hub = Hub::from_variables(|name| names.contains(&name).then(|| value(name))).unwrap();
+        hub.token.unwrap()
+    };
+    assert_eq!(variables(&["HF_HOME", "HF_TOKEN_PATH"]), "mounted");
+    assert_eq!(variables(&["HF_HOME", "HF_TOKEN_PATH", "HF_TOKEN"]), "given");
 }
 
 #[test]
