@@ -26,7 +26,8 @@ impl Access {
                 let query = request.uri().query().unwrap_or_default();
                 let in_query = query.split('&').find_map(|part| part.strip_prefix("token="));
                 let in_header = header(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-                in_query.or(in_header).is_some_and(|given| is_same(given.as_bytes(), token.as_bytes()))
+                let given = in_query.map(decoded).or_else(|| Some(in_header?.as_bytes().to_vec()));
+                given.is_some_and(|given| is_same(&given, token.as_bytes()))
             }
         }
     }
@@ -40,6 +41,19 @@ fn is_loopback(host: &str) -> bool {
     };
     let name = name.trim_start_matches('[').trim_end_matches(']');
     name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// The bytes of a part of a query, in which `%` and two hexadecimal digits stand for one.
+fn decoded(part: &str) -> Vec<u8> {
+    let bytes = part.as_bytes();
+    let (mut all, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(byte) = bytes.get(at) {
+        let code = part.get(at + 1..at + 3).filter(|_| *byte == b'%');
+        let code = code.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        all.push(code.unwrap_or(*byte));
+        at += if code.is_some() { 3 } else { 1 };
+    }
+    all
 }
 
 /// Compares in a time that does not tell where two texts differ.
@@ -82,6 +96,9 @@ mod tests {
         let token = Access::Token("secret".into());
         assert!(token.allows(&request("/?a=b&token=secret", ("host", "x"))));
         assert!(token.allows(&request("/", ("authorization", "Bearer secret"))));
+        let signs = Access::Token("a&b%+".into());
+        assert!(signs.allows(&request("/?token=a%26b%25+", ("host", "x"))));
+        assert!(signs.allows(&request("/", ("authorization", "Bearer a&b%+"))));
         for (address, header) in [
             ("/", ("host", "localhost")),
             ("/?token=secre", ("host", "x")),

@@ -47,6 +47,24 @@ fn runs_are_listed_and_watched() {
 }
 
 #[test]
+fn a_token_from_a_file_or_the_command_line_lets_in() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
+    let token = "0123456789abc&%?";
+    fs::write(place.path("token"), format!("{token}\n")).unwrap();
+    for (flags, shown) in [
+        ("--token-file token".to_owned(), "?token=…"),
+        (format!("--token {token}"), "?token=0123456789abc%26%25%3F"),
+    ] {
+        let mut running = place.start(&mut place.brigade(&format!("watch a --port 0 {flags}")));
+        let address = address(&mut running);
+        assert!(running.said().contains(shown), "{}", running.said());
+        assert!(get(&address, "/?token=0123456789abc%26%25%3F").starts_with("HTTP/1.1 200"));
+        assert!(get(&address, "/?token=another").starts_with("HTTP/1.1 403"));
+    }
+}
+
+#[test]
 fn a_port_in_use_and_other_hosts_without_a_token_are_refused() {
     let place = Place::new();
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
@@ -56,7 +74,11 @@ fn a_port_in_use_and_other_hosts_without_a_token_are_refused() {
     for (line, said) in [
         (format!("watch a --port {port}"), in_use.as_str()),
         ("watch a --host 0.0.0.0".into(), "--host 0.0.0.0 lets other machines see the runs; give --token"),
-        ("watch a --token a&b".into(), "--token must consist of letters"),
+        (
+            "watch a --token a&b".into(),
+            "--token is not valid: the token has 3 characters; it must have 16 to 256",
+        ),
+        ("watch a --token-file none".into(), "--token-file none: No such file"),
         ("watch text --port 0".into(), "text has no runs in it"),
         ("runs nowhere".into(), "nowhere is not a folder"),
     ] {
