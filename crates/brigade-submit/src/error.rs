@@ -61,6 +61,14 @@ pub enum Error {
         /// What it printed.
         stderr: String,
     },
+    /// A program of the system did not say what the system calls the job.
+    #[error(
+        "{command} printed no id, so that nobody here can follow the job or cancel it; the system itself lists it if it has taken it"
+    )]
+    NoId {
+        /// The command.
+        command: String,
+    },
     /// A program of the system could not be started, or its output not be read.
     #[error("{command}: {source}")]
     Command {
@@ -110,7 +118,7 @@ impl Error {
     /// Whether the user can fix it with a different command line, as opposed to something that went wrong while
     /// it ran.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Failed { .. } | Self::Command { .. } | Self::File { .. })
+        !matches!(self, Self::Failed { .. } | Self::NoId { .. } | Self::Command { .. } | Self::File { .. })
     }
 }
 

@@ -24,6 +24,6 @@ pub use job::{Job, job_name};
 pub use machines::{GpuKind, Shape};
 pub use submission::{Answer, Console, Ending, check_by_system, missing_program, over_ssh, submit, write};
 pub use systems::{
-    Claim, Commands, Controller, JobState, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex,
-    line as shell_line,
+    Claim, Commands, Controller, EnvSecret, JobState, Kubernetes, Manifest, Slurm, Ssh, System, Token,
+    Vertex, line as shell_line,
 };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
 
-/// A kind of GPU, by the name that `brigade plan` has for it.
+/// A kind of GPU, by the name that `brigade plan` has for it, if it knows it.
 #[derive(Debug, PartialEq)]
 pub struct GpuKind {
     /// The name.
@@ -45,10 +45,48 @@ impl Shape {
     }
 }
 
-/// A series of machines of any size, to which GPUs are added.
+/// A series of machines to which GPUs are added.
 const GENERAL: &str = "n1-";
 
-static KINDS: [GpuKind; 9] = [
+/// The sizes of that series that Vertex AI sells.
+const SIZES: [(&str, &[&str]); 3] = [
+    ("n1-standard-", &["4", "8", "16", "32", "64", "96"]),
+    ("n1-highmem-", &["2", "4", "8", "16", "32", "64", "96"]),
+    ("n1-highcpu-", &["16", "32", "64", "96"]),
+];
+
+/// How the names of machines begin that always have GPUs.
+const WITH_GPUS: [&str; 5] = ["a2-", "a3-", "a4", "g2-", "g4-"];
+
+/// What there is instead, where a machine is of a known series, but of no size of it.
+pub(crate) fn unknown_shape(machine: &str) -> Option<String> {
+    let size = |(series, sizes): &(&str, &[&str])| Some(sizes.contains(&machine.strip_prefix(series)?));
+    if !machine.starts_with(GENERAL) || SIZES.iter().find_map(size) == Some(true) {
+        return None;
+    }
+    let known = SIZES.map(|(series, sizes)| format!("{series}N with N = {}", sizes.join(", ")));
+    Some(known.join("; "))
+}
+
+/// Whether a machine of this name always has GPUs, of whatever kind.
+pub(crate) fn has_gpus(machine: &str) -> bool {
+    WITH_GPUS.iter().any(|beginning| machine.starts_with(beginning))
+}
+
+/// 1, 2 or 4 of a kind that is only added to machines.
+const fn added(accelerator: &'static str) -> [Shape; 3] {
+    [
+        shape(1, &["n1-standard-8"], accelerator),
+        shape(2, &["n1-standard-16"], accelerator),
+        shape(4, &["n1-standard-32"], accelerator),
+    ]
+}
+
+static T4: [Shape; 3] = added("NVIDIA_TESLA_T4");
+static P4: [Shape; 3] = added("NVIDIA_TESLA_P4");
+static P100: [Shape; 3] = added("NVIDIA_TESLA_P100");
+
+static KINDS: [GpuKind; 12] = [
     GpuKind {
         name: "V100-16GB",
         vertex: &[
@@ -59,6 +97,15 @@ static KINDS: [GpuKind; 9] = [
         ],
         gke: &["nvidia-tesla-v100"],
         products: &["Tesla-V100-SXM2-16GB"],
+        has_rails: false,
+    },
+    GpuKind { name: "T4", vertex: &T4, gke: &["nvidia-tesla-t4"], products: &["Tesla-T4"], has_rails: false },
+    GpuKind { name: "P4", vertex: &P4, gke: &["nvidia-tesla-p4"], products: &["Tesla-P4"], has_rails: false },
+    GpuKind {
+        name: "P100",
+        vertex: &P100,
+        gke: &["nvidia-tesla-p100"],
+        products: &["Tesla-P100-PCIE-16GB", "Tesla-P100-SXM2-16GB"],
         has_rails: false,
     },
     GpuKind {
@@ -110,6 +157,7 @@ static KINDS: [GpuKind; 9] = [
             shape(2, &["a3-highgpu-2g"], "NVIDIA_H100_80GB"),
             shape(4, &["a3-highgpu-4g"], "NVIDIA_H100_80GB"),
             shape(8, &["a3-highgpu-8g"], "NVIDIA_H100_80GB"),
+            shape(8, &["a3-megagpu-8g"], "NVIDIA_H100_MEGA_80GB"),
         ],
         gke: &["nvidia-h100-80gb", "nvidia-h100-mega-80gb"],
         products: &["NVIDIA-H100-80GB-HBM3"],
@@ -155,10 +203,19 @@ impl GpuKind {
         found.next().filter(|_| !machine.starts_with(GENERAL)).map(|(kind, shape)| (kind, shape.gpus))
     }
 
-    /// The machines that Vertex AI sells with this many of them.
-    pub(crate) fn vertex_shape(&self, gpus: usize) -> Result<&Shape> {
-        self.vertex.iter().find(|shape| shape.gpus == gpus).ok_or_else(|| {
-            let counts: Vec<String> = self.vertex.iter().map(|shape| shape.gpus.to_string()).collect();
+    /// The names of the machines that Vertex AI sells with this many of them.
+    pub(crate) fn machines_with(&self, gpus: usize) -> String {
+        let shapes = self.vertex.iter().filter(|shape| shape.gpus == gpus);
+        shapes.flat_map(|shape| shape.machines).copied().collect::<Vec<_>>().join(", ")
+    }
+
+    /// What Vertex AI sells with this many of them: with this machine if it is one of them, else with the usual one.
+    pub(crate) fn vertex_shape(&self, gpus: usize, machine: Option<&str>) -> Result<&Shape> {
+        let sold = || self.vertex.iter().filter(|shape| shape.gpus == gpus);
+        let chosen = sold().find(|shape| machine.is_some_and(|machine| shape.fits(machine)));
+        chosen.or_else(|| sold().next()).ok_or_else(|| {
+            let mut counts: Vec<String> = self.vertex.iter().map(|shape| shape.gpus.to_string()).collect();
+            counts.dedup();
             let allowed = match counts.as_slice() {
                 [] => format!("Vertex AI does not sell {}", self.name),
                 [one] => format!("Vertex AI sells {} in machines with {one}", self.name),
@@ -193,14 +250,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_machine_has_the_name_of_its_own_gpus() {
+        let h100 = GpuKind::named("h100").unwrap();
+        let accelerator = |machine| h100.vertex_shape(8, machine).unwrap().accelerator;
+        assert_eq!(accelerator(Some("a3-megagpu-8g")), "NVIDIA_H100_MEGA_80GB");
+        assert_eq!(
+            (accelerator(None), accelerator(Some("a3-highgpu-8g"))),
+            ("NVIDIA_H100_80GB", "NVIDIA_H100_80GB")
+        );
+        assert_eq!(h100.machines_with(8), "a3-highgpu-8g, a3-megagpu-8g");
+        for machine in ["n1-standard-8", "n1-highmem-2", "n1-highcpu-96", "e2-standard-4", "a2-highgpu-1g"] {
+            assert_eq!(unknown_shape(machine), None, "{machine}");
+        }
+        for machine in ["n1-standard-7", "n1-highcpu-8", "n1-", "n1-ultramem-40"] {
+            assert!(unknown_shape(machine).is_some_and(|known| known.contains("n1-highmem-N")), "{machine}");
+        }
+    }
+
+    #[test]
     fn shapes_that_nobody_sells_are_refused_with_those_that_are_sold() {
         assert_eq!(
-            GpuKind::named("a100-80gb").unwrap().vertex_shape(8).unwrap().machines,
+            GpuKind::named("a100-80gb").unwrap().vertex_shape(8, None).unwrap().machines,
             ["a2-ultragpu-8g"]
         );
         assert_eq!(GpuKind::named("h100").unwrap().name, "H100-80GB");
-        let message =
-            |kind: &str, gpus| GpuKind::named(kind).unwrap().vertex_shape(gpus).unwrap_err().to_string();
+        let message = |kind: &str, gpus| {
+            GpuKind::named(kind).unwrap().vertex_shape(gpus, None).unwrap_err().to_string()
+        };
         assert_eq!(
             message("a100-80gb", 3),
             "--gpus 3 is not possible: Vertex AI sells A100-80GB in machines with 1, 2, 4 or 8"
@@ -209,7 +285,8 @@ mod tests {
         assert_eq!(message("l40s", 1), "--gpus 1 is not possible: Vertex AI does not sell L40S");
         let unknown = GpuKind::named("a100-90gb").unwrap_err().to_string();
         assert!(
-            unknown.starts_with("--gpu-kind a100-90gb is not possible: kinds are V100-16GB, L4"),
+            unknown
+                .starts_with("--gpu-kind a100-90gb is not possible: kinds are V100-16GB, T4, P4, P100, L4"),
             "{unknown}"
         );
     }

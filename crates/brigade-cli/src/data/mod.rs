@@ -104,7 +104,7 @@ impl DataSection {
 
 impl DataSection {
     /// All sources, each with the option that gives it.
-    fn urls(&self) -> impl Iterator<Item = (&'static str, &String)> {
+    pub fn urls(&self) -> impl Iterator<Item = (&'static str, &String)> {
         let of_sections = self.source.iter().flat_map(|source| {
             [("[[data.source]] path =", &source.path), ("[[data.source]] validation =", &source.validation)]
         });

@@ -4,12 +4,30 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use brigade::report::{ByteProgress, ConsoleMode};
+use brigade_hf::HfError;
 use brigade_hf::hub::{Hub, ModelName, Progress};
 
 /// The folder, as an absolute path. Where there is none, `organization/name` is a model on the hub, which is downloaded if it is not in the cache.
 pub fn model_folder(given: &Path) -> anyhow::Result<PathBuf> {
+    folder(given, Hub::folder)
+}
+
+/// The same for who reads the configuration alone: of a model on the hub, nothing else need be in the folder.
+pub fn configuration_folder(given: &Path) -> anyhow::Result<PathBuf> {
+    folder(given, Hub::configuration)
+}
+
+/// The name of a model on the hub, where this is no folder.
+pub fn hub_name(given: &Path) -> Option<ModelName> {
     let name = given.to_str().filter(|text| text.contains('/') && !given.exists());
-    let Some(name) = name.and_then(|text| text.parse::<ModelName>().ok()) else {
+    name?.parse().ok()
+}
+
+/// What takes a model, or a part of it, from the cache or the hub.
+type Find = fn(&Hub, &ModelName, &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, HfError>;
+
+fn folder(given: &Path, find: Find) -> anyhow::Result<PathBuf> {
+    let Some(name) = hub_name(given) else {
         return std::path::absolute(given).with_context(|| format!("the path {given:?}"));
     };
     let mut file: Option<(String, u64, ByteProgress)> = None;
@@ -26,7 +44,7 @@ pub fn model_folder(given: &Path) -> anyhow::Result<PathBuf> {
             }
         }
     };
-    let found = Hub::from_env()?.folder(&name, &mut show);
+    let found = find(&Hub::from_env()?, &name, &mut show);
     if let Some((_, _, bar)) = file {
         bar.finish();
     }

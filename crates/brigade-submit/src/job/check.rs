@@ -2,15 +2,12 @@
 
 use brigade_launch::MAX_WORLD_SIZE;
 
-use super::{END_SECONDS, Job, seconds, secrets};
+use super::{END_SECONDS, Job, check_variable, seconds, secrets};
 use crate::error::{Error, Result};
 
 /// Flags that place a node in its world, which the system's variables do.
 const PLACED: [&str; 6] =
     ["--nnodes", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port", "--standalone"];
-
-/// Variables of the ranks' secret, which each system sets.
-const SECRET: [&str; 2] = ["BRIGADE_TOKEN", "BRIGADE_TOKEN_FILE"];
 
 /// The earliest that `sbatch --signal` can be told to send a signal before the end.
 const LONGEST_END: u64 = 65_535;
@@ -27,7 +24,7 @@ impl Job {
         self.check_world()?;
         self.check_times()?;
         self.check_command()?;
-        self.check_env()?;
+        self.env.keys().try_for_each(|name| check_variable("--env", name))?;
         secrets::check(&self.args, &self.env)
     }
 
@@ -99,33 +96,17 @@ impl Job {
             let allowed = format!("each GPU of --gpus {} has a rank; leave it out", self.gpus);
             return Err(Error::value("--nproc-per-node", value, allowed));
         }
+        if self.gpus > 0 && self.is_training() && words.setting("--backend", "compute.backend") == Some("cpu")
+        {
+            let allowed = format!(
+                "each GPU of --gpus {} has a rank; leave it out, or give --gpus 0 for ranks on the CPU",
+                self.gpus
+            );
+            return Err(Error::value("--backend", "cpu", allowed));
+        }
         if self.is_training() && self.results().is_none() {
             let why = "a restarted run must find its folder, so all nodes must share it";
             return Err(Error::Missing { option: "--out".into(), why: why.into() });
-        }
-        Ok(())
-    }
-
-    fn check_env(&self) -> Result<()> {
-        for name in self.env.keys() {
-            let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-            if name.is_empty()
-                || !name.chars().all(is_name)
-                || name.starts_with(|first: char| first.is_ascii_digit())
-            {
-                return Err(Error::value(
-                    "--env",
-                    name,
-                    "a variable's name consists of letters, digits and _",
-                ));
-            }
-            if SECRET.contains(&name.as_str()) {
-                return Err(Error::value(
-                    "--env",
-                    name,
-                    "the job sets it itself: give --token-file with Slurm and Vertex AI, and --token-secret with Kubernetes",
-                ));
-            }
         }
         Ok(())
     }

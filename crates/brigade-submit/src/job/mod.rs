@@ -3,12 +3,15 @@
 mod check;
 mod forms;
 mod secrets;
+mod variables;
 mod words;
 
 use std::collections::BTreeMap;
 
 pub use forms::job_name;
 pub(crate) use forms::{bucket_path, image};
+pub(crate) use secrets::no_secret;
+pub(crate) use variables::check_variable;
 use words::Words;
 
 use crate::machines::GpuKind;
@@ -33,6 +36,8 @@ pub struct Job {
     pub args: Vec<String>,
     /// Environment variables beside those that Brigade sets.
     pub env: BTreeMap<String, String>,
+    /// Where the settings in the file of `--config` put checkpoints, if they do and the file is on this machine.
+    pub checkpoint_dir: Option<String>,
     /// Seconds that the ranks have to save a checkpoint, unless the arguments say it.
     pub grace_seconds: u64,
     /// How often the system starts the job again after a failure, where it counts. Preemptions do not count.
@@ -94,6 +99,12 @@ impl Job {
         !self.is_brigade() || self.words().subcommand() == Some("train")
     }
 
+    /// What the command reads, with the flags: settings, text and a model.
+    pub fn read_paths(&self) -> Vec<(&'static str, &str)> {
+        let given = ["--config", "--data", "--model"].map(|flag| (flag, self.words().value(flag)));
+        given.into_iter().filter_map(|(flag, value)| Some((flag, value?))).collect()
+    }
+
     /// The folder of results, as given.
     pub fn out(&self) -> Option<&str> {
         self.results().map(|(_, folder)| folder)
@@ -119,7 +130,7 @@ impl Job {
     /// This job with its checkpoints in this folder, if they are nowhere else.
     pub(crate) fn with_checkpoints(&self, folder: String) -> Self {
         let mut args = self.args.clone();
-        if !args.iter().any(|word| word.contains("checkpoint.dir=")) {
+        if self.checkpoint_dir.is_none() && !args.iter().any(|word| word.contains("checkpoint.dir=")) {
             let end = self.words().own().len();
             args.splice(end..end, ["--set".into(), format!("checkpoint.dir={folder}")]);
         }

@@ -27,7 +27,22 @@ const FORMS: [(&str, usize, &str); 12] = [
     ("-----BEGIN", 0, "a private key"),
 ];
 
-const FILE: &str = "put it into a file that the nodes can read, and give --token-file for Brigade's token, or --env NAME_FILE=PATH for others";
+/// How the names of flags that hold secrets end, after another word.
+const KEY: &str = "_KEY";
+
+/// What is in URLs and headers that give access by themselves, in lower case, and what they are.
+const PASSES: [(&str, &str); 7] = [
+    ("x-amz-signature=", "a signed URL"),
+    ("x-goog-signature=", "a signed URL"),
+    ("?sig=", "a signed URL"),
+    ("&sig=", "a signed URL"),
+    ("authorization:", "a header that gives access"),
+    ("bearer ", "a header that gives access"),
+    ("hooks.slack.com/services/", "an address that anybody who knows it can post to"),
+];
+
+const INSTEAD: &str = "give Brigade's own token as a file with --token-file, or with --token-secret on Kubernetes; others on Kubernetes with \
+                       --env-secret NAME=SECRET/KEY, and elsewhere in a file that the nodes can read, the hub's with --env HF_TOKEN_PATH=PATH";
 
 /// Refuses secrets in arguments and variables.
 pub(super) fn check(args: &[String], env: &BTreeMap<String, String>) -> Result<()> {
@@ -40,16 +55,25 @@ pub(super) fn check(args: &[String], env: &BTreeMap<String, String>) -> Result<(
         }
     }
     for (at, word) in args.iter().enumerate() {
-        let assigned = word.split_once('=').is_some_and(|(name, value)| is_name(name) && may_be_one(value));
+        let place = format!("argument {} of the command after --", at + 1);
         let before = at.checked_sub(1).map(|at| args[at].as_str());
         let named = before.is_some_and(|flag| flag.starts_with("--") && is_name(flag));
-        let follows = named && !word.starts_with('-') && may_be_one(word);
-        let what = if assigned || follows { Some("by its name") } else { looks_like(word) };
-        if let Some(what) = what {
-            return Err(found(format!("argument {} of the command after --", at + 1), what));
+        if named && !word.starts_with('-') && may_be_one(word) {
+            return Err(found(place, "by its name"));
         }
+        no_secret(&place, word)?;
     }
     Ok(())
+}
+
+/// Refuses a word that is a secret, or gives one to a name.
+pub(crate) fn no_secret(place: &str, word: &str) -> Result<()> {
+    let assigns = |part: &str| {
+        let between: Vec<&str> = part.split('=').collect();
+        between.windows(2).any(|pair| is_name(pair[0]) && may_be_one(pair[1]))
+    };
+    let what = if word.split([',', ' ']).any(assigns) { Some("by its name") } else { looks_like(word) };
+    what.map_or(Ok(()), |what| Err(found(place.to_owned(), what)))
 }
 
 /// Special tokens, as in `--pad-token <pad>`, are no secrets.
@@ -59,12 +83,16 @@ fn may_be_one(value: &str) -> bool {
 
 /// Whether the last words of a name, of a variable, a flag or a setting, say that it is a secret.
 fn is_name(name: &str) -> bool {
+    let is_flag = name.starts_with("--");
     let name = name.trim_start_matches('-').to_ascii_uppercase().replace(['-', '.'], "_");
+    if is_flag && name.ends_with(KEY) && name.len() > KEY.len() {
+        return true;
+    }
     NAMES.iter().any(|end| name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('_')))
 }
 
 fn found(place: String, what: &str) -> Error {
-    Error::Secret { place, what: what.into(), instead: FILE.into() }
+    Error::Secret { place, what: what.into(), instead: INSTEAD.into() }
 }
 
 fn looks_like(text: &str) -> Option<&'static str> {
@@ -80,6 +108,11 @@ fn looks_like(text: &str) -> Option<&'static str> {
     };
     let mut words = text.split(['=', ',', '"', '\'', ' ']);
     if let Some(what) = words.find_map(begins) {
+        return Some(what);
+    }
+    let lower = text.to_ascii_lowercase();
+    let gives = |pass: &str| lower.split_once(pass).is_some_and(|(_, rest)| !rest.trim().is_empty());
+    if let Some((_, what)) = PASSES.iter().find(|(pass, _)| gives(pass)) {
         return Some(what);
     }
     let (_, rest) = text.split_once("://")?;
@@ -122,6 +155,16 @@ mod tests {
             ("train".into(), vec![("DB_PASS", "whatever")]),
             ("train".into(), vec![("STRIPE_KEY", "whatever")]),
             ("train".into(), vec![("OTHER", hub)]),
+            ("launch -- ./a --wandb-key whatever".into(), vec![]),
+            ("launch -- ./a --wandb_key=whatever".into(), vec![]),
+            ("launch -- ./a --export=A=1,HF_TOKEN=whatever".into(), vec![]),
+            ("train --data https://host/a?X-Amz-Date=1&X-Amz-Signature=whatever".into(), vec![]),
+            ("train --data https://host/a?X-Goog-Signature=whatever".into(), vec![]),
+            ("train --data https://host/a?sv=1&sig=whatever".into(), vec![]),
+            ("train --set output.notify=https://hooks.slack.com/services/whatever".into(), vec![]),
+            ("launch -- ./a --header Authorization:whatever".into(), vec![]),
+            ("train".into(), vec![("OTHER", "Authorization: Basic whatever")]),
+            ("train".into(), vec![("OTHER", "Bearer whatever")]),
             ("train".into(), vec![("OTHER", "-----BEGIN PRIVATE KEY")]),
         ] {
             let message = of(&args, &env).unwrap_err().to_string();
@@ -136,6 +179,8 @@ mod tests {
     fn what_only_sounds_like_one_is_none() {
         let files = [
             ("HF_TOKEN_FILE", "/run/secrets/hub"),
+            ("HF_TOKEN_PATH", "/run/secrets/hub"),
+            ("NOTE", "a bearer"),
             ("BRIGADE_TOKEN_FILE", "/etc/token"),
             ("HF_TOKEN", ""),
             ("COMPASS", "north"),
@@ -143,6 +188,6 @@ mod tests {
             ("KEYS", "a"),
         ];
         of("train --data https://host/a@b --model hf_model --set data.tokenizer=bytes --set data.max_tokens=4", &files).unwrap();
-        of("launch -- ./a --max-tokens 4 --tokenizer bytes --key-bits 256 --key id --token --pad-token <pad> --eos-token=</s> --compass north --name sk-learn-run eyJ.a", &[]).unwrap();
+        of("launch -- ./a --max-tokens 4 --tokenizer bytes --key-bits 256 --key id --token --pad-token <pad> --eos-token=</s> --url https://host/a?design=1 --compass north --name sk-learn-run eyJ.a", &[]).unwrap();
     }
 }

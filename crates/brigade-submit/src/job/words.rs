@@ -37,6 +37,16 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// The value of a flag, or else that of the setting that it stands for, given with `--set`.
+    pub fn setting(self, flag: &str, name: &str) -> Option<&'a str> {
+        let set = || {
+            self.own().iter().find_map(|word| {
+                word.strip_prefix("--set=").unwrap_or(word).strip_prefix(name)?.strip_prefix('=')
+            })
+        };
+        self.value(flag).or_else(set)
+    }
+
     /// All words, with another value of a flag that is there.
     pub fn replaced(self, flag: &str, value: String) -> Vec<String> {
         let mut all = self.all.to_vec();
@@ -67,5 +77,9 @@ mod tests {
         assert!(words.has("--tee") && !words.has("--te") && !words.has("prog"));
         assert_eq!(words.replaced("--out", "c".into()).join(" "), "launch --tee --out=c -- prog --out b");
         assert_eq!(words.parts().0, ["launch"]);
+        let all: Vec<String> = "train --set=a.b=1 --set c.d=2".split(' ').map(str::to_owned).collect();
+        let words = Words { all: &all, has_subcommand: true };
+        assert_eq!((words.setting("--b", "a.b"), words.setting("--d", "c.d")), (Some("1"), Some("2")));
+        assert_eq!(words.setting("--e", "a.e"), None);
     }
 }

@@ -23,6 +23,9 @@ const LAST_LINES: Duration = Duration::from_secs(3);
 /// Questions without an answer, one after the other, after which following ends.
 const PATIENCE: u32 = 24;
 
+/// How long a job that its system ended may take to start again, before it counts as failed.
+const RESTART: Duration = Duration::from_secs(120);
+
 const POLL: Duration = Duration::from_millis(50);
 
 /// The program that prints the output; it ends with this value.
@@ -61,6 +64,29 @@ impl Drop for Logs {
     }
 }
 
+/// What the states of a job, one after the other, mean for whoever follows it.
+#[derive(Default)]
+struct Verdict {
+    /// Since when its system has ended it.
+    ended: Option<Instant>,
+}
+
+impl Verdict {
+    /// How it ended, if it has, by its state now.
+    fn of(&mut self, state: JobState, now: Instant) -> Option<Ending> {
+        self.ended = (state == JobState::Ended).then(|| self.ended.unwrap_or(now));
+        match state {
+            JobState::Active => None,
+            JobState::Ended => {
+                self.ended.filter(|since| now.duration_since(*since) >= RESTART).map(|_| Ending::Failed)
+            }
+            JobState::Done => Some(Ending::Done),
+            JobState::Failed => Some(Ending::Failed),
+            JobState::Cancelled => Some(Ending::Cancelled),
+        }
+    }
+}
+
 /// Shows the output of a job until its end.
 pub(super) fn follow(
     system: &dyn System,
@@ -70,6 +96,7 @@ pub(super) fn follow(
 ) -> Result<Ending> {
     let mut logs = Logs { child: None, began: None };
     let (mut asked, mut unanswered): (Option<Instant>, u32) = (None, 0);
+    let mut verdict = Verdict::default();
     loop {
         if console.interrupted.swap(false, Ordering::SeqCst) {
             match (console.ask)() {
@@ -97,17 +124,30 @@ pub(super) fn follow(
                 }
                 Err(error) => return Err(error),
             };
-            let ending = match state {
-                JobState::Active => None,
-                JobState::Done => Some(Ending::Done),
-                JobState::Failed => Some(Ending::Failed),
-                JobState::Cancelled => Some(Ending::Cancelled),
-            };
-            if let Some(ending) = ending {
+            if let Some(ending) = verdict.of(state, Instant::now()) {
                 logs.finish();
                 return Ok(ending);
             }
         }
         thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_nobody_starts_again_has_failed() {
+        let (mut verdict, begin) = (Verdict::default(), Instant::now());
+        let mut at = |state, seconds| verdict.of(state, begin + Duration::from_secs(seconds));
+        assert_eq!(at(JobState::Ended, 0), None);
+        assert_eq!(at(JobState::Ended, 119), None);
+        assert_eq!(at(JobState::Active, 120), None, "it was started again");
+        assert_eq!(at(JobState::Ended, 200), None);
+        assert_eq!(at(JobState::Ended, 320), Some(Ending::Failed));
+        assert_eq!(at(JobState::Failed, 321), Some(Ending::Failed));
+        assert_eq!(at(JobState::Done, 321), Some(Ending::Done));
+        assert_eq!(at(JobState::Cancelled, 321), Some(Ending::Cancelled));
     }
 }

@@ -76,7 +76,7 @@ pub fn submit(system: &dyn System, job: &Job, folder: &Path, console: &mut Conso
     write(&system.manifests(job), folder)?;
     let commands = system.commands(job);
     let printed = output(&commands.submit, folder)?;
-    let id = id_of(&printed);
+    let id = id_of(&printed).ok_or_else(|| Error::NoId { command: line(&commands.submit) })?;
     let commands = commands.with_id(&id);
     (console.say)(&format!("submitted {}, which {} knows as {id}", job.name, system.name()));
     (console.say)(&format!("its output: {}", line(&commands.logs)));
@@ -96,9 +96,9 @@ pub fn check_by_system(system: &dyn System, job: &Job, folder: &Path) -> Result<
 }
 
 /// What a system calls a job: the last word of what submitting it printed. Slurm adds `;` and a cluster.
-fn id_of(printed: &str) -> String {
-    let last = printed.split_whitespace().next_back().unwrap_or_default();
-    last.split(';').next().unwrap_or_default().to_owned()
+fn id_of(printed: &str) -> Option<String> {
+    let last = printed.split_whitespace().next_back()?;
+    last.split(';').next().filter(|id| !id.is_empty()).map(str::to_owned)
 }
 
 impl Commands {

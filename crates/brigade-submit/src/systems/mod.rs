@@ -4,13 +4,16 @@ mod kubernetes;
 mod shell;
 mod slurm;
 mod ssh;
+mod time;
 mod vertex;
 
-pub use kubernetes::{Claim, Controller, Kubernetes};
+pub use kubernetes::{Claim, Controller, EnvSecret, Kubernetes};
 pub use shell::line;
 pub use slurm::Slurm;
 pub use ssh::Ssh;
 pub use vertex::Vertex;
+
+use std::path::{Component, Path};
 
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path};
@@ -57,6 +60,8 @@ pub enum JobState {
     Done,
     /// It failed permanently.
     Failed,
+    /// Its system ended it, and may start it again; a system that does not leaves it so.
+    Ended,
     /// Somebody cancelled it.
     Cancelled,
 }
@@ -89,6 +94,11 @@ pub trait System {
 
     /// What the output of [`Commands::state`] means.
     fn state_of(&self, text: &str) -> JobState;
+
+    /// After how many seconds the system ends the job for good, if it does.
+    fn time_limit(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// The words of a command.
@@ -101,6 +111,14 @@ fn needed_token_file<'a>(file: Option<&'a str>, job: &Job, how: &str) -> Result<
     match file {
         None if job.nodes > 1 => Err(Error::Missing { option: "--token-file".into(), why: how.into() }),
         file => Ok(file),
+    }
+}
+
+/// Refuses a path that leaves its folder again: nobody sees from it what it is in.
+fn no_parents(option: &str, path: &str) -> Result<()> {
+    match Path::new(path).components().any(|part| part == Component::ParentDir) {
+        true => Err(Error::value(option, path, "it must have no part ..; give the path that it leads to")),
+        false => Ok(()),
     }
 }
 

@@ -1,7 +1,24 @@
 //! Limits of time, as `sbatch --time` takes them.
 
+use crate::error::{Error, Result};
+
+/// Seconds of `--time`; the greatest number where there is no limit.
+///
+/// # Errors
+/// If `sbatch` would not take it.
+pub fn limit(given: &str) -> Result<u64> {
+    seconds(given).ok_or_else(|| {
+        Error::value(
+            "--time",
+            given,
+            "it must be as sbatch takes it: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, \
+             DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, or UNLIMITED",
+        )
+    })
+}
+
 /// Seconds of a limit, of which Slurm counts whole minutes; the greatest number where there is no limit. None if `sbatch` would not take it.
-pub fn seconds(limit: &str) -> Option<u64> {
+fn seconds(limit: &str) -> Option<u64> {
     if ["UNLIMITED", "INFINITE"].iter().any(|word| limit.eq_ignore_ascii_case(word)) {
         return Some(u64::MAX);
     }

@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use super::{Commands, JobState, Manifest, System, needed_token_file, words};
+use super::{Commands, JobState, Manifest, System, needed_token_file, no_parents, time, words};
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path, image};
-use crate::machines::GpuKind;
+use crate::machines::{GpuKind, has_gpus, unknown_shape};
 
 /// Vertex AI, and what it must know of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Vertex {
     pub machine_type: Option<String>,
     /// A file with the token: `gs://bucket/path`.
     pub token_file: Option<String>,
+    /// After how long the job is ended, as `sbatch --time` takes it.
+    pub time: Option<String>,
     /// Whether machines may be taken away, for less money.
     pub spot: bool,
     /// The account that the job runs as.
@@ -84,7 +86,13 @@ struct DiskSpec {
 #[derive(Debug, Serialize)]
 struct Scheduling {
     strategy: &'static str,
+    /// Seconds, with an s after them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<String>,
 }
+
+/// After how many seconds Vertex AI ends a job that says nothing of it.
+const USUAL_LIMIT: u64 = 7 * 24 * 3600;
 
 impl Vertex {
     fn located(&self, job: &Job, command: &[&str]) -> Vec<String> {
@@ -103,17 +111,32 @@ impl Vertex {
         all
     }
 
+    /// The seconds of `--time`.
+    fn limit(&self) -> Result<Option<u64>> {
+        let Some(given) = &self.time else { return Ok(None) };
+        match time::limit(given)? {
+            u64::MAX => {
+                Err(Error::value("--time", given, "Vertex AI runs no job without a limit; give DAYS-HOURS"))
+            }
+            seconds => Ok(Some(seconds)),
+        }
+    }
+
     fn machine(&self, job: &Job) -> Result<MachineSpec> {
-        let shape = job.gpu_kind.map(|kind| kind.vertex_shape(job.gpus)).transpose()?;
-        let machine_type = self.machine_type.as_deref().or_else(|| Some(shape?.machines[0]));
+        let machine = self.machine_type.as_deref();
+        let shape = job.gpu_kind.map(|kind| kind.vertex_shape(job.gpus, machine)).transpose()?;
+        let machine_type = machine.or_else(|| Some(shape?.machines[0]));
         let Some(machine_type) = machine_type else {
             let why = "Vertex AI needs the machine type; or give --gpu-kind and --gpus, which determine it";
             return Err(Error::Missing { option: "--machine-type".into(), why: why.into() });
         };
         let wrong = |allowed: String| Err(Error::value("--machine-type", machine_type, allowed));
         match (shape, job.gpu_kind) {
+            _ if let Some(known) = unknown_shape(machine_type) => {
+                return wrong(format!("Vertex AI sells {known}"));
+            }
             (Some(shape), Some(kind)) if !shape.fits(machine_type) => {
-                let machines = shape.machines.join(", ");
+                let machines = kind.machines_with(job.gpus);
                 return wrong(format!("Vertex AI sells {} {} in {machines}", job.gpus, kind.name));
             }
             (None, _) if let Some((kind, gpus)) = GpuKind::built_into(machine_type) => {
@@ -121,6 +144,12 @@ impl Vertex {
                     "it has GPUs: give --gpus {gpus} --gpu-kind {}, or a machine without GPUs, as n1-standard-16",
                     kind.to_ascii_lowercase()
                 ));
+            }
+            (None, _) if has_gpus(machine_type) => {
+                return wrong(
+                    "it has GPUs: give --gpus and --gpu-kind, or a machine without GPUs, as n1-standard-16"
+                        .into(),
+                );
             }
             _ => {}
         }
@@ -146,8 +175,17 @@ fn in_bucket(option: &str, given: &str) -> Result<Option<String>> {
     }
 }
 
+/// The URL of what the containers have at this path, or of this URL.
+fn url(given: &str) -> Option<String> {
+    match given.strip_prefix("/gcs/") {
+        Some(path) => Some(format!("gs://{path}")),
+        None => given.starts_with("gs://").then(|| given.to_owned()),
+    }
+}
+
 /// The path in the containers of a file or a folder that all machines must share.
 fn shared(option: &str, given: &str) -> Result<String> {
+    no_parents(option, given)?;
     match in_bucket(option, given)? {
         Some(path) => Ok(path),
         None if given.starts_with("/gcs/") => Ok(given.to_owned()),
@@ -165,9 +203,9 @@ fn in_containers(job: &Job) -> Job {
     for (flag, given) in job.paths() {
         if let Ok(Some(path)) = in_bucket(flag, given) {
             placed = placed.with(flag, path);
-            if flag == "--out" {
-                placed = placed.with_checkpoints(format!("{}/checkpoints", given.trim_end_matches('/')));
-            }
+        }
+        if let Some(url) = url(given).filter(|_| flag == "--out") {
+            placed = placed.with_checkpoints(format!("{}/checkpoints", url.trim_end_matches('/')));
         }
     }
     placed.escaped()
@@ -194,6 +232,7 @@ impl System for Vertex {
             });
         }
         self.machine(job)?;
+        self.limit()?;
         let how = "the machines of a job share no secret yet: put 32 random characters into a file in a bucket that only the job's account can read, and give \
         gs://BUCKET/PATH";
         if let Some(file) = needed_token_file(self.token_file.as_deref(), job, how)? {
@@ -233,9 +272,10 @@ impl System for Vertex {
         // The first pool has one machine always.
         let pools = [1, job.nodes - 1].into_iter().filter(|count| *count > 0).filter_map(pool).collect();
         let strategy = if self.spot { "SPOT" } else { "STANDARD" };
+        let timeout = self.limit().ok().flatten().map(|seconds| format!("{seconds}s"));
         let spec = CustomJobSpec {
             worker_pool_specs: pools,
-            scheduling: Scheduling { strategy },
+            scheduling: Scheduling { strategy, timeout },
             service_account: self.service_account.clone(),
         };
         vec![Manifest::json("vertex.json", &spec)]
@@ -249,6 +289,10 @@ impl System for Vertex {
             state: self.located(job, &["describe", "{id}", "--format=value(state)"]),
             cancel: self.located(job, &["cancel", "{id}"]),
         }
+    }
+
+    fn time_limit(&self) -> Option<u64> {
+        Some(self.limit().ok().flatten().unwrap_or(USUAL_LIMIT))
     }
 
     fn state_of(&self, text: &str) -> JobState {

@@ -8,7 +8,7 @@ use brigade_submit::{
     submit,
 };
 
-use crate::jobs::{job, kubernetes};
+use crate::jobs::{job, kubernetes, slurm};
 
 /// A system whose program is a shell: each command is a script.
 struct Shell {
@@ -154,6 +154,25 @@ fn ctrl_c_asks_before_it_cancels() {
     assert!(!cancelled());
     assert_eq!(follow(&active, folder.path(), &[Answer::Cancel]).0.unwrap(), Ending::Cancelled);
     assert!(cancelled());
+}
+
+#[test]
+fn a_job_without_an_id_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    for submit in ["true", "echo ';cluster'"] {
+        let (ending, said) = follow(&Shell { submit, ..FINE }, folder.path(), &[]);
+        let message = ending.unwrap_err().to_string();
+        assert!(message.contains("printed no id") && said.is_empty(), "{message} {said}");
+    }
+}
+
+#[test]
+fn what_slurm_calls_a_job_that_it_may_start_again() {
+    let state = |name: &str| slurm().state_of(&format!("JobId=7 JobName=a JobState={name} Reason=None"));
+    for name in ["PREEMPTED", "NODE_FAIL", "REVOKED", "LAUNCH_FAILED"] {
+        assert_eq!(state(name), JobState::Ended, "{name}");
+    }
+    assert_eq!((state("REQUEUED"), state("TIMEOUT")), (JobState::Active, JobState::Failed));
 }
 
 #[test]

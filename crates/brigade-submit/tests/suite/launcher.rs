@@ -156,6 +156,12 @@ fn of_hosts_by_ssh_and_of_single_nodes() {
         check(node(&args, &BTreeMap::new()), index, Source::Flags, "one:29400");
     }
     let one = Job { nodes: 1, ..job(TRAIN) };
+    let script = slurm().manifests(&one)[0].text.clone();
+    let line = script.lines().find(|line| line.starts_with("srun ")).unwrap();
+    let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    let env = [("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "1"), ("SLURM_NNODES", "1"), ("SLURM_PROCID", "0")];
+    let found = node(&args, &env.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+    assert_eq!((found.nnodes, found.nproc_per_node, found.endpoint), (1, Some(8), None));
     let manifest = manifest(&kubernetes(Controller::PyTorchJob), &one);
     let pod = manifest.pointer("/spec/pytorchReplicaSpecs/Master/template/spec").unwrap();
     let set =

@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use brigade_launch::exit;
-use brigade_submit::{Controller, GpuKind, Job, Slurm, Ssh, System, Token, job_name};
+use brigade_submit::{
+    Controller, EnvSecret, GpuKind, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex, job_name,
+};
 use serde_json::{Value, json};
 
 use crate::jobs::{CONTROLLERS, job, kubernetes, manifest, pod_of, slurm, ssh, vertex, words};
@@ -11,12 +13,14 @@ use crate::schema::problems;
 
 const TRAIN: &str = "train --config a.toml --out /data/runs/a --set train.steps=[1,2]";
 
+/// The objects that the controllers take.
+const KINDS: [&str; 3] = ["JobSet", "TrainJobs", "PyTorchJob"];
+
 #[test]
 fn manifests_are_what_the_apis_allow() {
-    let kinds = ["JobSet", "TrainJobs", "PyTorchJob"];
     let one = Job { nodes: 1, gpus: 0, gpu_kind: None, ..job(TRAIN) };
     for job in [job(TRAIN), one] {
-        for (controller, kind) in CONTROLLERS.into_iter().zip(kinds) {
+        for (controller, kind) in CONTROLLERS.into_iter().zip(KINDS) {
             let found = problems(kind, &manifest(&kubernetes(controller), &job));
             assert!(found.is_empty(), "{kind}: {found:#?}");
         }
@@ -28,7 +32,8 @@ fn manifests_are_what_the_apis_allow() {
         assert!(found.is_empty(), "{found:#?}");
     }
     // Every shape that is said to be sold has a name that the API has.
-    for kind in ["v100-16gb", "l4", "a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200"] {
+    for kind in ["v100-16gb", "t4", "p4", "p100", "l4", "a100-40gb", "a100-80gb", "h100-80gb", "h200", "b200"]
+    {
         let kind = GpuKind::named(kind).unwrap();
         for shape in kind.vertex {
             let job = Job { gpus: shape.gpus, gpu_kind: Some(kind), ..buckets.clone() };
@@ -88,6 +93,45 @@ fn pods_have_time_to_save_memory_to_share_and_a_secret_in_a_file() {
 }
 
 #[test]
+fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
+    let plain = manifest(&kubernetes(Controller::JobSet), &job(TRAIN));
+    let pod = pod_of(Controller::JobSet, &plain);
+    assert_eq!(pod["securityContext"], json!({ "fsGroup": 65_532 }));
+    assert_eq!(pod["containers"][0]["resources"], json!({ "limits": { "nvidia.com/gpu": "8" } }));
+    let secret = EnvSecret { variable: "HF_TOKEN".into(), secret: "hub".into(), key: "token".into() };
+    for (controller, kind) in CONTROLLERS.into_iter().zip(KINDS) {
+        let system = Kubernetes {
+            env_secrets: vec![secret.clone()],
+            cpus: Some("7500m".into()),
+            memory: Some("64Gi".into()),
+            restricted: true,
+            ..kubernetes(controller)
+        };
+        let manifest = manifest(&system, &job(TRAIN));
+        assert!(problems(kind, &manifest).is_empty(), "{:#?}", problems(kind, &manifest));
+        let pod = pod_of(controller, &manifest);
+        assert_eq!(
+            pod["securityContext"],
+            json!({ "fsGroup": 65_532, "runAsNonRoot": true, "runAsUser": 65_532,
+                    "seccompProfile": { "type": "RuntimeDefault" } })
+        );
+        let container = &pod["containers"][0];
+        assert_eq!(
+            container["securityContext"],
+            json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } })
+        );
+        assert_eq!(
+            container["resources"],
+            json!({ "requests": { "cpu": "7500m", "memory": "64Gi" },
+                    "limits": { "cpu": "7500m", "memory": "64Gi", "nvidia.com/gpu": "8" } })
+        );
+        let variable =
+            json!({ "name": "HF_TOKEN", "valueFrom": { "secretKeyRef": { "name": "hub", "key": "token" } } });
+        assert!(container["env"].as_array().unwrap().contains(&variable), "{container}");
+    }
+}
+
+#[test]
 fn code_75_is_no_failure() {
     for (controller, at) in
         [(Controller::JobSet, "/spec"), (Controller::TrainJob, "/items/0/spec/template/spec")]
@@ -111,7 +155,7 @@ fn code_75_is_no_failure() {
     }
     let pytorchjob = manifest(&kubernetes(Controller::PyTorchJob), &job(TRAIN));
     assert_eq!(pytorchjob.pointer("/spec/pytorchReplicaSpecs/Master/restartPolicy").unwrap(), "OnFailure");
-    assert_eq!(pytorchjob.pointer("/spec/runPolicy/backoffLimit").unwrap(), 103);
+    assert_eq!(pytorchjob.pointer("/spec/runPolicy/backoffLimit").unwrap(), 4 * 103);
 }
 
 #[test]
@@ -145,12 +189,37 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
             && !line.contains("gs://"),
         "{line}"
     );
+    // What the containers call the bucket is as good as its URL.
+    let args = |job: &Job| {
+        crate::jobs::manifest(&vertex(), job)["workerPoolSpecs"][0]["containerSpec"]["args"].to_string()
+    };
+    let mounted = crate::jobs::job("train --out /gcs/bucket/x");
+    let line = args(&mounted);
+    assert!(line.contains(r#""/gcs/bucket/x","--set","checkpoint.dir=gs://bucket/x/checkpoints""#), "{line}");
+    // The settings in a file count as those of the command.
+    let configured = Job { checkpoint_dir: Some("gs://other/c".into()), ..mounted };
+    assert!(!args(&configured).contains("checkpoint.dir"), "{}", args(&configured));
     let commands = vertex().commands(&job);
     assert_eq!(
         commands.submit.join(" "),
         "gcloud ai custom-jobs create --region=europe-west4 --display-name=llama-7b --config=vertex.json --format=value(name)"
     );
     assert_eq!(commands.cancel.join(" "), "gcloud ai custom-jobs cancel {id} --region=europe-west4");
+}
+
+#[test]
+fn vertex_ends_a_job_after_a_time() {
+    let job = job("train --out gs://bucket/a");
+    assert_eq!(vertex().time_limit(), Some(7 * 86_400));
+    let scheduling = |system: &Vertex| manifest(system, &job)["scheduling"].clone();
+    assert_eq!(scheduling(&vertex()), json!({ "strategy": "STANDARD" }));
+    let longer = Vertex { time: Some("14-12".into()), ..vertex() };
+    assert_eq!(scheduling(&longer), json!({ "strategy": "STANDARD", "timeout": "1252800s" }));
+    assert_eq!((longer.time_limit(), slurm().time_limit()), (Some(1_252_800), None));
+    assert!(problems("CustomJobSpec", &manifest(&longer, &job)).is_empty());
+    let mega = Vertex { machine_type: Some("a3-megagpu-8g".into()), ..vertex() };
+    let machine = &manifest(&mega, &job)["workerPoolSpecs"][0]["machineSpec"];
+    assert_eq!(machine["acceleratorType"], "NVIDIA_H100_MEGA_80GB");
 }
 
 /// Kubernetes and Vertex AI replace `$(NAME)` in what a container gets, and read `$$` as one `$`.

@@ -1,6 +1,8 @@
 //! What is refused before anything is submitted.
 
-use brigade_submit::{Claim, Controller, GpuKind, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex};
+use brigade_submit::{
+    Claim, Controller, EnvSecret, GpuKind, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex,
+};
 
 use crate::jobs::{CONTROLLERS, job, kubernetes, slurm, ssh, vertex};
 
@@ -25,6 +27,8 @@ fn jobs_that_no_system_takes() {
         (job("train"), "--out is needed"),
         (with("--node-rank 3"), "--node-rank 3 is not possible: the system numbers the nodes"),
         (with("--nproc-per-node=4"), "--nproc-per-node 4 is not possible: each GPU of --gpus 8"),
+        (with("--backend cpu"), "--backend cpu is not possible: each GPU of --gpus 8 has a rank"),
+        (with("--set compute.backend=cpu"), "--backend cpu is not possible"),
         (with("--preemption-grace soon"), "--preemption-grace soon is not possible"),
         (
             with("--preemption-grace inf"),
@@ -108,6 +112,27 @@ fn what_kubernetes_does_not_take() {
         "--resume /nowhere/runs/a is not possible: no --volume CLAIM:PATH contains it",
     );
     system(|_| ()).check(&job("train --resume /data/runs/a")).unwrap();
+    refused(
+        &system(|_| ()),
+        &job("train --out /data/../tmp"),
+        "--out /data/../tmp is not possible: it must have no part ..",
+    );
+    let secret = |variable: &str, secret: &str, key: &str| {
+        let all = vec![EnvSecret { variable: variable.into(), secret: secret.into(), key: key.into() }];
+        Kubernetes { env_secrets: all, ..kubernetes(Controller::JobSet) }
+    };
+    secret("HF_TOKEN", "hub", "token").check(&fine).unwrap();
+    for (wrong, said) in [
+        (secret("RANK", "hub", "token"), "--env-secret RANK is not possible"),
+        (secret("A-B", "hub", "token"), "--env-secret A-B is not possible"),
+        (secret("HF_TOKEN", "Hub", "token"), "--env-secret HF_TOKEN=Hub/token is not possible"),
+        (secret("HF_TOKEN", "hub", "a b"), "in a secret's key"),
+        (secret("HF_HOME", "hub", "home"), "HF_HOME is given twice"),
+        (system(|system| system.cpus = Some("8Gi".into())), "--cpus 8Gi is not possible: it must be"),
+        (system(|system| system.memory = Some("much".into())), "--memory much is not possible"),
+    ] {
+        refused(&wrong, &fine, said);
+    }
     let relative =
         |system: &mut Kubernetes| system.claims.push(Claim { name: "a".into(), path: "data".into() });
     refused(&system(relative), &fine, "--volume a:data is not possible");
@@ -173,9 +198,7 @@ fn what_the_pods_have_already_is_refused() {
     for controller in CONTROLLERS {
         for name in ["PET_MASTER_PORT", "RANK", "MASTER_ADDR"] {
             let job = Job { env: [(name.into(), "1234".into())].into(), ..fine.clone() };
-            let said = format!(
-                "--env {name} is not possible: PET_* and RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT place"
-            );
+            let said = format!("--env {name} is not possible: the system or Brigade's launcher sets it");
             refused(&kubernetes(controller), &job, &said);
         }
     }
@@ -235,6 +258,19 @@ fn what_vertex_ai_does_not_take() {
 }
 
 #[test]
+fn times_and_paths_that_vertex_ai_does_not_take() {
+    let fine = job("train --out gs://bucket/runs/a");
+    let limited = |time: &str| Vertex { time: Some(time.into()), ..vertex() };
+    refused(&limited("2h"), &fine, "--time 2h is not possible: it must be as sbatch takes it");
+    refused(&limited("UNLIMITED"), &fine, "Vertex AI runs no job without a limit");
+    refused(
+        &vertex(),
+        &job("train --out /gcs/bucket/../../tmp"),
+        "--out /gcs/bucket/../../tmp is not possible: it must have no part ..",
+    );
+}
+
+#[test]
 fn machines_of_vertex_ai_have_the_gpus_that_were_asked_for() {
     let fine = job("train --out gs://bucket/runs/a");
     let on = |machine: &str| Vertex { machine_type: Some(machine.into()), ..vertex() };
@@ -256,6 +292,16 @@ fn machines_of_vertex_ai_have_the_gpus_that_were_asked_for() {
     on("g2-standard-32").check(&of("l4", 1)).unwrap();
     on("n1-highmem-8").check(&of("v100", 2)).unwrap();
     refused(&on("a3-highgpu-8g"), &of("v100", 8), "Vertex AI sells 8 V100-16GB in n1-standard-64");
+    on("n1-standard-16").check(&of("t4", 4)).unwrap();
+    refused(&vertex(), &of("t4", 8), "Vertex AI sells T4 in machines with 1, 2 or 4");
+    refused(
+        &on("n1-standard-7"),
+        &none,
+        "--machine-type n1-standard-7 is not possible: Vertex AI sells n1-standard-N with N = 4, 8",
+    );
+    refused(&on("n1-ultramem-40"), &of("v100", 1), "n1-highmem-N with N = 2, 4");
+    refused(&on("a3-megagpu-8g"), &none, "give --gpus 8 --gpu-kind h100-80gb");
+    refused(&on("a4x-highgpu-4g"), &none, "it has GPUs: give --gpus and --gpu-kind");
     // Machines of this series can do without GPUs.
     on("n1-standard-8").check(&none).unwrap();
 }
@@ -268,6 +314,9 @@ fn what_slurm_and_ssh_do_not_take() {
     refused(&slurm(), &job("train --out s3://bucket/a"), "give a folder that all nodes share");
     refused(&Slurm { options: vec!["rm -r".into()], ..slurm() }, &fine, "--option rm -r is not possible");
     refused(&Slurm { partition: Some("a b".into()), ..slurm() }, &fine, "--partition a b is not possible");
+    let exported = Slurm { options: vec!["--export=HF_TOKEN=whatever".into()], ..slurm() };
+    let message = exported.check(&fine).unwrap_err().to_string();
+    assert!(message.starts_with("--option contains a secret") && !message.contains("whatever"), "{message}");
     for option in ["--output=x.log", "--comment=a\nb"] {
         refused(&Slurm { options: vec![option.into()], ..slurm() }, &fine, "--option --");
     }

@@ -38,16 +38,24 @@ const OBJECTS: &[(&str, &str)] = &[
          terminationGracePeriodSeconds:number serviceAccountName:text securityContext:PodSecurityContext \
          nodeSelector:map affinity:Affinity tolerations:[Toleration]",
     ),
-    ("PodSecurityContext", "fsGroup:number"),
+    (
+        "PodSecurityContext",
+        "fsGroup:number runAsNonRoot:yes-no runAsUser:number seccompProfile:SeccompProfile",
+    ),
+    ("SeccompProfile", "type!:RuntimeDefault|Unconfined|Localhost"),
+    ("SecurityContext", "allowPrivilegeEscalation:yes-no capabilities:Capabilities"),
+    ("Capabilities", "drop:[text]"),
     ("Toleration", "key:text operator:Exists|Equal effect:NoSchedule|PreferNoSchedule|NoExecute"),
     (
         "Container",
-        "name!:text image!:text command:[text] args:[text] env:[EnvVar] resources:Resources volumeMounts:[VolumeMount]",
+        "name!:text image!:text command:[text] args:[text] env:[EnvVar] resources:Resources volumeMounts:[VolumeMount] \
+         securityContext:SecurityContext",
     ),
     ("EnvVar", "name!:text value:text valueFrom:EnvVarSource"),
-    ("EnvVarSource", "fieldRef:FieldRef"),
+    ("EnvVarSource", "fieldRef:FieldRef secretKeyRef:SecretKeyRef"),
+    ("SecretKeyRef", "name:text key!:text"),
     ("FieldRef", "fieldPath!:text"),
-    ("Resources", "limits:map"),
+    ("Resources", "limits:map requests:map"),
     ("VolumeMount", "name!:text mountPath!:text readOnly:yes-no"),
     ("Volume", "name!:text emptyDir:EmptyDir secret:Secret persistentVolumeClaim:PersistentVolumeClaim"),
     ("EmptyDir", "medium:Memory|HugePages"),
@@ -91,12 +99,12 @@ const OBJECTS: &[(&str, &str)] = &[
     (
         "MachineSpec",
         "machineType!:text acceleratorCount:number \
-         acceleratorType:NVIDIA_TESLA_V100|NVIDIA_L4|NVIDIA_TESLA_A100|NVIDIA_A100_80GB|NVIDIA_H100_80GB|NVIDIA_H200_141GB|NVIDIA_B200",
+         acceleratorType:NVIDIA_TESLA_V100|NVIDIA_L4|NVIDIA_TESLA_A100|NVIDIA_A100_80GB|NVIDIA_H100_80GB|NVIDIA_H100_MEGA_80GB|NVIDIA_TESLA_T4|NVIDIA_TESLA_P4|NVIDIA_TESLA_P100|NVIDIA_H200_141GB|NVIDIA_B200",
     ),
     ("ContainerSpec", "imageUri!:text command:[text] args:[text] env:[VertexEnvVar]"),
     ("VertexEnvVar", "name!:text value!:text"),
     ("DiskSpec", "bootDiskType:pd-ssd|pd-standard|hyperdisk-balanced bootDiskSizeGb:number"),
-    ("Scheduling", "strategy:STANDARD|SPOT|FLEX_START"),
+    ("Scheduling", "strategy:STANDARD|SPOT|FLEX_START timeout:text"),
 ];
 
 /// What is wrong with a value of this type: nothing if the list is empty.

@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{calibrate, calibrate_from, parse};
-use crate::model_files::model_folder::model_folder;
+use crate::model_files::model_folder::configuration_folder;
 use crate::output::print;
 
 /// What stands in a command for a model that is in no file that training reads.
@@ -174,7 +174,7 @@ pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
 /// What to plan, and how the command names its model.
 fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, String)> {
     let given = args.model.as_deref().context("--model is needed")?;
-    let path = if given.exists() { given.to_owned() } else { model_folder(given)? };
+    let path = if given.exists() { given.to_owned() } else { configuration_folder(given)? };
     let model = ModelShape::read(&path)?;
     let cluster = match &args.cluster {
         Some(given) => Cluster::read(given)?,

@@ -8,17 +8,18 @@ use brigade_store::{Access, Location, Scheme, access};
 use brigade_submit::Job;
 
 use super::Buckets;
+use crate::config::Config;
 
 /// How long a store may take to answer.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Asks for each bucket in the words of the job's command.
+/// Asks for each bucket in the words of the job's command, and in its settings as far as they are known here.
 ///
 /// # Errors
 /// Where one does not exist.
-pub fn look(job: &Job) -> anyhow::Result<Buckets> {
+pub fn look(job: &Job, config: Option<&Config>) -> anyhow::Result<Buckets> {
     let mut found = Buckets::default();
-    for (root, (url, location)) in named(job) {
+    for (root, (url, location)) in named(job, config) {
         if !has_credentials(location.scheme()) {
             found
                 .unknown
@@ -38,8 +39,9 @@ pub fn look(job: &Job) -> anyhow::Result<Buckets> {
 }
 
 /// The first URL in each bucket.
-fn named(job: &Job) -> BTreeMap<String, (String, Location)> {
-    let parts = job.args.iter().flat_map(|word| word.split(['=', ',', '\'', '"', '[', ']', '{', '}', ' ']));
+fn named(job: &Job, config: Option<&Config>) -> BTreeMap<String, (String, Location)> {
+    let words = job.args.iter().flat_map(|word| word.split(['=', ',', '\'', '"', '[', ']', '{', '}', ' ']));
+    let parts = words.chain(config.into_iter().flat_map(configured));
     let urls = parts.filter(|part| part.starts_with("s3://") || part.starts_with("gs://"));
     let mut named = BTreeMap::new();
     // What is no URL is refused by what reads it.
@@ -47,6 +49,12 @@ fn named(job: &Job) -> BTreeMap<String, (String, Location)> {
         named.entry(location.root().to_owned()).or_insert_with(|| (url.to_owned(), location));
     }
     named
+}
+
+/// What settings name that may be in a bucket.
+fn configured(config: &Config) -> impl Iterator<Item = &str> {
+    let texts = config.data.urls().map(|(_, url)| url.as_str());
+    texts.chain([config.settings.checkpoint.dir.as_str()])
 }
 
 /// A pattern up to the folder in which it begins to differ.
@@ -85,7 +93,7 @@ mod tests {
         let words = "train --data s3://text/a/*.txt --set data.source=[{path='gs://other/x',weight=2}] --out gs://runs/a \
                      --set checkpoint.dir=gs://runs/b";
         let job = Job { args: words.split_whitespace().map(str::to_owned).collect(), ..job() };
-        let named = named(&job);
+        let named = named(&job, None);
         let shown: Vec<_> =
             named.values().map(|(url, location)| (url.as_str(), location.to_string())).collect();
         assert_eq!(
@@ -98,6 +106,15 @@ mod tests {
         );
     }
 
+    #[test]
+    fn buckets_of_the_settings_count_too() {
+        let sets = ["data.sources=['gs://text/a']", "checkpoint.dir='s3://saved/b'"].map(str::to_owned);
+        let config = Config::read(&[], &sets).unwrap();
+        let named = named(&job(), Some(&config));
+        let roots: Vec<&str> = named.values().map(|(url, _)| url.as_str()).collect();
+        assert_eq!(roots, ["gs://text/a", "s3://saved/b"]);
+    }
+
     fn job() -> Job {
         Job {
             name: "a".into(),
@@ -107,6 +124,7 @@ mod tests {
             program: "brigade".into(),
             args: Vec::new(),
             env: BTreeMap::new(),
+            checkpoint_dir: None,
             grace_seconds: 300,
             max_restarts: 3,
         }

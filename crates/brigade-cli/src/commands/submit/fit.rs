@@ -15,6 +15,7 @@ use brigade_submit::{GpuKind, Job};
 use crate::commands::plan::configured::{candidate, workload};
 use crate::commands::train::TrainArgs;
 use crate::config::Config;
+use crate::model_files::model_folder::{configuration_folder, hub_name};
 
 /// How many configurations are shown.
 const SHOWN: usize = 3;
@@ -29,6 +30,8 @@ pub struct Fit {
     pub text: String,
     /// Why the command would end before it trains.
     pub missing: Vec<String>,
+    /// How many hours it trains, if that is known.
+    pub hours: Option<f64>,
 }
 
 /// The command's own mesh, if it has one and its ranks are known. None also where the configuration is in a file that only the nodes have. What the nodes' program
@@ -57,6 +60,11 @@ pub fn own_mesh(args: &TrainArgs, job: &Job) -> anyhow::Result<Option<RunPlan>> 
     Ok(Some(config.settings.plan(job.nodes * per_node, config.model.row_length())?))
 }
 
+/// The settings, where this machine has the files that they are in, and they can be read; training says what is wrong with others.
+pub fn configured_here(args: &TrainArgs) -> Option<Config> {
+    missing_file(args).is_none().then(|| args.configured().ok()).flatten()
+}
+
 /// What only the nodes have cannot be looked at: a file of settings, or the folder of the run to resume.
 fn missing_file(args: &TrainArgs) -> Option<String> {
     let StandardFlags { config, resume, .. } = &args.standard;
@@ -74,19 +82,33 @@ fn missing_file(args: &TrainArgs) -> Option<String> {
 pub fn fit(args: &TrainArgs, run: Option<&RunPlan>, job: &Job, kind: &GpuKind, price: Option<f64>) -> Fit {
     let planned = match missing_file(args) {
         Some(missing) => Err(anyhow::anyhow!(missing)),
-        None => args.configured().and_then(|config| planned(&config, run, job, kind, price)),
+        None => configured(args).and_then(|(config, name)| planned(&config, &name, run, job, kind, price)),
     };
     planned.unwrap_or_else(|error| Fit { text: format!("no plan: {error:#}\n"), ..Fit::default() })
 }
 
+/// The settings, with the configuration of a model on the hub in a folder here, and how the plan's command names the model.
+fn configured(args: &TrainArgs) -> anyhow::Result<(Config, String)> {
+    let mut config = args.configured()?;
+    let path = config.model.path.clone();
+    if config.model.is_new() {
+        return Ok((config, "my.toml".into()));
+    }
+    if hub_name(&path).is_some() {
+        config.model.path = configuration_folder(&path)?;
+    }
+    Ok((config, path.display().to_string()))
+}
+
 fn planned(
     config: &Config,
+    name: &str,
     run: Option<&RunPlan>,
     job: &Job,
     kind: &GpuKind,
     price: Option<f64>,
 ) -> anyhow::Result<Fit> {
-    let (model, name) = model(config)?;
+    let model = model(config)?;
     let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
     let (settings, train) = (&config.settings, &config.settings.train);
     let length = config.model.row_length();
@@ -95,7 +117,7 @@ fn planned(
         _ => workload(config, model, cluster)?,
     };
     let plan = plan(&workload, &Axes::default(), SHOWN)?;
-    let mut fit = Fit { text: render(&workload, &plan, &name), ..Fit::default() };
+    let mut fit = Fit { text: render(&workload, &plan, name), ..Fit::default() };
     // Other strategies need other memory, which the planner does not know.
     let own = match run.filter(|_| settings.strategy.name == StrategyName::Sync) {
         Some(run) => {
@@ -124,6 +146,7 @@ fn planned(
             steps => (steps, ""),
         };
         let hours = chosen.seconds * steps as f64 / 3600.0;
+        fit.hours = (train.steps > 0).then_some(hours);
         let gpu_hours = hours * (job.nodes * job.gpus) as f64;
         fit.text.push_str(&format!(
             "{}: {hours:.1} hours {}, {gpu_hours:.0} GPU hours{note}\n",
@@ -148,22 +171,16 @@ fn cost(gpu_hours: f64, price: Option<f64>) -> String {
     }
 }
 
-/// The model, and how the plan's command names it.
-fn model(config: &Config) -> anyhow::Result<(ModelShape, String)> {
+fn model(config: &Config) -> anyhow::Result<ModelShape> {
     let path = &config.model.path;
-    if !path.as_os_str().is_empty() {
-        anyhow::ensure!(
-            path.exists(),
-            "--model {} is not on this machine; brigade plan --model downloads what it needs",
-            path.display()
-        );
-        return Ok((ModelShape::read(path)?, path.display().to_string()));
+    if !config.model.is_new() {
+        anyhow::ensure!(path.exists(), "--model {} is not on this machine", path.display());
+        return Ok(ModelShape::read(path)?);
     }
     if !config.model.config.is_empty() {
         let fields = serde_json::to_value(&config.model.config)?.as_object().cloned().unwrap_or_default();
         let tokens = config.largest_token_count().context("the tokenizer's size")?;
-        let model = ModelShape::of_fields("[model.config]", fields, Some(tokens))?;
-        return Ok((model, "my.toml".into()));
+        return Ok(ModelShape::of_fields("[model.config]", fields, Some(tokens))?);
     }
     let shape = &config.model.shape;
     let vocabulary = match shape.vocabulary {
@@ -178,5 +195,5 @@ fn model(config: &Config) -> anyhow::Result<(ModelShape, String)> {
         vocabulary,
         shape.sequence_length,
     );
-    Ok((model.check("[model]")?, "my.toml".into()))
+    Ok(model.check("[model]")?)
 }

@@ -115,18 +115,23 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
-    let (job, place) = checked(args).map_err(UsageError)?;
+    let (mut job, place) = checked(args).map_err(UsageError)?;
+    let train = train_args(&job).map_err(UsageError)?;
+    let config = train.as_ref().and_then(fit::configured_here);
+    let folder = config.as_ref().map(|config| config.settings.checkpoint.dir.clone());
+    job.checkpoint_dir = folder.filter(|folder| !folder.is_empty());
     #[cfg(feature = "object-store")]
-    let buckets = buckets::look(&job).map_err(UsageError)?;
+    let buckets = buckets::look(&job, config.as_ref()).map_err(UsageError)?;
     #[cfg(not(feature = "object-store"))]
     let buckets = Buckets::default();
-    let train = train_args(&job).map_err(UsageError)?;
+    let notes = notes(args, &job, &buckets);
     let own_mesh = train.as_ref().map(|train| fit::own_mesh(train, &job)).transpose();
     if args.dry_run {
-        return dry_run(args, &job, &place, &buckets, train.as_ref(), own_mesh);
+        return dry_run(args, &job, &place, (&buckets.missing, &notes), train.as_ref(), own_mesh);
     }
     own_mesh.map_err(|error| UsageError(error.context("the command after --")))?;
     buckets.missing.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: missing: {line}")));
+    notes.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: {line}")));
     let manifests = place.manifests(&job);
     if let Some(folder) = &args.render {
         write(&manifests, folder)?;
@@ -166,6 +171,12 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
+/// What was not checked, a line each.
+fn notes(args: &SubmitArgs, job: &Job, buckets: &Buckets) -> Vec<String> {
+    let unchecked = args.target.unchecked(args.to, job).into_iter();
+    unchecked.map(|line| format!("not checked: {line}")).chain(buckets.unknown.iter().cloned()).collect()
+}
+
 fn usage(error: Error) -> anyhow::Error {
     if error.is_usage() { UsageError(error.into()).into() } else { error.into() }
 }
@@ -180,6 +191,7 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
         program: args.program.clone(),
         args: args.command.clone(),
         env: args.env.iter().cloned().collect::<BTreeMap<_, _>>(),
+        checkpoint_dir: None,
         grace_seconds: args.grace,
         max_restarts: args.restarts,
     };
@@ -224,7 +236,7 @@ fn dry_run(
     args: &SubmitArgs,
     job: &Job,
     place: &Destination,
-    buckets: &Buckets,
+    (lacking, notes): (&[String], &[String]),
     train: Option<&TrainArgs>,
     own_mesh: anyhow::Result<Option<Option<RunPlan>>>,
 ) -> anyhow::Result<ExitCode> {
@@ -245,8 +257,15 @@ fn dry_run(
         },
     };
     text.push_str(&format!("\n{}", fit.text));
+    if let (Some(hours), Some(limit)) = (fit.hours, place.time_limit().map(|limit| limit as f64 / 3600.0))
+        && hours > limit
+    {
+        text.push_str(&format!(
+            "the job is ended after {limit:.0} hours, before {hours:.0} hours of training are over: give a longer --time\n"
+        ));
+    }
     let mut missing: Vec<String> = refused.into_iter().chain(fit.missing).collect();
-    missing.extend_from_slice(&buckets.missing);
+    missing.extend_from_slice(lacking);
     match missing_program(place.program()) {
         Some(program) => missing.push(program.to_string()),
         None => match asked(job, place)? {
@@ -256,11 +275,7 @@ fn dry_run(
         },
     }
     missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));
-    args.target
-        .unchecked(args.to, job)
-        .iter()
-        .for_each(|line| text.push_str(&format!("not checked: {line}\n")));
-    buckets.unknown.iter().for_each(|line| text.push_str(&format!("{line}\n")));
+    notes.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     print(&text)?;
     Ok(ExitCode::from(if missing.is_empty() { exit::DONE } else { exit::FAILED }))
 }

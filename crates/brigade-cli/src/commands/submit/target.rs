@@ -1,11 +1,15 @@
 //! The flags of the systems, and which go with which.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use brigade_submit::{
-    Claim, Controller, Error, Job, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex, shell_line,
+    Claim, Controller, EnvSecret, Error, Job, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex,
+    shell_line,
 };
 use clap::{Args, ValueEnum};
+
+use crate::model_files::model_folder::hub_name;
 
 /// What runs jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,6 +52,18 @@ pub struct TargetArgs {
     /// Use Vertex AI's spot machines, which may be taken away again.
     #[arg(long)]
     spot: bool,
+    /// A variable with the value of a secret of Kubernetes, as HF_TOKEN=hub/token; can be given several times.
+    #[arg(long, value_name = "NAME=SECRET/KEY", value_parser = env_secret)]
+    env_secret: Vec<EnvSecret>,
+    /// CPUs of each of Kubernetes' pods, as 8 or 7500m [default: as many as are free].
+    #[arg(long, value_name = "N")]
+    cpus: Option<String>,
+    /// Memory of each of Kubernetes' pods, as 64Gi [default: as much as is free].
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Make pods that Kubernetes admits where namespaces enforce the Pod Security level `restricted`.
+    #[arg(long)]
+    restricted: bool,
     /// The account that the job runs as (Vertex AI, Kubernetes).
     #[arg(long, value_name = "ACCOUNT")]
     service_account: Option<String>,
@@ -72,7 +88,7 @@ pub struct TargetArgs {
     /// Slurm's account.
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
-    /// Slurm's time limit, as in 1-12:00:00.
+    /// The time limit of Slurm or Vertex AI, as in 1-12:00:00 [default: the partition's; Vertex AI's is 7 days].
     #[arg(long, value_name = "TIME")]
     time: Option<String>,
     /// Another option for sbatch, as in --option=--constraint=h100; can be given several times.
@@ -92,6 +108,16 @@ pub struct TargetArgs {
 fn claim(text: &str) -> Result<Claim, String> {
     let pair = text.split_once(':').map(|(name, path)| Claim { name: name.into(), path: path.into() });
     pair.ok_or_else(|| "it must be CLAIM:PATH, as data:/data".into())
+}
+
+fn env_secret(text: &str) -> Result<EnvSecret, String> {
+    let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.split_once('/')?)));
+    let found = parts.map(|(variable, (secret, key))| EnvSecret {
+        variable: variable.into(),
+        secret: secret.into(),
+        key: key.into(),
+    });
+    found.ok_or_else(|| "it must be NAME=SECRET/KEY, as HF_TOKEN=hub/token".into())
 }
 
 /// Where a job is to run.
@@ -122,6 +148,10 @@ impl TargetArgs {
             of(self.project.is_some(), "--project", &[VertexName]),
             of(self.machine_type.is_some(), "--machine-type", &[VertexName]),
             of(self.spot, "--spot", &[VertexName]),
+            of(!self.env_secret.is_empty(), "--env-secret", KUBERNETES),
+            of(self.cpus.is_some(), "--cpus", KUBERNETES),
+            of(self.memory.is_some(), "--memory", KUBERNETES),
+            of(self.restricted, "--restricted", KUBERNETES),
             of(self.service_account.is_some(), "--service-account", CONTAINERS),
             of(self.namespace.is_some(), "--namespace", KUBERNETES),
             of(!self.volume.is_empty(), "--volume", KUBERNETES),
@@ -130,7 +160,7 @@ impl TargetArgs {
             of(self.queue.is_some(), "--queue", KUBERNETES),
             of(self.partition.is_some(), "--partition", &[SlurmName]),
             of(self.account.is_some(), "--account", &[SlurmName]),
-            of(self.time.is_some(), "--time", &[SlurmName]),
+            of(self.time.is_some(), "--time", &[VertexName, SlurmName]),
             of(!self.option.is_empty(), "--option", &[SlurmName]),
             of(!self.hosts.is_empty(), "--hosts", &[SshName]),
             of(self.address.is_some(), "--address", &[SshName]),
@@ -168,7 +198,30 @@ impl TargetArgs {
                 "whether {image} has the backend cuda; cargo xtask image --backend cuda makes one that has"
             ));
         }
+        unchecked.extend(self.only_here(to, job));
         unchecked
+    }
+
+    /// Files that a container does not see, as far as that can be known: those with a path that depends on the folder, or that are
+    /// on this machine and in nothing that the containers share.
+    fn only_here(&self, to: SystemName, job: &Job) -> Option<String> {
+        let is_shared = |path: &Path| match to {
+            SystemName::Vertex => path.starts_with("/gcs"),
+            _ => self.volume.iter().any(|claim| path.starts_with(&claim.path)),
+        };
+        if matches!(to, SystemName::Slurm | SystemName::Ssh) {
+            return None;
+        }
+        let is_here = |given: &str| {
+            let path = Path::new(given);
+            !given.contains("://") && !is_shared(path) && (path.is_relative() || path.exists())
+        };
+        let given = job.read_paths().into_iter().filter(|(flag, given)| {
+            is_here(given) && !(*flag == "--model" && hub_name(Path::new(given)).is_some())
+        });
+        let given: Vec<String> = given.map(|(flag, given)| format!("{flag} {given}")).collect();
+        (!given.is_empty())
+            .then(|| format!("{}; the containers do not see the files of this machine", given.join(" and ")))
     }
 
     fn vertex(&self) -> Vertex {
@@ -180,6 +233,7 @@ impl TargetArgs {
             token_file: self.token_file.clone(),
             spot: self.spot,
             service_account: self.service_account.clone(),
+            time: self.time.clone(),
         }
     }
 
@@ -189,7 +243,11 @@ impl TargetArgs {
             namespace: self.namespace.clone(),
             image: self.image.clone(),
             token_secret: self.token_secret.clone().unwrap_or_else(|| "brigade-token".into()),
+            env_secrets: self.env_secret.clone(),
             claims: self.volume.clone(),
+            cpus: self.cpus.clone(),
+            memory: self.memory.clone(),
+            restricted: self.restricted,
             node_selector: self.node_selector.iter().cloned().collect::<BTreeMap<_, _>>(),
             topology: self.topology.clone(),
             queue: self.queue.clone(),
@@ -235,6 +293,14 @@ impl Destination {
             Self::Hosts(ssh) => (0..job.nodes)
                 .map(|node| Manifest { file: format!("node-{node}.sh"), text: ssh.script(job, node) })
                 .collect(),
+        }
+    }
+
+    /// After how many seconds a job is ended for good.
+    pub fn time_limit(&self) -> Option<u64> {
+        match self {
+            Self::System(system) => system.time_limit(),
+            Self::Hosts(_) => None,
         }
     }
 

@@ -95,6 +95,13 @@ fn results_may_go_to_a_bucket_that_vertex_mounts() {
     place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a")));
     let job = String::from_utf8(place.read("jobs/vertex.json")).unwrap();
     assert!(job.contains("/gcs/bucket/a") && job.contains("checkpoint.dir=gs://bucket/a"), "{job}");
+    // Checkpoints that the settings put elsewhere stay there.
+    fs::write(place.path("saved.toml"), "[checkpoint]\ndir = \"gs://other/c\"\n").unwrap();
+    let done = place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a --config saved.toml")));
+    let job = String::from_utf8(place.read("jobs/vertex.json")).unwrap();
+    assert!(!job.contains("checkpoint.dir"), "{job}");
+    let said = "not checked: --config saved.toml; the containers do not see the files of this machine";
+    assert!(done.err.contains(said), "{}", done.err);
     let done = place.run(&mut brigade(&place, &format!("{line} s3://bucket/a")));
     assert!(done.code == Some(2) && done.err.contains("s3://bucket/a"), "{}", done.err);
 }
@@ -194,12 +201,45 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     );
     assert_eq!(done.code, Some(1), "{}", done.err);
     assert!(done.out.contains("No configuration fits"), "{}", done.out);
+    let vertex = "--to vertex --region r --gpus 8 --gpu-kind a100-80gb --image b:1";
+    let long = format!("-- train --config tiny.toml --out gs://bucket/a {large} --steps 100000000");
+    let done = dry_run(&place, &format!("{vertex} {long}"));
+    assert!(done.out.contains("the job is ended after 168 hours, before "), "{}", done.out);
+    let done = dry_run(&place, &format!("{vertex} --time 2-0 {long}"));
+    assert!(done.out.contains("the job is ended after 48 hours, before "), "{}", done.out);
     fs::remove_file(place.path("bin/kubectl")).unwrap();
     let done =
         dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a --model /nowhere"));
     let lacks = done.out.contains("no plan: --model /nowhere is not on this machine")
         && done.out.contains("missing: kubectl is not installed on this machine");
     assert!(done.code == Some(1) && lacks, "{}", done.out);
+}
+
+/// Its configuration is in the cache, its weights need not be.
+#[test]
+fn a_dry_run_plans_a_model_of_the_hub() {
+    let place = Place::new();
+    let commit = "a".repeat(40);
+    let model = place.path("cache/models--org--model");
+    let llama = r#"{ "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 1000,
+        "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": false }"#;
+    let files =
+        [("refs/main".to_owned(), commit.as_str()), (format!("snapshots/{commit}/config.json"), llama)];
+    for (file, content) in files {
+        let path = model.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+    let line = "submit --dry-run --to jobset --gpus 1 --gpu-kind l4 --image b:1 --volume data:/data -- train --model org/model --data /data/text --out /data/a";
+    let mut command = place.brigade(line);
+    command
+        .env("PATH", place.path("bin"))
+        .env("HF_HUB_CACHE", place.path("cache"))
+        .env("HF_HUB_OFFLINE", "1");
+    let done = place.run(&mut command);
+    assert!(done.out.contains("1x1xL4") && !done.out.contains("no plan"), "{}{}", done.out, done.err);
+    assert!(!done.out.contains("the containers do not see"), "{}", done.out);
 }
 
 #[test]
@@ -239,6 +279,12 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "--topology near is not possible: with Slurm",
     );
     case("--to slurm --gpus 8 --env HF_TOKEN=abc -- train --out a", "--env HF_TOKEN contains a secret");
+    for flag in ["--env-secret A=b/c", "--cpus 8", "--memory 8Gi", "--restricted"] {
+        let said = format!("{} cannot be used with --to slurm", flag.split(' ').next().unwrap());
+        case(&format!("--to slurm --gpus 8 {flag} -- train --out a"), &said);
+    }
+    case("--to jobset --gpus 8 --image a:1 --env-secret A=b -- train --out a", "it must be NAME=SECRET/KEY");
+    case("--to slurm --gpus 8 -- train --out a --backend cpu", "--backend cpu is not possible: each GPU");
     case(
         "--to jobset --gpus 8 --image a:1 --name My_job -- train --out a",
         "--name My_job is not possible: Kubernetes requires",

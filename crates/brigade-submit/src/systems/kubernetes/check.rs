@@ -2,15 +2,12 @@
 
 use std::path::{Component, Path};
 
-use super::names::{LABEL, dns_label, dns_subdomain, job_name, label_key, label_value};
+use super::names::{LABEL, dns_label, dns_subdomain, job_name, label_key, label_value, quantity, secret_key};
 use super::pod::{SECRETS, SHARED};
-use super::{Claim, Kubernetes};
+use super::{Claim, EnvSecret, Kubernetes};
 use crate::error::{Error, Result};
-use crate::job::{Job, image};
-use crate::systems::no_buckets;
-
-/// Variables that place a node in its world, beside `PET_*`.
-const PLACE: [&str; 4] = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+use crate::job::{Job, check_variable, image};
+use crate::systems::{no_buckets, no_parents};
 
 impl Kubernetes {
     pub(super) fn check_names(&self, job: &Job) -> Result<()> {
@@ -40,12 +37,31 @@ impl Kubernetes {
         }
     }
 
-    pub(super) fn check_env(&self, job: &Job) -> Result<()> {
-        let places = |name: &&String| name.starts_with("PET_") || PLACE.contains(&name.as_str());
-        let Some(name) = job.env.keys().find(places) else { return Ok(()) };
-        let allowed =
-            format!("PET_* and {} place the nodes, which the manifest does itself", PLACE.join(", "));
-        Err(Error::value("--env", name, allowed))
+    pub(super) fn check_env_secrets(&self, job: &Job) -> Result<()> {
+        for (at, EnvSecret { variable, secret, key }) in self.env_secrets.iter().enumerate() {
+            let option = "--env-secret";
+            check_variable(option, variable)?;
+            let given = format!("{variable}={secret}/{key}");
+            dns_subdomain(option, &given, secret)?;
+            secret_key(option, &given, key)?;
+            let earlier = self.env_secrets[..at].iter().any(|earlier| earlier.variable == *variable);
+            if earlier || job.env.contains_key(variable) {
+                let allowed = format!("{variable} is given twice; each variable has one value");
+                return Err(Error::value(option, given, allowed));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_resources(&self) -> Result<()> {
+        if let Some(cpus) = &self.cpus {
+            quantity("--cpus", cpus, &["", "m"], "a number of CPUs, as in 8, 7.5 or 7500m")?;
+        }
+        if let Some(memory) = &self.memory {
+            let units = ["", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi"];
+            quantity("--memory", memory, &units, "a number of bytes, as in 64Gi or 64G")?;
+        }
+        Ok(())
     }
 
     pub(super) fn check_volumes(&self, job: &Job) -> Result<()> {
@@ -71,6 +87,7 @@ impl Kubernetes {
         }
         no_buckets(job, "of a volume that the pods share (--volume CLAIM:PATH)")?;
         let Some((flag, folder)) = job.results() else { return Ok(()) };
+        no_parents(flag, folder)?;
         if self.claims.iter().any(|claim| Path::new(folder).starts_with(&claim.path)) {
             return Ok(());
         }

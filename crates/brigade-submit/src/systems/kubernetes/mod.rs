@@ -34,6 +34,17 @@ pub struct Claim {
     pub path: String,
 }
 
+/// A variable with the value of a secret of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvSecret {
+    /// The variable.
+    pub variable: String,
+    /// The name of the secret.
+    pub secret: String,
+    /// The value's key in it.
+    pub key: String,
+}
+
 /// Kubernetes, and what it must know of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubernetes {
@@ -45,8 +56,16 @@ pub struct Kubernetes {
     pub image: Option<String>,
     /// The secret with the ranks' token, under the key `token`.
     pub token_secret: String,
+    /// Variables whose values are in secrets.
+    pub env_secrets: Vec<EnvSecret>,
     /// Volumes that the pods share.
     pub claims: Vec<Claim>,
+    /// CPUs of each pod, as a quantity of Kubernetes.
+    pub cpus: Option<String>,
+    /// Memory of each pod, as a quantity of Kubernetes.
+    pub memory: Option<String>,
+    /// Whether pods satisfy the level `restricted` of the Pod Security Standards.
+    pub restricted: bool,
     /// Labels that nodes must have, beside those of the GPUs.
     pub node_selector: BTreeMap<String, String>,
     /// The label of nodes whose value the pods should share: a rack, a block, a zone.
@@ -98,7 +117,8 @@ impl System for Kubernetes {
 
     fn check(&self, job: &Job) -> Result<()> {
         self.check_names(job)?;
-        self.check_env(job)?;
+        self.check_env_secrets(job)?;
+        self.check_resources()?;
         self.check_volumes(job)
     }
 

@@ -43,6 +43,23 @@ pub fn label_value(option: &str, given: &str, value: &str) -> Result<()> {
     require(value.is_empty() || is_label(value), option, given, allowed)
 }
 
+/// Checks the key of a value in a secret. `given` is what the option says.
+pub fn secret_key(option: &str, given: &str, key: &str) -> Result<()> {
+    let of_keys = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let is_key = (1..=253).contains(&key.len()) && key.chars().all(of_keys) && !key.starts_with("..");
+    let allowed = "Kubernetes requires 1 to 253 letters, digits, -, _ and . in a secret's key";
+    require(is_key && key != ".", option, given, allowed)
+}
+
+/// Checks an amount that is more than nothing, in one of these units; `what` says what it is.
+pub fn quantity(option: &str, given: &str, units: &[&str], what: &str) -> Result<()> {
+    let end = given.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(given.len());
+    let (number, unit) = given.split_at(end);
+    let is_amount = number.starts_with(|first: char| first.is_ascii_digit())
+        && number.parse::<f64>().is_ok_and(|number| number > 0.0 && number.is_finite());
+    require(is_amount && units.contains(&unit), option, given, &format!("it must be {what}"))
+}
+
 fn require(right: bool, option: &str, given: &str, allowed: &str) -> Result<()> {
     if right { Ok(()) } else { Err(Error::value(option, given, allowed)) }
 }
@@ -82,6 +99,23 @@ mod tests {
         }
         for name in ["", ".a", "a.", "a..b", "a.-b", "A", "a_b", &"a".repeat(254)] {
             assert!(dns_subdomain("--volume", name, name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn keys_and_quantities() {
+        for key in ["token", "a.b_C-7", ".dockerconfigjson"] {
+            secret_key("--env-secret", key, key).unwrap();
+        }
+        for key in ["", ".", "..a", "a/b", "a b", &"a".repeat(254)] {
+            assert!(secret_key("--env-secret", key, key).is_err(), "{key}");
+        }
+        for cpus in ["8", "7.5", "7500m"] {
+            quantity("--cpus", cpus, &["", "m"], "a number").unwrap();
+        }
+        for cpus in ["", "m", "0", "-1", ".5", "1e3", "inf", "8Gi", "1.2.3", "8 m"] {
+            let message = quantity("--cpus", cpus, &["", "m"], "a number").unwrap_err().to_string();
+            assert!(message.ends_with("is not possible: it must be a number"), "{message}");
         }
     }
 

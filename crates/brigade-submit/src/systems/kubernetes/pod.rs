@@ -1,11 +1,12 @@
 //! The pod of a node, whatever controller makes it.
 
-use super::Kubernetes;
 use super::types::{
-    Affinity, Container, EnvVar, EnvVarSource, FieldRef, LabelSelector, Labels, MatchExpression, Metadata,
-    NodeAffinity, NodeSelector, NodeSelectorTerm, PodAffinity, PodAffinityTerm, PodSecurityContext, PodSpec,
-    Resources, Template, Toleration, Volume, VolumeMount, VolumeSource, WeightedTerm,
+    Affinity, Capabilities, Container, EnvVar, EnvVarSource, LabelSelector, Labels, MatchExpression,
+    Metadata, NodeAffinity, NodeSelector, NodeSelectorTerm, PodAffinity, PodAffinityTerm, PodSecurityContext,
+    PodSpec, Resources, RestrictedPod, SeccompProfile, SecurityContext, Template, Toleration, Volume,
+    VolumeMount, VolumeSource, WeightedTerm,
 };
+use super::{EnvSecret, Kubernetes};
 use crate::job::Job;
 
 /// The label of all pods of a job.
@@ -14,8 +15,8 @@ const JOB_LABEL: &str = "brigade/job";
 /// The resource of NVIDIA's GPUs.
 const GPU: &str = "nvidia.com/gpu";
 
-/// The group that owns what is mounted: that of the user in images of `cargo xtask image`.
-const GROUP: u32 = 65_532;
+/// The user in images of `cargo xtask image`, and the group that owns what is mounted.
+const USER: u32 = 65_532;
 
 /// Where the secret is mounted.
 pub const SECRETS: &str = "/run/secrets/brigade";
@@ -49,6 +50,11 @@ pub fn pod(
         .into_iter()
         .map(|(name, value)| variable(&name, value))
         .collect();
+    env.extend(system.env_secrets.iter().map(|EnvSecret { variable, secret, key }| EnvVar {
+        name: variable.clone(),
+        value: None,
+        value_from: Some(EnvVarSource::SecretKeyRef { name: secret.clone(), key: key.clone() }),
+    }));
     env.extend(own_env);
     let mut mounts = vec![mount("shm", SHARED)];
     let memory = VolumeSource::EmptyDir { medium: "Memory" };
@@ -65,17 +71,17 @@ pub fn pod(
         let source = VolumeSource::PersistentVolumeClaim { claim_name: claim.name.clone() };
         volumes.push(Volume { name, source });
     }
-    let limits = match job.gpus {
-        0 => Labels::new(),
-        gpus => Labels::from([(GPU.into(), gpus.to_string())]),
-    };
     let container = Container {
         name: container,
         image: system.image.clone().unwrap_or_default(),
         command,
         args,
         env,
-        resources: Resources { limits },
+        resources: resources(system, job),
+        security_context: system.restricted.then_some(SecurityContext {
+            allow_privilege_escalation: false,
+            capabilities: Capabilities { drop: ["ALL"] },
+        }),
         volume_mounts: mounts,
     };
     let labels = Labels::from([(JOB_LABEL.into(), job.name.clone())]);
@@ -89,7 +95,14 @@ pub fn pod(
         restart_policy: Some("Never"),
         termination_grace_period_seconds: job.end_seconds(),
         service_account_name: system.service_account.clone(),
-        security_context: PodSecurityContext { fs_group: GROUP },
+        security_context: PodSecurityContext {
+            fs_group: USER,
+            restricted: system.restricted.then_some(RestrictedPod {
+                run_as_non_root: true,
+                run_as_user: USER,
+                seccomp_profile: SeccompProfile { r#type: "RuntimeDefault" },
+            }),
+        },
         node_selector: system.node_selector.clone(),
         affinity: affinity(system, job),
         tolerations: tolerations(job),
@@ -106,9 +119,20 @@ pub fn variable(name: &str, value: String) -> EnvVar {
 
 /// A variable with the number of the pod in its Job.
 pub fn index_variable(name: &str) -> EnvVar {
-    let field_ref =
-        FieldRef { field_path: "metadata.annotations['batch.kubernetes.io/job-completion-index']" };
-    EnvVar { name: name.into(), value: None, value_from: Some(EnvVarSource { field_ref }) }
+    let field_path = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+    EnvVar { name: name.into(), value: None, value_from: Some(EnvVarSource::FieldRef { field_path }) }
+}
+
+/// CPUs and memory are asked for as much as they are limited, so that nothing else gets them; GPUs always are.
+fn resources(system: &Kubernetes, job: &Job) -> Resources {
+    let given = [("cpu", &system.cpus), ("memory", &system.memory)];
+    let given = given.into_iter().filter_map(|(name, amount)| Some((name.to_owned(), amount.clone()?)));
+    let requests: Labels = given.collect();
+    let mut limits = requests.clone();
+    if job.gpus > 0 {
+        limits.insert(GPU.into(), job.gpus.to_string());
+    }
+    Resources { requests, limits }
 }
 
 fn mount(name: &str, path: &str) -> VolumeMount {

@@ -21,6 +21,12 @@ const PORT: u16 = 29_500;
 /// Preemptions count as failures here.
 const PREEMPTIONS: u32 = 100;
 
+/// How many restarts of pods the operator allows, of all pods together: whatever ends one node restarts up to all of them.
+fn backoff_limit(job: &Job) -> u32 {
+    let nodes = u32::try_from(job.nodes).unwrap_or(u32::MAX);
+    job.max_restarts.saturating_add(PREEMPTIONS).saturating_mul(nodes).min(i32::MAX.unsigned_abs())
+}
+
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PyTorchJobSpec {
@@ -68,10 +74,7 @@ pub fn pytorchjob(system: &Kubernetes, job: &Job) -> Object<PyTorchJobSpec> {
         kind: "PyTorchJob",
         metadata: metadata(system, job),
         spec: PyTorchJobSpec {
-            run_policy: RunPolicy {
-                clean_pod_policy: "Running",
-                backoff_limit: job.max_restarts.saturating_add(PREEMPTIONS),
-            },
+            run_policy: RunPolicy { clean_pod_policy: "Running", backoff_limit: backoff_limit(job) },
             pytorch_replica_specs: replicas.collect(),
         },
     }

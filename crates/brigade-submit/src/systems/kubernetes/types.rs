@@ -56,6 +56,35 @@ pub struct PodSpec {
 #[serde(rename_all = "camelCase")]
 pub struct PodSecurityContext {
     pub fs_group: u32,
+    #[serde(flatten)]
+    pub restricted: Option<RestrictedPod>,
+}
+
+/// What the level `restricted` of the Pod Security Standards asks of a pod.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestrictedPod {
+    pub run_as_non_root: bool,
+    pub run_as_user: u32,
+    pub seccomp_profile: SeccompProfile,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct SeccompProfile {
+    pub r#type: &'static str,
+}
+
+/// What the level `restricted` asks of a container.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecurityContext {
+    pub allow_privilege_escalation: bool,
+    pub capabilities: Capabilities,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Capabilities {
+    pub drop: [&'static str; 1],
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -74,6 +103,8 @@ pub struct Container {
     pub args: Vec<String>,
     pub env: Vec<EnvVar>,
     pub resources: Resources,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<SecurityContext>,
     pub volume_mounts: Vec<VolumeMount>,
 }
 
@@ -88,19 +119,16 @@ pub struct EnvVar {
 }
 
 #[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct EnvVarSource {
-    pub field_ref: FieldRef,
-}
-
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct FieldRef {
-    pub field_path: &'static str,
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum EnvVarSource {
+    FieldRef { field_path: &'static str },
+    SecretKeyRef { name: String, key: String },
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Resources {
+    #[serde(skip_serializing_if = "Labels::is_empty")]
+    pub requests: Labels,
     #[serde(skip_serializing_if = "Labels::is_empty")]
     pub limits: Labels,
 }

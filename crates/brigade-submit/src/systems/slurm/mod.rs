@@ -4,11 +4,10 @@
 //! cancelled it, or a node failed, Slurm itself has decided already.
 
 mod options;
-mod time;
 
-use super::{Commands, JobState, Manifest, System, Token, no_buckets, shell, words};
+use super::{Commands, JobState, Manifest, System, Token, no_buckets, shell, time, words};
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Job, no_secret};
 
 /// How much earlier than it was asked for Slurm may send a signal, in seconds.
 const EARLIER: u64 = 60;
@@ -70,9 +69,11 @@ impl Slurm {
         for (name, value) in job.environment(None) {
             script.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
         }
+        // The variables of a single task are those of a rank, not of a node.
+        let placement = if job.nodes == 1 { words(&["--standalone"]) } else { Vec::new() };
         script.push_str(&format!(
             "\nsrun --kill-on-bad-exit=0 --cpu-bind=none {}\ncode=$?\n\n",
-            shell::line(&job.command(&[]))
+            shell::line(&job.command(&placement))
         ));
         script.push_str(
             "# 75: saved a checkpoint before being stopped (preemption, end of its time), so requeue. Slurm itself handles cancelled jobs and node\n\
@@ -100,7 +101,10 @@ impl System for Slurm {
                 "it also names a file: 1 to 128 letters, digits, '-', '_' and '.'",
             ));
         }
-        self.options.iter().try_for_each(|option| options::check(option))?;
+        for option in &self.options {
+            no_secret("--option", option)?;
+            options::check(option)?;
+        }
         if let Token::File(path) = &self.token
             && (path.is_empty() || path.contains("://"))
         {
@@ -138,6 +142,7 @@ impl System for Slurm {
             "COMPLETED" => JobState::Done,
             "CANCELLED" => JobState::Cancelled,
             "FAILED" | "TIMEOUT" | "OUT_OF_MEMORY" | "DEADLINE" | "BOOT_FAIL" => JobState::Failed,
+            "PREEMPTED" | "NODE_FAIL" | "REVOKED" | "LAUNCH_FAILED" => JobState::Ended,
             _ => JobState::Active,
         }
     }
@@ -145,14 +150,7 @@ impl System for Slurm {
 
 /// Checks a limit of time: a job that is told to save as soon as it starts would start again for ever.
 fn check_time(limit: &str, job: &Job) -> Result<()> {
-    let Some(seconds) = time::seconds(limit) else {
-        return Err(Error::value(
-            "--time",
-            limit,
-            "it must be as sbatch takes it: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, \
-             DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, or UNLIMITED",
-        ));
-    };
+    let seconds = time::limit(limit)?;
     let (end, (option, grace)) = (job.end_seconds(), job.grace());
     let least = end + EARLIER;
     if seconds > least {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 
 /// Options that cannot be added, and the option to give instead; without one, the script depends on its own value.
-const OWN: [(&str, Option<&str>); 34] = [
+const OWN: [(&str, Option<&str>); 44] = [
     ("--job-name", Some("--name")),
     ("-J", Some("--name")),
     ("--nodes", Some("--nodes")),
@@ -11,18 +11,28 @@ const OWN: [(&str, Option<&str>); 34] = [
     ("--gpus", Some("--gpus")),
     ("-G", Some("--gpus")),
     ("--gpus-per-node", Some("--gpus")),
+    ("--gpus-per-socket", Some("--gpus")),
+    ("--gpus-per-task", Some("--gpus")),
+    ("--gres", Some("--gpus")),
     ("--partition", Some("--partition")),
     ("-p", Some("--partition")),
     ("--account", Some("--account")),
     ("-A", Some("--account")),
     ("--time", Some("--time")),
     ("-t", Some("--time")),
+    ("--time-min", Some("--time")),
+    ("--export", Some("--env")),
+    ("--export-file", Some("--env")),
+    ("--test-only", Some("--dry-run")),
     ("--switches", Some("--topology")),
     ("--signal", Some("--grace")),
     ("--ntasks", None),
     ("-n", None),
     ("--ntasks-per-node", None),
     ("--tasks-per-node", None),
+    ("--ntasks-per-gpu", None),
+    ("--ntasks-per-socket", None),
+    ("--wrap", None),
     ("--output", None),
     ("-o", None),
     ("--error", None),
@@ -130,13 +140,24 @@ mod tests {
             ("-t 5", "give --time to brigade submit itself"),
             ("--job-name=a", "give --name to brigade submit itself"),
             ("--signal=INT@5", "give --grace to brigade submit itself"),
+            ("--gres=gpu:8", "give --gpus to brigade submit itself"),
+            ("--gpus-per-task=1", "give --gpus to brigade submit itself"),
+            ("--time-min=5", "give --time to brigade submit itself"),
+            ("--export=NONE", "give --env to brigade submit itself"),
+            ("--test-only", "give --dry-run to brigade submit itself"),
+            ("--ntasks-per-gpu=1", "the script itself sets --ntasks-per-gpu"),
+            ("--wrap=true", "the script itself sets --wrap"),
         ] {
             let message = check(option).unwrap_err().to_string();
             assert!(message.starts_with("--option ") && message.contains(said), "{message}");
         }
-        for option in
-            ["--time-min=5", "--ntasks-per-core=1", "--nodelist=a", "--mem=4G", "--wait-all-nodes=1"]
-        {
+        for option in [
+            "--gres-flags=enforce-binding",
+            "--ntasks-per-core=1",
+            "--nodelist=a",
+            "--mem=4G",
+            "--wait-all-nodes=1",
+        ] {
             check(option).unwrap();
         }
     }
