@@ -59,16 +59,10 @@ pub fn figures(run: &Run) -> Vec<Figure> {
     if let Some((begin, end)) = run.records.first().and_then(|first| first.time).zip(last.time) {
         add("time", duration(end - begin));
     }
-    if let Some(seconds) = time_left(run, column(|record| Some(record.step_seconds))) {
+    if let Some(seconds) = run.seconds_left().filter(|_| run.state == RunState::Running) {
         add("time left", duration(seconds));
     }
     figures
-}
-
-/// How long a run still needs at its median speed, if it continues.
-fn time_left(run: &Run, step_seconds: Option<f64>) -> Option<f64> {
-    let left = run.total_steps()?.checked_sub(run.records.last()?.step)?;
-    (run.state == RunState::Running && left > 0).then_some(left as f64 * step_seconds?)
 }
 
 /// What a reader should know before trusting the charts.

@@ -3,6 +3,7 @@
 mod compared;
 mod follower;
 mod overview;
+mod pace;
 mod settings;
 mod state;
 
@@ -19,6 +20,7 @@ pub use compared::Difference;
 pub use follower::Follower;
 pub(crate) use overview::run_folders;
 pub use overview::{Overview, overviews};
+pub use pace::seconds_per_step;
 pub use settings::{Setting, settings_of};
 pub use state::RunState;
 

@@ -12,10 +12,13 @@ use crate::error::{Error, Result};
 /// Enough of a file's end for its last lines.
 const TAIL: u64 = 1 << 18;
 
+/// As many of them say how long a step takes.
+const LAST: usize = 16;
+
 /// A run in its last figures.
 #[derive(Debug, Clone)]
 pub struct Overview {
-    /// The run without its steps, but for the last one.
+    /// The run with only its last steps.
     pub run: Run,
 }
 
@@ -60,6 +63,8 @@ fn overview(dir: &Path) -> Result<Overview> {
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).map_err(Error::file(&path))?;
     file.read_to_end(&mut text).map_err(Error::file(&path))?;
     let record = |line: &[u8]| serde_json::from_slice::<StepRecord>(line).ok();
-    let last = text.split(|byte| *byte == b'\n').rev().find_map(record);
-    Ok(Overview { run: Run::with_records(dir, last.into_iter().collect(), 0) })
+    let mut last: Vec<StepRecord> =
+        text.split(|byte| *byte == b'\n').rev().filter_map(record).take(LAST).collect();
+    last.reverse();
+    Ok(Overview { run: Run::with_records(dir, last, 0) })
 }

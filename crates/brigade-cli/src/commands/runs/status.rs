@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use brigade::checkpoints::{LeaseFound, lease_place, look_at_lease};
 use brigade::report::{HumanCount, StepRecord, counted, now};
 use brigade::{UsageError, exit, is_lock_of_this_host};
-use brigade_runs::{Overview, RunState, overviews};
+use brigade_runs::{Overview, RunState, overviews, seconds_per_step};
 use clap::Args;
 
 use crate::output::print;
@@ -51,6 +51,8 @@ struct Seen {
     state: RunState,
     last: Option<StepRecord>,
     total_steps: Option<u64>,
+    /// How long the steps that are left will take, if known.
+    seconds_left: Option<f64>,
     /// What targets are called, if known.
     unit: Option<String>,
     ranks: Option<usize>,
@@ -86,6 +88,7 @@ fn in_folder(folder: &Path) -> anyhow::Result<Seen> {
         state: state(overview),
         last: overview.last().cloned(),
         total_steps: run.total_steps(),
+        seconds_left: run.seconds_left(),
         unit: Some(run.unit().to_string()),
         ranks: run.ranks(),
         mesh: run.mesh(),
@@ -134,13 +137,18 @@ fn in_store(url: &str) -> anyhow::Result<Seen> {
     };
     let LeaseFound { record, silent } = found;
     let holder = format!("{}; its last sign of life was {:.0} s ago", record.holder, silent.as_secs_f64());
-    let last = serde_json::from_value(record.status["last"].clone()).ok();
+    let last: Option<StepRecord> = serde_json::from_value(record.status["last"].clone()).ok();
     let total_steps = record.status["total_steps"].as_u64().filter(|steps| *steps > 0);
+    let seconds_left = last.as_ref().zip(total_steps).and_then(|(last, total)| {
+        let left = total.checked_sub(last.step).filter(|left| *left > 0)?;
+        Some(left as f64 * seconds_per_step(std::slice::from_ref(last), None)?)
+    });
     Ok(Seen {
         name: url.into(),
         state,
         last,
         total_steps,
+        seconds_left,
         unit: None,
         ranks: None,
         mesh: vec![],
@@ -177,12 +185,8 @@ fn text(seen: &Seen) -> String {
         if let Some(time) = last.time {
             text.push_str(&format!(", {:.0} s ago", (now() - time).max(0.0)));
         }
-        let left = seen.total_steps.map(|total| total.saturating_sub(last.step)).filter(|left| *left > 0);
-        if let Some(left) = left.filter(|_| seen.state == RunState::Running) {
-            text.push_str(&format!(
-                "; {} to go",
-                counted((left as f64 * last.step_seconds / 60.0).round() as usize, "minute")
-            ));
+        if let Some(left) = seen.seconds_left.filter(|_| seen.state == RunState::Running) {
+            text.push_str(&format!("; {} to go", counted((left / 60.0).round() as usize, "minute")));
         }
         text.push('\n');
     }
