@@ -206,6 +206,17 @@ fn a_reduction_after_each_micro_batch() {
 fn checkpoints_too_often() {
     let simulated = Simulated { checkpoints: Some((1.0, 4)), ..Simulated::default() };
     check(&simulated, Cause::Checkpoints, None, 24.5, &["one every 4 steps", "checkpoint.every = 79"]);
+    let strategies = [
+        ("[strategy]\nname = \"sync\"\ninner_steps = 50\n", "sync_every = 2\n", 80),
+        ("[strategy]\nname = \"diloco\"\ninner_steps = 4\n", "", 80),
+        ("[strategy]\nname = \"async-server\"\nstaleness = 4\ninner_steps = 25\n", "", 100),
+        ("[strategy]\nname = \"async-server\"\nstaleness = 0\ninner_steps = 25\n", "", 79),
+    ];
+    for (settings, train, every) in strategies {
+        let simulated = Simulated { checkpoints: Some((1.0, 4)), settings, train, ..Simulated::default() };
+        let found = first(&simulated).sentence;
+        assert!(found.contains(&format!("`checkpoint.every = {every}` would leave 1%")), "{found}");
+    }
 }
 
 #[test]

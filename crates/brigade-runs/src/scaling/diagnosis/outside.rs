@@ -14,8 +14,9 @@ pub fn checkpoints(run: &Run) -> Option<Finding> {
     let whole = training_seconds(&run.records) + stall;
     let every = median(saved.windows(2).map(|pair| pair[1].step.saturating_sub(pair[0].step) as f64));
     let share = stall / whole;
-    // As many as leave 1%.
-    let enough = every.map(|every| (every * share / 0.01).ceil());
+    // As many as leave 1%, at steps after which there may be a checkpoint.
+    let together = steps_together(run) as f64;
+    let enough = every.map(|every| (every * share / 0.01 / together).ceil() * together);
     let beside = match run.setting("checkpoint.asynchronous") {
         Some("false") => "`checkpoint.asynchronous = true` writes while training continues; ",
         _ => "",
@@ -29,6 +30,17 @@ pub fn checkpoints(run: &Run) -> Option<Finding> {
             100.0 * share
         )
     })
+}
+
+/// Steps between the points at which all ranks have the same weights.
+fn steps_together(run: &Run) -> u64 {
+    let number = |name| run.setting(name).and_then(|steps| steps.parse::<u64>().ok()).unwrap_or(1).max(1);
+    let is_local = match run.setting("strategy.name") {
+        Some("\"local-sgd\"" | "\"diloco\"") => true,
+        Some("\"async-server\"") => run.setting("strategy.staleness").is_some_and(|steps| steps != "0"),
+        _ => false,
+    };
+    if is_local { number("strategy.inner_steps") } else { number("train.sync_every") }
 }
 
 /// Time between the end of a step and the beginning of the next one that no checkpoint explains. Nobody trains before a run is resumed.
