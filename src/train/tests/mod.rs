@@ -5,13 +5,12 @@ mod bad_batches;
 mod balance;
 mod best;
 mod block_state;
-mod fixture;
+pub(super) mod fixture;
 mod hooks;
 mod other_meshes;
 mod own_loop;
 mod own_update;
 mod predictions;
-mod same_model;
 
 use std::path::Path;
 use std::thread;
