@@ -138,7 +138,7 @@ fn wrong_settings_of_workers_are_refused_before_anything_starts() {
         "checkpoint.keep_best",
     );
     let without_token = "BRIGADE_TOKEN is not set: the workers are launched separately";
-    refused(&format!("--strategy diloco --workers 2 {at}"), without_token);
+    refused("--strategy diloco --workers 2 --coordinator 127.0.0.1:29600 --inner-steps 2", without_token);
     let done = place.run(&mut place.brigade("coordinate --workers 2 --port 0"));
     assert_eq!(done.code, Some(2));
     assert!(done.err.contains(without_token), "{}", done.err);
