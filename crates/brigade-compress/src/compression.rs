@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::power_sgd::{Matrix, outside, power_sgd_messages};
-use crate::{Bf16Codec, Codec, F16Codec, OneBit, Quantizer, RandomK, Rounding, TopK};
+use crate::{Bf16Codec, Codec, F16Codec, OneBit, PowerSgd, Quantizer, RandomK, Rounding, TopK};
 
 /// What gradients travel as.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,7 +206,8 @@ impl Compression {
                 let messages = power_sgd_messages(self.rank, count, matrices);
                 let [first, second] = messages;
                 let left = first - outside(self.rank, count, matrices);
-                let kept = bytes(2 * count + left + 2 * second);
+                let errors = if PowerSgd::factors_any(self.rank, matrices) { 2 * count } else { 0 };
+                let kept = bytes(errors + left + 2 * second);
                 return Some(Cost {
                     kept,
                     in_flight: bytes(count + first + second),

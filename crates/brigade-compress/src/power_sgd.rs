@@ -116,7 +116,7 @@ pub struct PowerSgd {
     rest: Vec<Range<usize>>,
     /// The buffer that is being summed.
     buffer: Vec<f32>,
-    /// What factors have left out of this rank's buffer; zero outside of matrices.
+    /// What factors have left out of this rank's buffer; zero outside of matrices, and none where no matrix is factored.
     pub own: ErrorFeedback,
 }
 
@@ -133,6 +133,11 @@ struct Factored {
 }
 
 impl PowerSgd {
+    /// Whether two factors of this rank make any of these matrices smaller. If not, all of them travel as they are.
+    pub fn factors_any(rank: usize, matrices: &[Matrix]) -> bool {
+        matrices.iter().any(|matrix| matrix.is_factored(rank))
+    }
+
     /// For buffers of `count` numbers with these matrices, in order. Those that two factors of this rank do not make smaller travel as
     /// they are. `seed` draws the first factors, the same on all ranks.
     ///
@@ -152,7 +157,8 @@ impl PowerSgd {
         assert!(end <= count, "matrices exceed the buffer");
         rest.push(end..count);
         rest.retain(|range| !range.is_empty());
-        Self { count, matrices: factored, rest, buffer: Vec::new(), own: ErrorFeedback::zeros(count) }
+        let own = if factored.is_empty() { ErrorFeedback::none() } else { ErrorFeedback::zeros(count) };
+        Self { count, matrices: factored, rest, buffer: Vec::new(), own }
     }
 
     /// The right factors as of the last update, with the places of their matrices: column by column, the same on all ranks. Columns of
@@ -253,7 +259,9 @@ impl PowerSgd {
             }
         }
         // What is in no matrix has been sent whole, with what was left out of it by another method.
-        self.rest.iter().for_each(|range| errors[range.clone()].fill(0.0));
+        if !errors.is_empty() {
+            self.rest.iter().for_each(|range| errors[range.clone()].fill(0.0));
+        }
         buffer
     }
 
@@ -266,6 +274,10 @@ impl PowerSgd {
     pub fn commit(&mut self, updates: bool) {
         self.buffer.clear();
         self.own.commit(updates);
+        // Where nothing is factored, what an earlier method left out has been added to one update.
+        if updates && self.matrices.is_empty() {
+            self.own = ErrorFeedback::none();
+        }
         for Factored { right, kept, .. } in &mut self.matrices {
             match updates {
                 true => *kept = Arc::new(right.clone()),

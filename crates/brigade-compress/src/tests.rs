@@ -406,6 +406,32 @@ fn power_sgd_finds_matrices_of_its_rank_and_wakes_up_after_zeros() {
 }
 
 #[test]
+fn power_sgd_that_factors_nothing_keeps_nothing() {
+    let matrices = [Matrix::of(0, &[6, 8]).unwrap(), Matrix::of(48, &[5, 9]).unwrap()];
+    assert!(PowerSgd::factors_any(3, &matrices) && !PowerSgd::factors_any(4, &matrices));
+    assert!(!PowerSgd::factors_any(1, &[]));
+    let mut ranks = vec![PowerSgd::new(4, 97, &matrices, 1); 2];
+    let compression = Compression { method: Method::PowerSgd, rank: 4, ..Compression::default() };
+    let cost = compression.cost(2, (49, 97), true, &matrices).unwrap();
+    assert_eq!(cost.sends, Sends::Factors([97, 0]));
+    assert_eq!((cost.kept, cost.in_flight), (ranks[0].kept_bytes(), ranks[0].in_flight_bytes()));
+    assert!(cost.kept == 0 && ranks[0].own.is_none());
+    let given = buffers(2, 1, 97);
+    assert_eq!(power_all_reduce(&mut ranks, given.clone()), plain_sum(&given));
+    // What an earlier method left out is added once, and kept as long as a step is skipped.
+    ranks.iter_mut().for_each(|power| power.own = ErrorFeedback::from(vec![1.0; 97]));
+    ranks.iter_mut().for_each(|power| {
+        power.left(given[0].clone());
+        power.commit(false);
+    });
+    let more: Vec<Vec<f32>> =
+        given.iter().map(|values| values.iter().map(|value| value + 1.0).collect()).collect();
+    assert_eq!(power_all_reduce(&mut ranks, given.clone()), plain_sum(&more));
+    assert!(ranks[0].own.is_none());
+    assert_eq!(power_all_reduce(&mut ranks, given.clone()), plain_sum(&given));
+}
+
+#[test]
 fn a_skipped_step_leaves_the_factors() {
     let matrices = [Matrix { start: 0, rows: 12, columns: 10 }];
     let [mut skipping, mut plain] = [(); 2].map(|()| vec![PowerSgd::new(2, 120, &matrices, 1); 2]);
