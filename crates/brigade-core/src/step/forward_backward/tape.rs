@@ -188,13 +188,6 @@ impl Tape {
             }
             None => {}
         }
-        if root.is_none() && upstream.iter().all(Option::is_none) {
-            // No gradient flows here: what comes after is not trained, or does not depend on it.
-            upstream.clear();
-            drop((input, output, weights));
-            block.block.free_dropped_graphs();
-            return Ok(BlockGradients::default());
-        }
         let run = match output {
             Some(output) => Run { input, output, weights },
             None if root.is_some() => Run { input, output: Parts::default(), weights },
@@ -211,6 +204,12 @@ impl Tape {
         }
         // The parts of a gradient are added in the order that they have in one piece.
         Ok(Run::again(block, &input, wants_gradient, place)?.backward(block, None, above, false, upstream))
+    }
+
+    /// Forgets the last block that is left, where neither it nor what comes before it is trained.
+    pub(crate) fn skip(&mut self, block: &NamedBlock) {
+        drop(self.records.pop());
+        block.block.free_dropped_graphs();
     }
 
     /// Bytes of what it keeps at the cuts between blocks.

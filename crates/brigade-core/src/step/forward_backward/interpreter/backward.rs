@@ -61,7 +61,13 @@ impl Interpreter<'_> {
             let may_wait = halves == Halves::Input && !self.is_tied(index);
             let defers = may_wait && index + 1 < self.blocks.len();
             let (block, data) = (&self.blocks[index], &self.store.groups.data);
-            let run = || tape.backward(block, divisor, defers, &mut upstream);
+            let run = || match index < self.first_trained {
+                true => {
+                    tape.skip(block);
+                    Ok(BlockGradients::default())
+                }
+                false => tape.backward(block, divisor, defers, &mut upstream),
+            };
             let found = with_data_group(data, self.clock, run)??;
             if may_wait && found.later.is_some() {
                 deferred.push(Deferred { block: index, found });
