@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::ops::Range;
 
-use brigade_core::compress::{Compression, Method};
+use brigade_core::compress::{Compression, Matrix, Method, PowerSgd};
 use brigade_core::plan::{Footprint, ranges};
 use brigade_core::{Activation, Batch, Blocks, DATA, DP, EngineSettings, Model, PP, REPLICATE, WORKERS};
 use brigade_data::Sampler;
@@ -164,7 +164,7 @@ impl Session {
             let what = "early stopping compares validations";
             lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
         }
-        lines.extend(compression_line(plan));
+        lines.extend(compression_line(plan, chain));
         lines.extend(buckets_line(plan));
         let group = self.group();
         let hosts: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
@@ -200,7 +200,7 @@ impl Session {
         for line in together.into_iter().chain(servers).chain(self.settings.notes_on_unused(plan)) {
             let _ = writeln!(text, "# {line}");
         }
-        for line in compression_line(plan).into_iter().chain(same_bits_note(&self.settings, plan)) {
+        for line in compression_line(plan, chain).into_iter().chain(same_bits_note(&self.settings, plan)) {
             let _ = writeln!(text, "# {line}");
         }
         for line in parallelism_lines(plan, chain, &BlockSeconds::new()) {
@@ -317,13 +317,20 @@ fn parallelism_lines(plan: &RunPlan, chain: &Blocks, seconds: &BlockSeconds) -> 
 }
 
 /// The encoding of gradients, if they are compressed.
-fn compression_line(plan: &RunPlan) -> Option<String> {
-    let Compression { method, warmup_steps, .. } = plan.compression;
+fn compression_line(plan: &RunPlan, chain: &Blocks) -> Option<String> {
+    let Compression { method, warmup_steps, rank, .. } = plan.compression;
     let who = match plan.mesh.size(REPLICATE) {
         _ if method == Method::None || plan.mesh.size_over(&DATA) == 1 => return None,
         1 => "data-parallel ranks",
         _ => "replicas",
     };
+    let matrix = |shape: Vec<usize>| Matrix::of(0, &shape);
+    let matrices = || chain.trained_shapes().into_iter().filter_map(matrix).collect::<Vec<_>>();
+    if method == Method::PowerSgd && !PowerSgd::factors_any(rank, &matrices()) {
+        return Some(format!(
+            "note: comm.matrix_approximation_rank = {rank} makes no matrix that is trained smaller, so gradients travel as they are"
+        ));
+    }
     let from = match warmup_steps {
         0 => String::new(),
         steps => format!(" from step {} on", steps + 1),

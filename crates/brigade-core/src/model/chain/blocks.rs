@@ -97,6 +97,12 @@ impl Blocks {
         self.blocks.iter().map(|named| named.block.cost()).collect()
     }
 
+    /// The shapes of the parameters that are trained.
+    pub fn trained_shapes(&self) -> Vec<Vec<usize>> {
+        let specs = self.blocks.iter().flat_map(|named| named.block.specs().into_values());
+        specs.filter(|spec| spec.trainable && !spec.running).map(|spec| spec.shape).collect()
+    }
+
     /// The first block with a parameter that is trained; how many there are if none has one. No gradient flows to what comes before it.
     pub(crate) fn first_trained(&self) -> usize {
         let is_trained =
