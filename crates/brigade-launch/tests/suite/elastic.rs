@@ -106,7 +106,7 @@ fn a_node_that_is_gone_is_left_behind_and_comes_back() {
     let pid = fs::read_to_string(world.dir.path().join("pid.1")).unwrap();
     world.kill(children.remove(1));
     world.until(1, &["2 0:0", "2 2:1"]);
-    assert!(!runs(pid.trim()));
+    wait_until("the rank of a killed launcher ends with it", || !runs(pid.trim()));
     children.extend(world.start([1]));
     world.until(2, &["3 0:0", "3 1:1", "3 2:2"]);
     let said = world.finish(children);
