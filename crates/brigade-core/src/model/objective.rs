@@ -12,7 +12,6 @@ use crate::model::batch::Batch;
 use crate::model::chain::Chain;
 use crate::model::chain::predict::restore_output;
 use crate::model::parameters::precision::cast;
-use crate::sharding::groups::ParameterGroup;
 
 /// What the loss takes beside the output, of any type.
 pub(crate) type Target = Rc<dyn Any>;
@@ -157,16 +156,6 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
         self.objective.names.push(name.into());
         self.objective.metrics.push(of_output(sum));
         self
-    }
-
-    /// Freezes the parameters of the groups that say so, as [`Engine::new`](crate::Engine::new) does, so that measurements do as well.
-    ///
-    /// # Errors
-    /// If a group's pattern or a number is wrong, or no parameter belongs to a group.
-    pub fn freeze(&mut self, groups: &[ParameterGroup]) -> Result<()> {
-        let grouping = self.chain.grouping(groups)?;
-        self.chain.freeze(&grouping);
-        Ok(())
     }
 
     /// The blocks.

@@ -6,6 +6,7 @@ use glob::Pattern;
 use crate::error::{Error, Result};
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
+use crate::model::objective::Model;
 
 /// The most names that ranges of numbers in a pattern make.
 const MOST_NUMBERS: usize = 10_000;
@@ -74,6 +75,18 @@ impl Blocks {
         for NamedBlock { name, block } in &mut self.blocks {
             block.freeze(&|path| grouping.is_frozen(&format!("{name}.{path}")));
         }
+    }
+}
+
+impl<I, O, T> Model<I, O, T> {
+    /// Freezes the parameters of the groups that say so, as [`Engine::new`](crate::Engine::new) does, so that measurements do as well.
+    ///
+    /// # Errors
+    /// If a group's pattern or a number is wrong, or no parameter belongs to a group.
+    pub fn freeze(&mut self, groups: &[ParameterGroup]) -> Result<()> {
+        let grouping = self.chain.grouping(groups)?;
+        self.chain.freeze(&grouping);
+        Ok(())
     }
 }
 
