@@ -289,20 +289,11 @@ impl OutputSettings {
     /// # Errors
     /// If there is one.
     pub(crate) fn check_notify(&self) -> Result<(), SettingError> {
-        let is_secret = |word: &String| {
-            let lower = word.to_ascii_lowercase();
-            let authority = lower.split_once("://").and_then(|(_, rest)| rest.split('/').next());
-            let has_password =
-                authority.and_then(|text| text.rsplit_once('@')).is_some_and(|(user, _)| user.contains(':'));
-            has_password
-                || ["authorization:", "bearer ", "hooks.slack.com/services/"]
-                    .iter()
-                    .any(|mark| lower.contains(mark))
-        };
-        match self.notify.iter().position(is_secret) {
-            Some(at) => Err(SettingError::new(
+        let found = |(at, word): (usize, &String)| Some((at, brigade_launch::looks_like_secret(word)?));
+        match self.notify.iter().enumerate().find_map(found) {
+            Some((at, what)) => Err(SettingError::new(
                 "output.notify",
-                format!("[…], whose word {} holds a secret", at + 1),
+                format!("[…], whose word {} holds a secret ({what})", at + 1),
                 "settings are saved with the run and its checkpoints; give a script, or curl --config FILE, with the secret in a file of its own",
             )),
             None => Ok(()),

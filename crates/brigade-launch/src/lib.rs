@@ -69,6 +69,7 @@ mod launcher;
 mod node_count;
 mod parse;
 mod rank;
+mod secret_forms;
 mod text_difference;
 pub mod workers;
 
@@ -102,4 +103,5 @@ pub use rank::{
     listener::{LISTENER_VARIABLE, inherited_listener},
     restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count},
 };
+pub use secret_forms::looks_like_secret;
 pub use text_difference::first_difference;

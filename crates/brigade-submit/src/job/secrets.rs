@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use brigade_launch::looks_like_secret;
+
 use crate::error::{Error, Result};
 
 /// How the names of secrets end, in whole words.
@@ -11,35 +13,8 @@ const NAMES: [&str; 8] =
 /// How the names of variables that hold secrets end, also within a word.
 const ENDS: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIALS", "_KEY"];
 
-/// How well-known secrets begin, the least number of characters that follow, and what they are.
-const FORMS: [(&str, usize, &str); 12] = [
-    ("hf_", 20, "a token of the Hugging Face hub"),
-    ("AKIA", 16, "an access key of AWS"),
-    ("ASIA", 16, "an access key of AWS"),
-    ("AIza", 30, "an API key of Google"),
-    ("ghp_", 30, "a token of GitHub"),
-    ("github_pat_", 30, "a token of GitHub"),
-    ("glpat-", 20, "a token of GitLab"),
-    ("sk-proj-", 20, "an API key of OpenAI"),
-    ("sk-", 32, "an API key"),
-    ("xoxb-", 20, "a token of Slack"),
-    ("ya29.", 20, "an access token of Google"),
-    ("-----BEGIN", 0, "a private key"),
-];
-
 /// How the names of flags that hold secrets end, after another word.
 const KEY: &str = "_KEY";
-
-/// What is in URLs and headers that give access by themselves, in lower case, and what they are.
-const PASSES: [(&str, &str); 7] = [
-    ("x-amz-signature=", "a signed URL"),
-    ("x-goog-signature=", "a signed URL"),
-    ("?sig=", "a signed URL"),
-    ("&sig=", "a signed URL"),
-    ("authorization:", "a header that gives access"),
-    ("bearer ", "a header that gives access"),
-    ("hooks.slack.com/services/", "an address that anybody who knows it can post to"),
-];
 
 const INSTEAD: &str = "give Brigade's own token as a file with --token-file, or with --token-secret on Kubernetes; others on Kubernetes with \
                        --env-secret NAME=SECRET/KEY, and elsewhere in a file that the nodes can read, the hub's with --env HF_TOKEN_PATH=PATH";
@@ -49,7 +24,7 @@ pub(super) fn check(args: &[String], env: &BTreeMap<String, String>) -> Result<(
     for (name, value) in env {
         let upper = name.to_ascii_uppercase();
         let named = is_name(name) || ENDS.iter().any(|end| upper.ends_with(end));
-        let what = if named && !value.is_empty() { Some("by its name") } else { looks_like(value) };
+        let what = if named && !value.is_empty() { Some("by its name") } else { looks_like_secret(value) };
         if let Some(what) = what {
             return Err(found(format!("--env {name}"), what));
         }
@@ -72,7 +47,8 @@ pub(crate) fn no_secret(place: &str, word: &str) -> Result<()> {
         let between: Vec<&str> = part.split('=').collect();
         between.windows(2).any(|pair| is_name(pair[0]) && may_be_one(pair[1]))
     };
-    let what = if word.split([',', ' ']).any(assigns) { Some("by its name") } else { looks_like(word) };
+    let what =
+        if word.split([',', ' ']).any(assigns) { Some("by its name") } else { looks_like_secret(word) };
     what.map_or(Ok(()), |what| Err(found(place.to_owned(), what)))
 }
 
@@ -93,32 +69,6 @@ fn is_name(name: &str) -> bool {
 
 fn found(place: String, what: &str) -> Error {
     Error::Secret { place, what: what.into(), instead: INSTEAD.into() }
-}
-
-fn looks_like(text: &str) -> Option<&'static str> {
-    let of_secrets = |letter: &char| letter.is_ascii_alphanumeric() || "_-".contains(*letter);
-    let begins = |word: &str| {
-        let long = |rest: &str, least| rest.chars().take_while(of_secrets).count() >= least;
-        let known = FORMS
-            .iter()
-            .find(|(start, least, _)| word.strip_prefix(start).is_some_and(|rest| long(rest, *least)));
-        // Two parts of a JSON Web Token are objects.
-        let is_jwt = word.starts_with("eyJ") && word.contains(".eyJ");
-        known.map(|(_, _, what)| *what).or_else(|| is_jwt.then_some("a JSON Web Token"))
-    };
-    let mut words = text.split(['=', ',', '"', '\'', ' ']);
-    if let Some(what) = words.find_map(begins) {
-        return Some(what);
-    }
-    let lower = text.to_ascii_lowercase();
-    let gives = |pass: &str| lower.split_once(pass).is_some_and(|(_, rest)| !rest.trim().is_empty());
-    if let Some((_, what)) = PASSES.iter().find(|(pass, _)| gives(pass)) {
-        return Some(what);
-    }
-    let (_, rest) = text.split_once("://")?;
-    let authority = rest.split('/').next()?;
-    let user = authority.rsplit_once('@')?.0;
-    user.contains(':').then_some("a password in a URL")
 }
 
 #[cfg(test)]
