@@ -1,5 +1,6 @@
 //! The feed-forward part of a layer.
 
+use burn::backend::DispatchTensor;
 use burn::tensor::Tensor;
 use burn_autodiff::NodeId;
 use burn_flex::FlexTensor;
@@ -33,22 +34,7 @@ pub fn feed_forward<const D: usize>(
     let own = own.chain([up_bias.clone().map(Tensor::into_dispatch), Some(down_weight.into_dispatch())]);
     let given = [down_bias.clone().map(Tensor::into_dispatch), residual.clone().map(Tensor::into_dispatch)];
     let tensors: Vec<_> = own.chain(given).flatten().collect();
-    let fused = match tensors.as_slice() {
-        [x, up, down] => apply(operation, [x, up, down]),
-        [x, up, a, b] => apply(operation, [x, up, a, b]),
-        [x, up, a, b, c] => apply(operation, [x, up, a, b, c]),
-        [x, up, a, b, c, d] => apply(operation, [x, up, a, b, c, d]),
-        _ => None,
-    };
-    #[cfg(feature = "cube")]
-    let fused = fused.or_else(|| match tensors.as_slice() {
-        _ if !operation.is_one() => None,
-        [x, up, a, b] => crate::cube::apply(operation, [x, up, a, b]),
-        [x, up, a, b, c] => crate::cube::apply(operation, [x, up, a, b, c]),
-        [x, up, a, b, c, d] => crate::cube::apply(operation, [x, up, a, b, c, d]),
-        _ => None,
-    });
-    if let Some((output, ())) = fused {
+    if let Some(output) = operation.fused(&tensors) {
         return Tensor::from_dispatch(output);
     }
     let hidden = linear_activation(x, up, up_bias, activation);
@@ -77,6 +63,26 @@ pub(crate) struct Inputs<T> {
 }
 
 impl FeedForward {
+    /// The operation where there is one for these tensors. It is compiled here, not in each crate with such a layer.
+    fn fused(self, tensors: &[DispatchTensor]) -> Option<DispatchTensor> {
+        let fused = match tensors {
+            [x, up, down] => apply(self, [x, up, down]),
+            [x, up, a, b] => apply(self, [x, up, a, b]),
+            [x, up, a, b, c] => apply(self, [x, up, a, b, c]),
+            [x, up, a, b, c, d] => apply(self, [x, up, a, b, c, d]),
+            _ => None,
+        };
+        #[cfg(feature = "cube")]
+        let fused = fused.or_else(|| match tensors {
+            _ if !self.is_one() => None,
+            [x, up, a, b] => crate::cube::apply(self, [x, up, a, b]),
+            [x, up, a, b, c] => crate::cube::apply(self, [x, up, a, b, c]),
+            [x, up, a, b, c, d] => crate::cube::apply(self, [x, up, a, b, c, d]),
+            _ => None,
+        });
+        fused.map(|(output, ())| output)
+    }
+
     pub(crate) fn inputs<T, const N: usize>(self, inputs: [T; N]) -> Inputs<T> {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));

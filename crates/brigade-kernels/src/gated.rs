@@ -1,5 +1,6 @@
 //! Gated linear units.
 
+use burn::backend::DispatchTensor;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
@@ -13,17 +14,24 @@ use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: ActivationFunction) -> Tensor<D> {
     assert!(gate.dims() == up.dims(), "a gate of {:?} for {:?}", gate.dims(), up.dims());
     let tensors = [gate.clone().into_dispatch(), up.clone().into_dispatch()];
-    let fused = apply(Gated(activation), tensors.each_ref());
-    #[cfg(feature = "cube")]
-    let fused = fused.or_else(|| crate::cube::apply(Gated(activation), tensors.each_ref()));
-    match fused {
-        Some((output, ())) => Tensor::from_dispatch(output),
+    match Gated(activation).fused(&tensors) {
+        Some(output) => Tensor::from_dispatch(output),
         None => activation::activate(gate, activation) * up,
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Gated(pub ActivationFunction);
+
+impl Gated {
+    /// The operation where there is one for these tensors. It is compiled here, not in each crate with such a layer.
+    fn fused(self, tensors: &[DispatchTensor; 2]) -> Option<DispatchTensor> {
+        let fused = apply(self, tensors.each_ref());
+        #[cfg(feature = "cube")]
+        let fused = fused.or_else(|| crate::cube::apply(self, tensors.each_ref()));
+        fused.map(|(output, ())| output)
+    }
+}
 
 impl FusedOperation<2> for Gated {
     type Saved = [FlexTensor; 2];

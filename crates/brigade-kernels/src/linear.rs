@@ -1,5 +1,6 @@
 //! Linear layers.
 
+use burn::backend::DispatchTensor;
 use burn::tensor::{DType, Tensor};
 use burn_autodiff::NodeId;
 use burn_flex::FlexTensor;
@@ -90,23 +91,28 @@ impl Linear {
         let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()].into_iter();
         let tensors = tensors.chain(bias.clone().map(Tensor::into_dispatch));
         let tensors: Vec<_> = tensors.chain(residual.clone().map(Tensor::into_dispatch)).collect();
-        let fused = match tensors.as_slice() {
+        match self.fused(&tensors) {
+            Some(output) => Tensor::from_dispatch(output),
+            None => self.plain(x, weight, bias, residual),
+        }
+    }
+
+    /// The operation where there is one for these tensors. It is compiled here, not in each crate with a linear layer.
+    fn fused(self, tensors: &[DispatchTensor]) -> Option<DispatchTensor> {
+        let fused = match tensors {
             [x, weight] => apply(self, [x, weight]),
             [x, weight, a] => apply(self, [x, weight, a]),
             [x, weight, a, b] => apply(self, [x, weight, a, b]),
             _ => None,
         };
         #[cfg(feature = "cube")]
-        let fused = fused.or_else(|| match tensors.as_slice() {
+        let fused = fused.or_else(|| match tensors {
             [x, weight] => crate::cube::apply(self, [x, weight]),
             [x, weight, a] => crate::cube::apply(self, [x, weight, a]),
             [x, weight, a, b] => crate::cube::apply(self, [x, weight, a, b]),
             _ => None,
         });
-        match fused {
-            Some((output, ())) => Tensor::from_dispatch(output),
-            None => self.plain(x, weight, bias, residual),
-        }
+        fused.map(|(output, ())| output)
     }
 
     /// Records which parts a layer has whose input has the shape `x`, checks the shapes, and returns the

@@ -1,6 +1,7 @@
 //! Normalization of rows.
 
 use brigade_simd::norm;
+use burn::backend::DispatchTensor;
 use burn::tensor::{FloatDType, Tensor};
 use burn_flex::FlexTensor;
 
@@ -22,21 +23,9 @@ pub fn layer_norm<const D: usize>(
         assert!(beta.dims() == gamma.dims(), "gamma of {:?} and beta of {:?}", gamma.dims(), beta.dims());
     }
     let operation = LayerNorm { epsilon: epsilon as f32, beta: beta.is_some() };
-    let [a, b] = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
-    let fused = match beta.clone().map(Tensor::into_dispatch) {
-        None => apply(operation, [&a, &b]),
-        Some(beta) => apply(operation, [&a, &b, &beta]),
-    };
-    #[cfg(feature = "cube")]
-    let fused = fused.or_else(|| {
-        let norm = crate::cube::Norm { epsilon: epsilon as f32, is_centred: true };
-        match beta.clone().map(Tensor::into_dispatch) {
-            None => crate::cube::apply(norm, [&a, &b]),
-            Some(beta) => crate::cube::apply(norm, [&a, &b, &beta]),
-        }
-    });
-    match fused {
-        Some((output, ())) => Tensor::from_dispatch(output),
+    let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
+    match operation.fused(&tensors, beta.clone().map(Tensor::into_dispatch)) {
+        Some(output) => Tensor::from_dispatch(output),
         None => burn::tensor::module::layer_norm(x, gamma, beta, epsilon),
     }
 }
@@ -50,14 +39,8 @@ pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) ->
     check(&x, &gamma);
     let operation = RmsNorm { epsilon: epsilon as f32 };
     let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
-    let fused = apply(operation, tensors.each_ref());
-    #[cfg(feature = "cube")]
-    let fused = fused.or_else(|| {
-        let norm = crate::cube::Norm { epsilon: epsilon as f32, is_centred: false };
-        crate::cube::apply(norm, tensors.each_ref())
-    });
-    match fused {
-        Some((output, ())) => Tensor::from_dispatch(output),
+    match operation.fused(&tensors) {
+        Some(output) => Tensor::from_dispatch(output),
         None => {
             // In a narrow number type the squares would overflow.
             let dtype: FloatDType = x.dtype().into();
@@ -84,6 +67,26 @@ fn check<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>) {
 struct LayerNorm {
     epsilon: f32,
     beta: bool,
+}
+
+impl LayerNorm {
+    /// The operation where there is one for these tensors. It is compiled here, not in each crate with such a layer.
+    fn fused(self, tensors: &[DispatchTensor; 2], beta: Option<DispatchTensor>) -> Option<DispatchTensor> {
+        let [x, gamma] = tensors;
+        let fused = match &beta {
+            None => apply(self, [x, gamma]),
+            Some(beta) => apply(self, [x, gamma, beta]),
+        };
+        #[cfg(feature = "cube")]
+        let fused = fused.or_else(|| {
+            let norm = crate::cube::Norm { epsilon: self.epsilon, is_centred: true };
+            match &beta {
+                None => crate::cube::apply(norm, [x, gamma]),
+                Some(beta) => crate::cube::apply(norm, [x, gamma, beta]),
+            }
+        });
+        fused.map(|(output, ())| output)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -147,6 +150,19 @@ impl<const N: usize> FusedOperation<N> for LayerNorm {
 #[derive(Debug, Clone, Copy)]
 struct RmsNorm {
     epsilon: f32,
+}
+
+impl RmsNorm {
+    /// The operation where there is one for these tensors. It is compiled here, not in each crate with such a layer.
+    fn fused(self, tensors: &[DispatchTensor; 2]) -> Option<DispatchTensor> {
+        let fused = apply(self, tensors.each_ref());
+        #[cfg(feature = "cube")]
+        let fused = fused.or_else(|| {
+            let norm = crate::cube::Norm { epsilon: self.epsilon, is_centred: false };
+            crate::cube::apply(norm, tensors.each_ref())
+        });
+        fused.map(|(output, ())| output)
+    }
 }
 
 impl FusedOperation<2> for RmsNorm {
