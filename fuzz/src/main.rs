@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use brigade_fuzz::input::{Inputs, MOST_TRIES, minimise, payloads};
+use brigade_fuzz::input::{Inputs, MAX_TRIES, minimise, payloads};
 use brigade_fuzz::run::memory::Counting;
 use brigade_fuzz::run::watch::{Ended, Notes, TIME_LIMIT, watch};
 use brigade_fuzz::run::{Failure, run};
@@ -18,7 +18,7 @@ use clap::Parser;
 static ALLOCATOR: Counting = Counting;
 
 /// How many smaller inputs are tried if each try starts a process.
-const MOST_PROCESSES: usize = 100;
+const MAX_PROCESSES: usize = 100;
 
 /// Feed damaged input to every parser of bytes from outside, and report what breaks.
 #[derive(Debug, Parser)]
@@ -91,7 +91,7 @@ fn all(args: &Args) -> Result<bool> {
         let mut input = Inputs::new(target, payloads(target)?, args.seed).get(number);
         if matches!(fault, Fault::Died { .. }) {
             let path = folder.path().join("input");
-            input = minimise(&input, MOST_PROCESSES, |smaller| dies(target, smaller, &path).unwrap_or(false));
+            input = minimise(&input, MAX_PROCESSES, |smaller| dies(target, smaller, &path).unwrap_or(false));
         }
         println!(
             "{}",
@@ -128,7 +128,7 @@ fn run_worker(target: &Target, args: &Args, numbers: &Path) -> Result<bool> {
     }
     println!("{}", report::line(target.name, &outcome));
     let Some(mut failure) = outcome.failure else { return Ok(true) };
-    failure.input = minimise(&failure.input, MOST_TRIES, |smaller| {
+    failure.input = minimise(&failure.input, MAX_TRIES, |smaller| {
         let noted = numbers.note(failure.number).is_ok();
         noted && check(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
     });

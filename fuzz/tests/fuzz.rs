@@ -1,6 +1,6 @@
 //! A short run of each target, and the runner on targets that are broken on purpose.
 
-use brigade_fuzz::input::{Inputs, MOST_TRIES, minimise, payloads};
+use brigade_fuzz::input::{Inputs, MAX_TRIES, minimise, payloads};
 use brigade_fuzz::run::memory::Counting;
 use brigade_fuzz::run::report::save_failure;
 use brigade_fuzz::run::{Failure, Outcome, run};
@@ -100,7 +100,7 @@ fn announced(input: &[u8]) -> Option<u32> {
 
 fn found(target: &Target) -> Failure {
     let failure = short(target, 20_000).failure.expect("the fault is found");
-    let input = minimise(&failure.input, MOST_TRIES, |smaller| {
+    let input = minimise(&failure.input, MAX_TRIES, |smaller| {
         check(target, smaller).is_err_and(|fault| fault.is_like(&failure.fault))
     });
     assert!(input.len() <= failure.input.len());

@@ -58,7 +58,7 @@ pub(crate) enum SaveOutcome {
 }
 
 /// Largest message about a rank's file.
-const MOST_ENTRY_BYTES: usize = 1 << 28;
+const MAX_ENTRY_BYTES: usize = 1 << 28;
 
 /// How often ranks that wait for a save exchange how far they are.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -342,7 +342,7 @@ impl Saver {
             return Ok(None);
         }
         let others: Vec<_> =
-            (1..self.group.size()).map(|rank| self.group.recv_message(rank, MOST_ENTRY_BYTES)).collect();
+            (1..self.group.size()).map(|rank| self.group.recv_message(rank, MAX_ENTRY_BYTES)).collect();
         let (mut entries, mut units) = (vec![own.entry], SortedMap::new());
         let mut gather = |more: Vec<UnitMetadata>| -> anyhow::Result<()> {
             for unit in more {

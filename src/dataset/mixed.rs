@@ -12,16 +12,36 @@ use super::Dataset;
 /// dataset after the other, each as often as it is.
 ///
 /// ```
-/// # use brigade::{Dataset, Mixed, samples};
-/// # use burn::tensor::{Device, Tensor};
-/// # fn numbers(indices: &[usize], device: &Device) -> (Tensor<2>, Tensor<2>) {
-/// #     let x = Tensor::<1>::from_floats(&indices.iter().map(|i| *i as f32).collect::<Vec<_>>()[..], device).reshape([-1, 1]);
-/// #     (x.clone(), x)
-/// # }
+/// use brigade::{Batch, Dataset, Mixed};
+/// use burn::tensor::{Device, Tensor};
+///
+/// struct Numbers(Vec<f32>);
+///
+/// impl Dataset for Numbers {
+///     type Item = f32;
+///     type Input = Tensor<2>;
+///     type Target = Tensor<2>;
+///
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+///
+///     fn get(&self, index: usize) -> anyhow::Result<f32> {
+///         Ok(self.0[index])
+///     }
+///
+///     fn batch(&self, items: Vec<f32>, device: &Device) -> Batch<Tensor<2>, Tensor<2>> {
+///         let x = Tensor::<1>::from_floats(&items[..], device).reshape([-1, 1]);
+///         Batch::new(x.clone(), x, items.len())
+///     }
+/// }
+///
 /// // Half of the samples of a run come from each.
-/// let (large, small) = (samples(1000, numbers), samples(10, numbers));
+/// let (large, small) = (Numbers(vec![0.5; 1000]), Numbers(vec![2.0; 10]));
 /// let mixed = Mixed::new([(large, 1.0), (small, 1.0)]);
 /// assert_eq!(mixed.len(), 1010);
+/// assert_eq!(mixed.get(1000)?, 2.0);
+/// # anyhow::Ok(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Mixed<D> {
@@ -49,6 +69,11 @@ impl<D: Dataset> Dataset for Mixed<D> {
     }
 
     fn get(&self, index: usize) -> anyhow::Result<D::Item> {
+        if self.parts.len() > 1 && self.parts.iter().any(|(data, _)| data.collates_only_its_own()) {
+            anyhow::bail!(
+                "a micro-batch has samples of several datasets here (`Mixed`), and one of these datasets collates its own alone, as `samples` does with a                  function that captures data; implement `Dataset`, whose `get` reads a sample and whose `batch` collates any"
+            );
+        }
         let mut within = index;
         for (data, _) in &self.parts {
             if within < data.len() {

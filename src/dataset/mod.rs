@@ -40,6 +40,12 @@ pub trait Dataset: Send + Sync + 'static {
     /// say) is a function of the seed, the step and the micro-batch's number in the global batch, so it is the same on any mesh.
     fn batch(&self, items: Vec<Self::Item>, device: &Device) -> Batch<Self::Input, Self::Target>;
 
+    /// Whether [`batch`](Self::batch) reads more of the dataset than the samples that it is given, so that it cannot collate those of another one of the
+    /// same type. Such datasets are refused in [`Mixed`].
+    fn collates_only_its_own(&self) -> bool {
+        false
+    }
+
     /// Targets in one sample: the sequence length of a language model, 1 for a classifier.
     fn targets_per_sample(&self) -> usize {
         1
@@ -72,6 +78,10 @@ impl<D: Dataset> Dataset for Arc<D> {
 
     fn batch(&self, items: Vec<D::Item>, device: &Device) -> Batch<D::Input, D::Target> {
         (**self).batch(items, device)
+    }
+
+    fn collates_only_its_own(&self) -> bool {
+        (**self).collates_only_its_own()
     }
 
     fn targets_per_sample(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::error::{format_error, print_stderr};
 use crate::settings::Settings;
 
 /// A line of `metrics.jsonl` is shorter.
-const MOST_OF_A_LINE: u64 = 256 << 10;
+const MAX_LINE_BYTES: u64 = 256 << 10;
 
 /// Takes the lease of `place`, an option's value, for the run in the folder `dir`, whose lock is `lock`. It says what it waits for, and takes nothing from an earlier
 /// run that `check` refuses to replace.
@@ -78,9 +78,9 @@ fn status(folder: &Path, steps: u64) -> Value {
     let last = || {
         let mut file = File::open(folder.join(METRICS_FILE)).ok()?;
         let size = file.metadata().ok()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(MOST_OF_A_LINE))).ok()?;
+        file.seek(SeekFrom::Start(size.saturating_sub(MAX_LINE_BYTES))).ok()?;
         let mut end = Vec::new();
-        file.take(MOST_OF_A_LINE).read_to_end(&mut end).ok()?;
+        file.take(MAX_LINE_BYTES).read_to_end(&mut end).ok()?;
         let text = String::from_utf8_lossy(&end).into_owned();
         // A line that is being written is not whole.
         text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok())

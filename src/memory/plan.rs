@@ -3,10 +3,10 @@
 use std::ops::Add;
 
 use anyhow::bail;
-use brigade_core::plan::{Configuration, Footprint, MemoryFootprint};
+use brigade_core::plan::{BoundaryTensor, Configuration, Footprint, MemoryFootprint};
 use brigade_core::{Blocks, DP, EngineSettings, MeasuredActivations, PP, REPLICATE, Recompute};
 use brigade_files::write_atomic;
-use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory};
+use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory, memory_capacity};
 
 use super::machine::Machine;
 use super::need::{Need, assessment};
@@ -31,6 +31,10 @@ pub(crate) struct Assessment {
     /// Need and memory in words, and what would fit if this does not.
     pub text: String,
 }
+
+/// Samples of the micro-batches that say how memory grows with them, where the run's own is too large to be measured.
+const FEW: usize = 1;
+const MORE: usize = 2;
 
 impl Session {
     /// Measures the blocks and computes what each rank will hold and send.
@@ -137,8 +141,29 @@ impl Session {
         let meter = brigade_cpu::heap_meter();
         let EngineSettings { precision, schedule, chunks, .. } = &self.plan.engine;
         let splits = schedule.splits_backward() && self.plan.mesh.size(PP) * chunks > 1;
-        model.activations(size, precision.compute, splits, meter.as_deref())
+        let measured = |size| model.activations(size, precision.compute, splits, meter.as_deref());
+        if size > MORE
+            && let (Ok(few), Ok(more)) = (measured(FEW), measured(MORE))
+        {
+            let extended = MeasuredActivations::of_samples(size, [(FEW, few), (MORE, more)]);
+            if !can_be_measured(model.blocks(), &extended) {
+                return Ok(extended);
+            }
+        }
+        measured(size)
     }
+}
+
+/// Whether the host has the memory, with a margin, that it takes to run one block after the other on a micro-batch.
+fn can_be_measured(blocks: &Blocks, needs: &MeasuredActivations) -> bool {
+    let Some(memory) = memory_capacity() else { return true };
+    let most = |bytes: &mut dyn Iterator<Item = u64>| bytes.max().unwrap_or(0);
+    let parameters = most(&mut blocks.parameters_by_block().iter().map(|(_, count)| 4 * *count as u64));
+    let between = |tensors: &Vec<BoundaryTensor>| tensors.iter().map(|tensor| tensor.bytes).sum();
+    let between = most(&mut needs.boundary_activations.iter().map(between));
+    let inside = most(&mut needs.saved_activations.iter().map(|block| block.peak + block.output));
+    let left = memory.address_space.map_or(memory.available, |space| space.left.min(memory.available));
+    2 * (2 * parameters + between + inside) <= left
 }
 
 /// What the rank that needs most of each is planned to hold at its peak.

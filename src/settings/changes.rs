@@ -77,9 +77,9 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
 
 /// A value as text; of a long list, say of files, the beginning.
 fn brief(value: &Value) -> String {
-    const MOST_CHARACTERS: usize = 80;
+    const MAX_CHARACTERS: usize = 80;
     let text = value.to_string();
-    match text.char_indices().nth(MOST_CHARACTERS) {
+    match text.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }

@@ -279,8 +279,11 @@ impl StandardFlags {
         lay(&self.chunks, &mut settings.pipeline.chunks);
         lay(&self.recompute, &mut settings.compute.recompute);
         lay(&self.transport, &mut settings.comm.transport);
-        if self.steps.is_some() || self.epochs.is_some() {
+        // One of them replaces both, but that there is no number of epochs says nothing of steps.
+        if self.steps.is_some() || self.epochs.is_some_and(|epochs| epochs != 0.0) {
             settings.train.steps = self.steps.unwrap_or(0);
+        }
+        if self.steps.is_some() || self.epochs.is_some() {
             settings.train.epochs = self.epochs.unwrap_or(0.0);
         }
         if let Some(MicroBatchSize::Samples(samples)) = self.micro_batch_size {

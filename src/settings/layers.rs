@@ -201,7 +201,7 @@ pub(crate) fn is_section(origin: &str, section: &str) -> ConfigError {
 }
 
 /// No setting's name has more parts.
-const MOST_PARTS: usize = 32;
+const MAX_PARTS: usize = 32;
 
 fn parse_set(set: &str) -> Result<Table, ConfigError> {
     let bad = |allowed: &str| ConfigError::Set { given: set.to_owned(), allowed: allowed.to_owned() };
@@ -210,7 +210,7 @@ fn parse_set(set: &str) -> Result<Table, ConfigError> {
         .ok_or_else(|| bad("write section.key=value, as in optimizer.learning_rate=3e-4"))?;
     let (key, value) = (key.trim(), value.trim());
     let path: Vec<&str> = key.split('.').collect();
-    if path.len() > MOST_PARTS || path.iter().any(|part| part.is_empty()) {
+    if path.len() > MAX_PARTS || path.iter().any(|part| part.is_empty()) {
         return Err(bad("the key is a setting's full name, as in optimizer.learning_rate"));
     }
     let nested = path.iter().rev().fold(parse_value(value), |value, part| {

@@ -8,10 +8,10 @@ use super::{SettingError, Settings};
 pub(super) const LARGEST: u64 = i64::MAX as u64;
 
 /// Most threads of a rank that read ahead.
-const MOST_READERS: u64 = 1024;
+const MAX_READERS: u64 = 1024;
 
 /// Most pipeline stages, and most chunks on one of them.
-const MOST_STAGES: u64 = ScheduleError::MOST_STAGES as u64;
+const MAX_STAGES: u64 = ScheduleError::MAX_STAGES as u64;
 
 impl Settings {
     /// Checks that no whole number is too large.
@@ -25,7 +25,7 @@ impl Settings {
             ("train.micro_batch_size (--micro-batch-size)", train.micro_batch_size as u64, most),
             ("train.global_batch_size (--global-batch-size)", train.global_batch_size as u64, most),
             ("train.sync_every (--sync-every)", train.sync_every as u64, most),
-            ("train.readers", train.readers as u64, MOST_READERS),
+            ("train.readers", train.readers as u64, MAX_READERS),
             ("train.read_ahead", train.read_ahead as u64, most),
             ("mesh.dp (--dp)", mesh.dp as u64, most),
             ("strategy.workers (--workers)", self.strategy.workers as u64, most),
@@ -34,8 +34,8 @@ impl Settings {
             ("strategy.servers (--servers)", self.strategy.servers as u64, most),
             ("strategy.staleness (--staleness)", self.strategy.staleness, most),
             ("mesh.replicate (--replicate)", mesh.replicate as u64, most),
-            ("mesh.pp (--pp)", mesh.pp as u64, MOST_STAGES),
-            ("pipeline.chunks (--chunks)", self.pipeline.chunks as u64, MOST_STAGES),
+            ("mesh.pp (--pp)", mesh.pp as u64, MAX_STAGES),
+            ("pipeline.chunks (--chunks)", self.pipeline.chunks as u64, MAX_STAGES),
             ("train.steps (--steps)", train.steps, LARGEST),
             ("train.seed (--seed)", train.seed, LARGEST),
             ("train.validate_every", train.validate_every, LARGEST),

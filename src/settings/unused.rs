@@ -4,7 +4,8 @@ use brigade_core::PP;
 use brigade_core::compress::Method;
 
 use super::{
-    CommSettings, OptimizerSettings, PipelineSettings, RunPlan, Settings, StrategyName, StrategySettings,
+    CheckpointSettings, CommSettings, OptimizerSettings, PipelineSettings, RunPlan, Settings, StrategyName,
+    StrategySettings, TrainSettings,
 };
 
 impl Settings {
@@ -22,20 +23,62 @@ impl Settings {
                 unused([("comm.compress (--compress)", has_peers, compress == Method::None)]),
             ),
             ("this strategy".to_owned(), self.strategy.unused()),
+            (
+                "a run without early stopping (train.early_stopping_patience = 0)".to_owned(),
+                self.train.unused_of_early_stopping(),
+            ),
+            ("a run with checkpoint.keep_best = false".to_owned(), self.checkpoint.unused_of_best()),
             (format!("optimizer.name = {}", optimizer.name), optimizer.unused()),
             (format!("comm.compress = {compress}"), self.comm.unused()),
         ];
-        let note = |(what, names): (String, Vec<&str>)| {
-            (!names.is_empty()).then(|| format!("note: {what} does not use {}", names.join(", ")))
-        };
-        sections.into_iter().filter_map(note).collect()
+        sections.into_iter().filter_map(|(what, names)| note(&what, &names)).collect()
     }
+}
+
+/// A note on settings, if there are any, that this does not use.
+fn note(what: &str, names: &[&str]) -> Option<String> {
+    (!names.is_empty()).then(|| format!("note: {what} does not use {}", names.join(", ")))
 }
 
 /// The names of settings that are used, or are as by default, left out.
 fn unused<const N: usize>(settings: [(&'static str, bool, bool); N]) -> Vec<&'static str> {
     let settings = settings.into_iter().filter(|(_, is_used, is_usual)| !is_used && !is_usual);
     settings.map(|(name, ..)| name).collect()
+}
+
+impl TrainSettings {
+    fn unused_of_early_stopping(&self) -> Vec<&'static str> {
+        let (usual, stops) = (Self::default(), self.early_stopping_patience > 0);
+        unused([
+            ("train.early_stopping_metric", stops, self.early_stopping_metric == usual.early_stopping_metric),
+            ("train.early_stopping_mode", stops, self.early_stopping_mode == usual.early_stopping_mode),
+            (
+                "train.early_stopping_min_delta",
+                stops,
+                self.early_stopping_min_delta == usual.early_stopping_min_delta,
+            ),
+        ])
+    }
+
+    /// Notes on settings of validations, in a run that has no data to validate on.
+    pub(crate) fn notes_without_validation(&self) -> Option<String> {
+        let usual = Self::default();
+        let names = unused([
+            ("train.validate_every", false, self.validate_every == usual.validate_every),
+            ("train.validation_samples", false, self.validation_samples == usual.validation_samples),
+        ]);
+        note("a run without data to validate on", &names)
+    }
+}
+
+impl CheckpointSettings {
+    fn unused_of_best(&self) -> Vec<&'static str> {
+        let usual = Self::default();
+        unused([
+            ("checkpoint.best_metric", self.keep_best, self.best_metric == usual.best_metric),
+            ("checkpoint.best_mode", self.keep_best, self.best_mode == usual.best_mode),
+        ])
+    }
 }
 
 impl PipelineSettings {
@@ -151,6 +194,12 @@ mod tests {
                 "[mesh]\npp = 2\n[comm]\ncompress = \"int8\"",
                 "note: a run with one data-parallel rank does not use comm.compress (--compress)",
             ),
+            (
+                "[train]\nearly_stopping_metric = \"accuracy\"\n[checkpoint]\nbest_mode = \"max\"",
+                "note: a run without early stopping (train.early_stopping_patience = 0) does not use \
+                 train.early_stopping_metric; note: a run with checkpoint.keep_best = false does not use checkpoint.best_mode",
+            ),
+            ("[train]\nearly_stopping_patience = 1\nearly_stopping_min_delta = 0.5", ""),
             ("[strategy]\nouter_momentum = 0.5", "note: this strategy does not use strategy.outer_momentum"),
         ] {
             assert_eq!(notes(toml).join("; "), expected, "{toml}");

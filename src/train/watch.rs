@@ -24,6 +24,11 @@ impl Watch {
         Self { metric: metric.to_owned(), is_min, min_delta, key }
     }
 
+    /// As in `a lower loss`.
+    fn better(&self) -> String {
+        format!("a {} {}", if self.is_min { "lower" } else { "higher" }, self.metric)
+    }
+
     /// Names the best value so far, as its bits: counters are whole numbers.
     fn value_key(&self) -> String {
         format!("{}_bits", self.key)
@@ -61,6 +66,11 @@ pub(super) struct Best {
 pub(super) struct BestCheckpoint(Watch);
 
 impl BestCheckpoint {
+    /// What it does, for the first lines of a run.
+    pub fn describe(&self) -> String {
+        format!("after each validation with {}, a checkpoint is saved as the best", self.0.better())
+    }
+
     pub fn is_new(&self, found: &ValidationReport, watched: &mut SortedMap<String, u64>) -> bool {
         self.0.improves(found, watched)
     }
@@ -86,6 +96,12 @@ pub(super) struct EarlyStopping {
 }
 
 impl EarlyStopping {
+    /// What it does, for the first lines of a run.
+    pub fn describe(&self) -> String {
+        let (validations, better) = (counted(self.patience as usize, "validation"), self.watch.better());
+        format!("early stopping: after {validations} in a row without {better}")
+    }
+
     pub fn count(&self, found: &ValidationReport, watched: &mut SortedMap<String, u64>) {
         let key = self.count_key();
         let count = match self.watch.improves(found, watched) {
@@ -131,7 +147,8 @@ pub(super) fn watches(
         }
     };
     let need = |option, given: String| {
-        let missing = "it compares validations, and there are no data to validate on (`Training::validate`)";
+        let missing = "it compares validations, and there are no data to validate on (data.validation_fraction or data.validation of \
+                       `brigade train`, `Training::validate` in a program)";
         if validates { Ok(()) } else { Err(SettingError::new(option, given, missing)) }
     };
     let (mut early_stopping, mut best) = (None, None);
@@ -224,6 +241,13 @@ mod tests {
         assert_eq!(run(&turned, &validations), (Some(3), vec![0]));
         let coarse = settings(|settings| settings.train.early_stopping_min_delta = 0.5);
         assert_eq!(run(&coarse, &validations), (Some(4), vec![0, 1, 3]));
+    }
+
+    #[test]
+    fn errors_and_losses_fall_by_default() {
+        let falls = |name: &str| MetricMode::Auto.is_min(name);
+        assert!(["loss", "student_loss", "mean_absolute_error", "perplexity"].into_iter().all(falls));
+        assert!(!["accuracy", "lossless", "errors_found", "macro_f1"].into_iter().any(falls));
     }
 
     #[test]

@@ -242,11 +242,11 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self.metrics.drain(..).fold(model, |model, (name, sum)| model.metric(name, sum))
     }
 
-    /// The first samples to train on, at most `size`, as one micro-batch.
+    /// The first `size` samples to train on, as one micro-batch: from the beginning again where there are fewer.
     pub(crate) fn first_samples(&self, size: usize, device: &Device) -> anyhow::Result<Batch<I, T>> {
         let data =
             self.train.as_ref().context("this run has no data of its own (`Training::without_data`); give `Session::stop_if_dry_run` a micro-batch")?;
-        data.read((0..size.min(data.samples())).collect(), device, 0)
+        data.read((0..data.samples()).cycle().take(size).collect(), device, 0)
     }
 
     /// What a reporter takes of it.

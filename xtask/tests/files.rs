@@ -7,10 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// More files side by side than this are parted into folders.
-const MOST_FILES: usize = 12;
+const MAX_FILES: usize = 12;
 
 /// Files that import one another: a type and what is done with it may be two.
-const MOST_IN_A_CIRCLE: usize = 2;
+const MAX_CIRCLE: usize = 2;
 
 type Module = Vec<String>;
 
@@ -147,7 +147,7 @@ fn folders_can_be_looked_through() {
             *counts.entry(file.parent().unwrap()).or_default() += 1;
         }
         for (folder, count) in counts {
-            assert!(count <= MOST_FILES, "{} has {count} files side by side", folder.display());
+            assert!(count <= MAX_FILES, "{} has {count} files side by side", folder.display());
         }
     }
 }
@@ -161,7 +161,7 @@ fn files_do_not_import_each_other_in_circles() {
         for (module, all) in &reached {
             let circle: Vec<_> = all.iter().filter(|other| reached[other].contains(*module)).collect();
             let names: Vec<_> = circle.iter().map(|module| module.join("::")).collect();
-            assert!(circle.len() <= MOST_IN_A_CIRCLE, "{}: {}", source.display(), names.join(", "));
+            assert!(circle.len() <= MAX_CIRCLE, "{}: {}", source.display(), names.join(", "));
         }
     }
 }

@@ -63,6 +63,6 @@ pub use state::{Snapshot, StateReader};
 pub use step::{
     AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, Fragments,
     LocalUpdates, NonFinite, OuterDtype, OuterOptimizer, OuterReport, OuterSums, PairwiseSum, ParameterPart,
-    Recompute, ReducedUnit, Reduction, ReductionState, RoundReport, Rounds, Share, StepReport, Strategy,
-    Synchronous, UnitGradient, UntypedEngine, Update, WorkerLink, WorkerLinkSender, WorkerLinks,
+    Recompute, ReducedUnit, Reduction, ReductionState, RoundProgress, RoundReport, Rounds, Share, StepReport,
+    Strategy, Synchronous, UnitGradient, UntypedEngine, Update, WorkerLink, WorkerLinkSender, WorkerLinks,
 };

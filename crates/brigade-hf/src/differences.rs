@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// How many names of one kind a message has at most.
-const MOST_NAMES: usize = 10;
+const MAX_NAMES: usize = 10;
 
 /// How the tensors of files differ from those of a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,11 +59,11 @@ impl fmt::Display for TensorDifferences {
     }
 }
 
-/// A list of at most [`MOST_NAMES`].
+/// A list of at most [`MAX_NAMES`].
 fn list<T>(items: &[T], text: impl Fn(&T) -> String) -> String {
-    let mut names: Vec<_> = items.iter().take(MOST_NAMES).map(text).collect();
-    if items.len() > MOST_NAMES {
-        names.push(format!("and {} more", items.len() - MOST_NAMES));
+    let mut names: Vec<_> = items.iter().take(MAX_NAMES).map(text).collect();
+    if items.len() > MAX_NAMES {
+        names.push(format!("and {} more", items.len() - MAX_NAMES));
     }
     names.join(", ")
 }

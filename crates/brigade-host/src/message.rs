@@ -19,7 +19,7 @@ const ABSENT: u8 = u8::MAX;
 const LENGTH: usize = size_of::<u32>();
 
 /// The most dimensions that a description can have.
-const MOST_DIMENSIONS: usize = 16;
+const MAX_DIMENSIONS: usize = 16;
 
 /// A message as bytes.
 ///
@@ -56,7 +56,7 @@ pub(crate) fn decode(mut bytes: Vec<u8>, device: &Device, copier: &Copier) -> Re
 /// # Errors
 /// If a tensor is of a type that cannot be sent.
 pub fn describe(message: &Message) -> Result<Vec<u8>> {
-    let mut description = Vec::with_capacity(message.len() * (2 + 8 * MOST_DIMENSIONS) + LENGTH);
+    let mut description = Vec::with_capacity(message.len() * (2 + 8 * MAX_DIMENSIONS) + LENGTH);
     for part in message {
         let (dtype, shape) = match part {
             None => {
@@ -140,7 +140,7 @@ fn read(bytes: &[u8]) -> Option<(Vec<Option<Description>>, usize)> {
         let dtype = *TYPES.get(usize::from(*number))?;
         let (dimensions, after) = rest.split_first()?;
         let dimensions = usize::from(*dimensions);
-        if dimensions > MOST_DIMENSIONS || after.len() < 8 * dimensions {
+        if dimensions > MAX_DIMENSIONS || after.len() < 8 * dimensions {
             return None;
         }
         let (sizes, after) = after.split_at(8 * dimensions);

@@ -14,7 +14,7 @@ pub const TOKEN_VARIABLE: &str = "BRIGADE_TOKEN";
 pub const TOKEN_FILE_VARIABLE: &str = "BRIGADE_TOKEN_FILE";
 
 /// A file with more than this is not read whole.
-const MOST_BYTES: u64 = 4096;
+const MAX_BYTES: u64 = 4096;
 
 /// Checks a token that the user chose: 16 to 256 visible ASCII characters.
 ///
@@ -42,7 +42,7 @@ pub fn token_from_env(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Aut
     let Some(path) = set(TOKEN_FILE_VARIABLE) else { return Ok(None) };
     let read = || -> io::Result<String> {
         let mut text = String::new();
-        File::open(&path)?.take(MOST_BYTES).read_to_string(&mut text)?;
+        File::open(&path)?.take(MAX_BYTES).read_to_string(&mut text)?;
         Ok(text)
     };
     match read() {

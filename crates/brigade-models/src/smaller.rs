@@ -6,7 +6,7 @@ use burn::tensor::{Int, Tensor};
 use crate::tokens::{Documents, Tokens};
 
 /// Multiplications of the largest block's forward that are soon done.
-const MOST_WORK: f64 = (1u64 << 30) as f64;
+const MAX_WORK: f64 = (1u64 << 30) as f64;
 
 /// What sizes may be divided by.
 const DIVISORS: [usize; 6] = [2, 4, 8, 16, 32, 64];
@@ -34,10 +34,10 @@ pub(crate) fn stand_ins<I, O, T>(
 ) -> Option<[SmallerModel<I, O, T>; 2]> {
     let tokens = rows.ids.dims().iter().product::<usize>() as f64;
     let work = tokens * costs.iter().copied().fold(0.0, f64::max);
-    if work <= MOST_WORK {
+    if work <= MAX_WORK {
         return None;
     }
-    let takes_long = |divisor: &&usize| work / (divisor.pow(3) as f64) > MOST_WORK;
+    let takes_long = |divisor: &&usize| work / (divisor.pow(3) as f64) > MAX_WORK;
     let (too_small, enough) = DIVISORS.split_at(DIVISORS.iter().take_while(takes_long).count());
     let mut divisors = enough.first().into_iter().chain(too_small.iter().rev());
     divisors.find_map(|&divisor| {

@@ -201,6 +201,34 @@ fn shapes_are_compared_however_strictly_names_are() {
 }
 
 #[test]
+fn what_a_second_file_lacks_comes_from_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let (backbone, head) = (folder.path().join("backbone"), folder.path().join("head"));
+    let (old, new) = (tensors(chain(2), 1), tensors(chain(2), 2));
+    let is_head = |tensor: &NamedTensor| tensor.name.starts_with("head");
+    let part = |tensors: &[NamedTensor], of_head| -> Vec<_> {
+        tensors.iter().filter(|tensor| is_head(tensor) == of_head).cloned().collect()
+    };
+    save_safetensors(&backbone, &old, &plain()).unwrap();
+    save_safetensors(&head, &part(&new, true), &plain()).unwrap();
+    let mut both = chain(2);
+    both.load_weights(&backbone, &plain(), Strict::Yes).unwrap();
+    assert_eq!(both.load_weights(&head, &plain(), Strict::No).unwrap().loaded, 2);
+    let found = tensors(both, 3);
+    assert_eq!(part(&found, true), part(&new, true));
+    assert_eq!(part(&found, false), part(&old, false));
+}
+
+#[test]
+fn a_file_with_nothing_of_the_model_is_refused_however_strict() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w");
+    save_safetensors(&path, &tensors(chain(2), 1), &plain().rule("*", "other.*")).unwrap();
+    let error = chain(2).load_weights(&path, &plain(), Strict::No).unwrap_err().to_string();
+    assert!(error.contains("it has no tensor") && error.contains("they have no name in common"), "{error}");
+}
+
+#[test]
 fn a_table_gets_rows_that_the_file_lacks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w");

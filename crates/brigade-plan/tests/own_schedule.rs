@@ -166,7 +166,7 @@ fn too_many_receives_ahead_are_found() {
         let second = posted.chain(all.map(|batch| Forward(task(batch))));
         vec![first.collect(), second.collect()]
     };
-    let most = Pipeline::MOST_POSTED;
+    let most = Pipeline::MAX_POSTED;
     assert!(Pipeline::from_actions(Placement::Loop, 2, 1, most, lists(most)).is_ok());
     let error = Pipeline::from_actions(Placement::Loop, 2, 1, most + 1, lists(most + 1)).unwrap_err();
     assert!(

@@ -78,7 +78,7 @@ fn few_receives_are_posted_ahead() {
     for (_, pipeline) in schedules() {
         for rank in 0..pipeline.stages {
             let most = most_posted(&pipeline, rank);
-            assert!(most <= Pipeline::MOST_POSTED, "{}, rank {rank}: {most}", shape(&pipeline));
+            assert!(most <= Pipeline::MAX_POSTED, "{}, rank {rank}: {most}", shape(&pipeline));
         }
     }
 }
@@ -184,7 +184,7 @@ fn evaluation_pipelines_any_number_of_micro_batches() {
                 assert!(!full || (measured - formula).abs() < 1e-9, "{}: {measured}", shape(&pipeline));
                 for rank in 0..stages {
                     assert_eq!(pipeline.peak_in_flight(rank), 0);
-                    assert!(most_posted(&pipeline, rank) <= Pipeline::MOST_POSTED);
+                    assert!(most_posted(&pipeline, rank) <= Pipeline::MAX_POSTED);
                     let trains = |action: &Action| {
                         !matches!(action, Action::Forward(_) | Action::Send { .. } | Action::Receive { .. })
                     };

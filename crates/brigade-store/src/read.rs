@@ -17,7 +17,7 @@ const BLOCK: u64 = 1 << 20;
 const AHEAD: u64 = 8;
 
 /// At most this many are held.
-const MOST_BLOCKS: usize = 24;
+const MAX_BLOCKS: usize = 24;
 
 /// Reads one object, forwards or at any offset. What is read in order is asked for ahead of time: the longer, the further. It holds 24 MiB at most.
 pub struct Reader {
@@ -154,7 +154,7 @@ impl Reader {
 
     /// Drops the blocks that were not used for longest.
     fn forget(&mut self) {
-        while self.blocks.len() > MOST_BLOCKS {
+        while self.blocks.len() > MAX_BLOCKS {
             let oldest = self.blocks.iter().min_by_key(|(_, block)| block.used).map(|(number, _)| *number);
             oldest.and_then(|number| self.blocks.remove(&number));
         }

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use object_store::client::HttpError;
 
 /// A longer answer of a store is cut.
-const MOST_CHARACTERS: usize = 600;
+const MAX_CHARACTERS: usize = 600;
 
 /// Where the client's messages name what a store answered.
 const STATUS: &str = "Server returned non-2xx status code: ";
@@ -94,7 +94,7 @@ pub(crate) fn one_line(error: &dyn StdError) -> String {
 fn shortened(text: &str) -> String {
     // Stores answer with whole pages.
     let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST_CHARACTERS) {
+    match line.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
     }

@@ -1,7 +1,7 @@
 //! Makes a failing input smaller.
 
 /// How often a smaller input is tried where a try is cheap.
-pub const MOST_TRIES: usize = 2000;
+pub const MAX_TRIES: usize = 2000;
 
 /// Removes ranges, halving their size, as long as `fails` says that the rest still does; then makes bytes zeros. Tries
 /// at most `most` inputs.
@@ -43,8 +43,8 @@ mod tests {
     fn what_does_not_matter_goes() {
         let input: Vec<u8> = (0..=255).collect();
         let fails = |bytes: &[u8]| bytes.contains(&7) && bytes.contains(&200) && bytes.len() > 2;
-        assert_eq!(minimise(&input, MOST_TRIES, fails), [7, 200, b'0']);
-        assert_eq!(minimise(&input, MOST_TRIES, |_| false), input);
-        assert!(minimise(&input, MOST_TRIES, |_| true).is_empty());
+        assert_eq!(minimise(&input, MAX_TRIES, fails), [7, 200, b'0']);
+        assert_eq!(minimise(&input, MAX_TRIES, |_| false), input);
+        assert!(minimise(&input, MAX_TRIES, |_| true).is_empty());
     }
 }

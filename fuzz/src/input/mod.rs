@@ -11,7 +11,7 @@ use crate::target::Target;
 use mutate::mutate;
 
 pub use corpus::payloads;
-pub use minimise::{MOST_TRIES, minimise};
+pub use minimise::{MAX_TRIES, minimise};
 
 /// The longest input, in bytes.
 pub const LONGEST: usize = 1 << 14;

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use crate::target::{Bound, Limit, Target, bare, lines};
 
 /// The most records that one input of [`DIAGNOSIS`] holds.
-const MOST_RECORDS: usize = 8;
+const MAX_RECORDS: usize = 8;
 
 /// One rank's file.
 ///
@@ -36,10 +36,10 @@ pub const DIAGNOSIS: Target = Target {
     name: "diagnosis",
     run: |input| {
         let records: Vec<_> =
-            input.split(|byte| *byte == b'\n').take(MOST_RECORDS).filter_map(stored).collect();
+            input.split(|byte| *byte == b'\n').take(MAX_RECORDS).filter_map(stored).collect();
         let _ = (diagnose(&records).to_string(), table(&records, 10));
     },
-    parsed: |input| input.split(|byte| *byte == b'\n').take(MOST_RECORDS).any(|line| stored(line).is_some()),
+    parsed: |input| input.split(|byte| *byte == b'\n').take(MAX_RECORDS).any(|line| stored(line).is_some()),
     bound: Bound {
         peak: Limit { fixed: 64 << 10, per_byte: 16 },
         total: Limit { fixed: 256 << 10, per_byte: 256 },

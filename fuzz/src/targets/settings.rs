@@ -32,7 +32,7 @@ pub const SETTINGS: Target = Target {
 /// What is made of settings before a run, for worlds of several sizes.
 ///
 /// Payloads are those of [`SETTINGS`]. Counted as parsed: one of both parts fits one of the worlds. Bound: the schedule of a pipeline
-/// takes 512 bytes for each of its tasks, which are [`ScheduleError::MOST_TASKS`] at most.
+/// takes 512 bytes for each of its tasks, which are [`ScheduleError::MAX_TASKS`] at most.
 pub const PLAN: Target = Target {
     name: "plan",
     run: |input| {
@@ -46,8 +46,8 @@ pub const PLAN: Target = Target {
         parsed
     },
     bound: Bound {
-        peak: Limit { fixed: 512 * ScheduleError::MOST_TASKS as u64, per_byte: 256 },
-        total: Limit { fixed: 2048 * ScheduleError::MOST_TASKS as u64, per_byte: 4096 },
+        peak: Limit { fixed: 512 * ScheduleError::MAX_TASKS as u64, per_byte: 256 },
+        total: Limit { fixed: 2048 * ScheduleError::MAX_TASKS as u64, per_byte: 4096 },
     },
     payloads,
     envelope: lines,

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The most nodes of which a message tells what they say.
-const MOST_NODES: usize = 3;
+const MAX_NODES: usize = 3;
 
 /// The option that asks for the choice.
 const AUTO: &str = "--micro-batch-size auto";
@@ -195,7 +195,7 @@ fn root_cause(ends: &[TrialEnd]) -> String {
         failures().filter(|(_, said)| said.contains(OUT_OF_MEMORY)).take(1).collect();
     if said.is_empty() {
         for failure in failures() {
-            if said.len() < MOST_NODES && said.iter().all(|(_, other)| *other != failure.1) {
+            if said.len() < MAX_NODES && said.iter().all(|(_, other)| *other != failure.1) {
                 said.push(failure);
             }
         }

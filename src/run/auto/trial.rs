@@ -31,7 +31,7 @@ pub(super) const OUT_OF_MEMORY: &str = " ran out of memory: ";
 const POLL: Duration = Duration::from_millis(10);
 
 /// How often it is tried to remove a trial's folder.
-const MOST_REMOVALS: usize = 100;
+const MAX_REMOVALS: usize = 100;
 
 /// What a trial is not started with: where results go, how long the run is, and what else a run does between steps.
 const OPTIONS: [&str; 11] = [
@@ -241,7 +241,7 @@ impl Drop for RunningTrial {
     fn drop(&mut self) {
         self.kill();
         // Ranks end a moment after their launcher, and may still write.
-        for _ in 0..MOST_REMOVALS {
+        for _ in 0..MAX_REMOVALS {
             if std::fs::remove_dir_all(self.folder.path()).is_ok() {
                 break;
             }

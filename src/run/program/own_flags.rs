@@ -111,6 +111,9 @@ impl OwnFlags {
         for own in free {
             let Some(value) = saved.get(name(own)) else { continue };
             let values = texts(value);
+            if values.is_empty() {
+                continue;
+            }
             command = command.mut_arg(own.get_id(), |flag| flag.required(false).default_values(values));
             for group in self.groups.iter().filter(|group| group.get_args().any(|id| id == own.get_id())) {
                 command = command.mut_group(group.get_id(), |group| group.required(false));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::settings::SettingError;
 
 /// The most steps of one timeline.
-const MOST_STEPS: u64 = 100;
+const MAX_STEPS: u64 = 100;
 
 const OPTION: &str = "profile.steps (--profile-steps)";
 
@@ -33,12 +33,12 @@ impl ProfileSettings {
         let (first, last) = self.steps.split_once("..").unwrap_or((&self.steps, &self.steps));
         let number = |text: &str| text.trim_start_matches('=').parse::<u64>().ok();
         match (number(first), number(last)) {
-            (Some(first), Some(last)) if (1..=last).contains(&first) && last - first < MOST_STEPS => {
+            (Some(first), Some(last)) if (1..=last).contains(&first) && last - first < MAX_STEPS => {
                 Ok(Some(first..=last))
             }
             _ => {
                 let allowed = format!(
-                    "it must be a step, or a range of at most {MOST_STEPS} steps such as 10..12 (three steps); the first step is 1"
+                    "it must be a step, or a range of at most {MAX_STEPS} steps such as 10..12 (three steps); the first step is 1"
                 );
                 Err(SettingError::new(OPTION, &self.steps, allowed))
             }

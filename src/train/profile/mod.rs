@@ -21,7 +21,7 @@ use crate::run::Session;
 use crate::thread_spans::{ThreadSpan, ThreadSpans};
 
 /// The longest list of events that rank 0 takes of a rank, in bytes.
-const MOST_BYTES: usize = 1 << 28;
+const MAX_BYTES: usize = 1 << 28;
 
 /// The timeline of a run.
 pub(super) struct Profile {
@@ -160,7 +160,7 @@ impl Profile {
             group.send(own, DType::U8, 0).wait()?;
             return Ok(String::new());
         }
-        let others: Vec<_> = (1..group.size()).map(|rank| group.recv_message(rank, MOST_BYTES)).collect();
+        let others: Vec<_> = (1..group.size()).map(|rank| group.recv_message(rank, MAX_BYTES)).collect();
         let mut ranks = vec![own];
         for message in others {
             ranks.push(message.wait()?);

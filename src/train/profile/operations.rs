@@ -9,7 +9,7 @@ use brigade_sorted::SortedMap;
 use serde_json::{Value, json};
 
 /// More members of a group are counted, not named.
-const MOST_NAMED: usize = 16;
+const MAX_NAMED: usize = 16;
 
 /// The operations of some steps. The recorder keeps the last ones alone, so they are read after each step.
 pub(super) struct Operations {
@@ -89,7 +89,7 @@ fn arrows(entry: &Entry, group: &GroupRecord, rank: usize) -> Vec<(usize, usize)
     let members = &group.members;
     let Some(own) = members.iter().position(|member| *member == rank) else { return Vec::new() };
     match members.len() {
-        2..=MOST_NAMED => {
+        2..=MAX_NAMED => {
             let (next, before) = ((own + 1) % members.len(), (own + members.len() - 1) % members.len());
             vec![(rank, members[next]), (members[before], rank)]
         }
@@ -101,7 +101,7 @@ fn peers(group: &GroupRecord, peer: Option<usize>, rank: usize) -> Value {
     let others = || group.members.iter().filter(|member| **member != rank);
     match peer {
         Some(peer) => json!([peer]),
-        None if group.members.len() > MOST_NAMED => json!(format!("{} ranks", others().count())),
+        None if group.members.len() > MAX_NAMED => json!(format!("{} ranks", others().count())),
         None => others().copied().collect(),
     }
 }

@@ -16,7 +16,7 @@ use crate::memory::{Measurable, Sampled};
 use crate::run::Session;
 use crate::train::profile::Profile;
 use crate::train::start::file_names;
-use crate::train::watch::{Best, check_load_best, watches};
+use crate::train::watch::{Best, BestCheckpoint, EarlyStopping, check_load_best, watches};
 use crate::training::{Training, WeightsFile, checked_names};
 use crate::world::check_same;
 
@@ -108,6 +108,11 @@ impl Session {
             sampler.as_ref().map(|s| (samples, s)),
         );
         summary.extend(training.update.lines());
+        summary.extend(early_stopping.as_ref().map(EarlyStopping::describe));
+        summary.extend(best_checkpoint.as_ref().map(BestCheckpoint::describe));
+        if validated == 0 {
+            summary.extend(self.settings.train.notes_without_validation());
+        }
         if self.settings.checkpoint.load_best_at_end && !self.settings.checkpoint.keep_best {
             summary.push(
                 "note: checkpoint.load_best_at_end without checkpoint.keep_best ends with the best weights only if a hook answers `Control::SaveBest`"

@@ -161,9 +161,14 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             let why = "the run was preempted and could not save a checkpoint";
             return Err(AgreedError(why.into()).into());
         }
-        self.note(&format!(
+        self.report_preempted(&format!(
             "preempted after step {step}, which is saved; --resume auto continues from there"
-        ));
+        ))
+    }
+
+    /// Ends the reports with what becomes of a run that was preempted.
+    pub(super) fn report_preempted(&mut self, what: &str) -> anyhow::Result<()> {
+        self.note(what);
         self.reporter.iter_mut().try_for_each(|reporter| reporter.event(RunEvent::Preempted))?;
         self.finish_reports(&[])
     }

@@ -552,6 +552,50 @@ fn a_worker_skips_a_step_by_itself() {
     }
 }
 
+/// The outer optimizer's momentum does not move the model after a round in which nobody made an update.
+#[test]
+fn a_round_in_which_all_skip_changes_nothing() {
+    let fragments = |count, overlap| Some(Fragments { count, overlap, mixing: 0.5 });
+    let (inner_steps, on_nonfinite) = (4, NonFinite::Skip);
+    for (fragments, pp, dp) in
+        [(None, 1, 1), (fragments(2, 0), 1, 2), (fragments(2, 1), 2, 1), (fragments(1, 3), 2, 2)]
+    {
+        let strategy = streaming(inner_steps, OuterDtype::F32, fragments);
+        let row = Row {
+            workers: 2,
+            pp,
+            dp,
+            micro_batches: 1,
+            strategy,
+            masked: true,
+            on_nonfinite,
+            ..Row::default()
+        };
+        let weights = on_mesh(&row.mesh(), |groups| {
+            let mut engine = row.engine(groups.clone()).unwrap();
+            let mut after_rounds = Vec::new();
+            for step in 0..3 * inner_steps {
+                let mut batches = row.batches(step, &groups);
+                if step / inner_steps == 1 {
+                    let target = &mut batches[0].target;
+                    target.mask = target.mask.take().map(|mask| mask * f32::INFINITY);
+                }
+                if (step + 1).is_multiple_of(inner_steps) {
+                    let report = engine.step(batches, RATE).unwrap();
+                    assert_eq!(report.skipped, step / inner_steps == 1, "step {step} of {row:?}");
+                    after_rounds.push(engine.tensors(0).unwrap());
+                } else {
+                    engine.inner_step(batches, RATE).unwrap();
+                }
+            }
+            after_rounds
+        });
+        let [first, second, third] = &weights[0][..] else { panic!("three rounds") };
+        same_bits(second, first, &format!("{row:?}"));
+        assert!(third.iter().zip(second).any(|(a, b)| a.data != b.data), "{row:?}");
+    }
+}
+
 /// The first failure is the worker's, with the rank of all ranks.
 #[test]
 fn a_loss_that_is_not_finite_names_the_rank_of_all() {

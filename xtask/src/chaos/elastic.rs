@@ -19,7 +19,7 @@ use super::run::{KEEP, Reference, RunDir, TEXT, WEIGHTS};
 /// Nodes of a run; it continues with one.
 const NODES: usize = 4;
 /// The most changes of one run.
-const MOST_CHANGES: u64 = 4;
+const MAX_CHANGES: u64 = 4;
 /// Steps of a run: enough for some changes.
 const STEPS: u64 = 1500;
 /// The longest pause before a change, in milliseconds.
@@ -85,7 +85,7 @@ pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32) -> Result<Coun
             port: super::free_port()?,
             choices: Choices::new(seed, number),
         };
-        let most = u64::from(enough - counts.changes()).min(MOST_CHANGES);
+        let most = u64::from(enough - counts.changes()).min(MAX_CHANGES);
         let name = run.name.clone();
         run.complete(&reference, most, &mut counts).with_context(|| {
             format!("{name} of --seed {seed}; its folder is {}", folder.join(&name).display())

@@ -22,7 +22,7 @@ const WORKERS: usize = 4;
 const STEPS: u64 = 2400;
 const INNER_STEPS: u64 = 10;
 /// The most changes of one run.
-const MOST_CHANGES: u64 = 25;
+const MAX_CHANGES: u64 = 25;
 /// The longest pause before a change, in milliseconds.
 const PAUSE: u64 = 1_500;
 /// The longest time that a worker is away, in milliseconds.
@@ -141,7 +141,7 @@ pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32) -> Result<Coun
         let name = format!("workers-{number}");
         let folder = folder.join(&name);
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let most = u64::from(enough - counts.changes()).min(MOST_CHANGES);
+        let most = u64::from(enough - counts.changes()).min(MAX_CHANGES);
         let run =
             Run { brigade, folder: &folder, port: super::free_port()?, choices: Choices::new(seed, number) };
         run.complete(most, &mut counts)

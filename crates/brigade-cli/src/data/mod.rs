@@ -81,7 +81,7 @@ impl DataSection {
         }
         if !(self.timeout_seconds.is_finite()
             && self.timeout_seconds > 0.0
-            && self.timeout_seconds <= MOST_SECONDS)
+            && self.timeout_seconds <= MAX_SECONDS)
         {
             let (given, allowed) = (self.timeout_seconds, "it must be above 0 and at most 86400");
             bail!("data.timeout_seconds = {given} is not possible: {allowed}");
@@ -119,7 +119,7 @@ impl DataSection {
 }
 
 /// The longest `data.timeout_seconds`: a day.
-const MOST_SECONDS: f64 = 86400.0;
+const MAX_SECONDS: f64 = 86400.0;
 
 /// Refuses a URL that cannot be used, before any part of it is written anywhere.
 fn check(option: &str, source: &str) -> anyhow::Result<()> {

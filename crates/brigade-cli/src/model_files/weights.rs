@@ -12,7 +12,7 @@ use brigade_sorted::SortedMap;
 use crate::model_files::adapters::Origin;
 
 /// How many tensors a message names at most.
-const MOST_NAMES: usize = 10;
+const MAX_NAMES: usize = 10;
 
 /// Files of weights that have what a model needs.
 #[derive(Debug, Default)]
@@ -126,10 +126,10 @@ fn check_types<'n>(
     if other.is_empty() {
         return Ok(());
     }
-    let more = match other.len().saturating_sub(MOST_NAMES) {
+    let more = match other.len().saturating_sub(MAX_NAMES) {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    let shown = other[..other.len().min(MOST_NAMES)].join(", ");
+    let shown = other[..other.len().min(MAX_NAMES)].join(", ");
     bail!("{}: {shown}{more}; weights must be F32, F16 or BF16", file.display())
 }

@@ -9,13 +9,22 @@ use super::MeasuredActivations;
 pub(super) fn extended(measured: [(usize, MeasuredActivations); 2]) -> MeasuredActivations {
     let [(small, a), (smaller, b)] = measured;
     let bytes = |a: u64, b: u64| at_full_size([(small, a), (smaller, b)]);
-    let boundary = |(a, b): (BoundaryTensor, BoundaryTensor)| BoundaryTensor {
-        // Integers are one for each token, and what has a vector for each row grows as its width does.
-        bytes: match a.has_gradient && a.bytes != 2 * b.bytes {
-            true => bytes(a.bytes, b.bytes),
-            false => a.bytes * small as u64,
-        },
-        ..a
+    // Integers are one for each token, and what has a vector for each row grows as its width does.
+    combined([a, b], bytes, |a, b| match a.has_gradient && a.bytes != 2 * b.bytes {
+        true => bytes(a.bytes, b.bytes),
+        false => a.bytes * small as u64,
+    })
+}
+
+/// One measurement from two, whose numbers of bytes are combined in these ways: those of the blocks' insides, and those of the tensors between them.
+pub(super) fn combined(
+    [a, b]: [MeasuredActivations; 2],
+    bytes: impl Fn(u64, u64) -> u64,
+    boundary_bytes: impl Fn(&BoundaryTensor, &BoundaryTensor) -> u64,
+) -> MeasuredActivations {
+    let boundary = |(a, b): (BoundaryTensor, BoundaryTensor)| {
+        let bytes = boundary_bytes(&a, &b);
+        BoundaryTensor { bytes, ..a }
     };
     let saved = |(a, b): (SavedActivations, SavedActivations)| {
         let saved = bytes(a.saved, b.saved);

@@ -20,7 +20,7 @@ use crate::model::chain::blocks::Blocks;
 use crate::model::objective::{Model, Objective, SmallerModel, Target};
 use crate::model::parameters::precision::cast;
 
-use extend::extended;
+use extend::{combined, extended};
 pub use heap::HeapMeter;
 use run::{Manner, run_block, run_loss};
 
@@ -31,6 +31,19 @@ pub struct MeasuredActivations {
     pub boundary_activations: Vec<Vec<BoundaryTensor>>,
     /// What each block needs inside, and then the loss. Empty where the heap cannot be measured.
     pub saved_activations: Vec<SavedActivations>,
+}
+
+impl MeasuredActivations {
+    /// What a micro-batch of `samples` needs, by what two others do, of which the second has more samples: most tensors have as many rows as it has
+    /// samples.
+    pub fn of_samples(samples: usize, others: [(usize, Self); 2]) -> Self {
+        let [(few, a), (more, b)] = others;
+        let bytes = |a: u64, b: u64| {
+            let of_one = (b as f64 - a as f64) / (more as f64 - few as f64);
+            (a as f64 + of_one * (samples as f64 - few as f64)).round().max(0.0) as u64
+        };
+        combined([a, b], bytes, |a, b| bytes(a.bytes, b.bytes))
+    }
 }
 
 /// A block that was run.

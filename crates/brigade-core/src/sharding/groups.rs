@@ -9,7 +9,7 @@ use crate::model::chain::blocks::Blocks;
 use crate::model::objective::Model;
 
 /// The most names that ranges of numbers in a pattern make.
-const MOST_NUMBERS: usize = 10_000;
+const MAX_NUMBERS: usize = 10_000;
 
 /// Parameters that are trained in another way than the rest. A parameter belongs to the first group whose pattern matches it.
 ///
@@ -170,8 +170,8 @@ impl NamePattern {
                 }
                 Some((first, last)) => (first..=last).map(|number| number.to_string()).collect(),
             };
-            if texts.len().saturating_mul(parts.len()) > MOST_NUMBERS {
-                return Err(format!("`{part}` makes more than {MOST_NUMBERS} names; `*` stands for all"));
+            if texts.len().saturating_mul(parts.len()) > MAX_NUMBERS {
+                return Err(format!("`{part}` makes more than {MAX_NUMBERS} names; `*` stands for all"));
             }
             let add =
                 |text: &String| parts.iter().map(|part| format!("{text}{dot}{part}")).collect::<Vec<_>>();

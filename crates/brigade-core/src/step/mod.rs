@@ -11,7 +11,7 @@ pub(crate) mod strategy;
 mod update;
 mod window;
 
-pub use engine::rounds::{Share, WorkerLink, WorkerLinkSender, WorkerLinks};
+pub use engine::rounds::{RoundProgress, Share, WorkerLink, WorkerLinkSender, WorkerLinks};
 pub use engine::workers::OuterSums;
 pub use engine::{Engine, UntypedEngine};
 pub use forward_backward::recompute::Recompute;

@@ -7,10 +7,10 @@ use super::fields::{Fields, Ids};
 use crate::error::HfError;
 
 /// How many layers a model may have.
-const MOST_LAYERS: usize = 10_000;
+const MAX_LAYERS: usize = 10_000;
 
 /// How many labels may be numbered without names.
-const MOST_LABELS: usize = 1_000_000;
+const MAX_LABELS: usize = 1_000_000;
 
 /// How many labels `transformers` gives a model that names none.
 const LABELS: usize = 2;
@@ -51,8 +51,8 @@ impl Labels {
         // It follows from the other.
         fields.value("label2id");
         let count = fields.get_or_null::<usize>("num_labels", None)?;
-        if count.is_some_and(|count| count > MOST_LABELS) {
-            return Err(fields.wrong("num_labels", &format!("a whole number from 0 to {MOST_LABELS}")));
+        if count.is_some_and(|count| count > MAX_LABELS) {
+            return Err(fields.wrong("num_labels", &format!("a whole number from 0 to {MAX_LABELS}")));
         }
         let mut labels = match fields.value("id2label") {
             None | Some(Value::Null) => Self::numbered(count.unwrap_or(LABELS)),
@@ -150,8 +150,8 @@ pub(super) fn activation(
 /// The number of layers that a field says.
 pub(super) fn layers(fields: &Fields<'_>, field: &str, absent: usize) -> Result<usize, HfError> {
     let layers = fields.get(field, absent)?;
-    if layers == 0 || layers > MOST_LAYERS {
-        return Err(fields.wrong(field, &format!("a whole number from 1 to {MOST_LAYERS}")));
+    if layers == 0 || layers > MAX_LAYERS {
+        return Err(fields.wrong(field, &format!("a whole number from 1 to {MAX_LAYERS}")));
     }
     Ok(layers)
 }

@@ -11,7 +11,7 @@ use super::{Hub, ModelName};
 use crate::error::HfError;
 
 /// How long a list of files may be.
-const MOST_JSON: u64 = 64 << 20;
+const MAX_JSON: u64 = 64 << 20;
 
 /// Addresses of this machine, which no proxy reaches.
 const LOOPBACK: [&str; 3] = ["http://127.0.0.1", "http://localhost", "http://[::1]"];
@@ -52,7 +52,7 @@ impl<'h> Client<'h> {
     pub fn json(&self, path: &str) -> Result<String, HfError> {
         self.repeated(|_| {
             let mut response = self.get(path, 0)?;
-            let body = response.body_mut().with_config().limit(MOST_JSON);
+            let body = response.body_mut().with_config().limit(MAX_JSON);
             body.read_to_string().map_err(|error| Failure::Passing(error.to_string()))
         })
     }

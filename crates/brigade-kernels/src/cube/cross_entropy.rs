@@ -21,7 +21,7 @@ const CHUNK: usize = 1 << 28;
 const LONG: usize = 8192;
 
 /// Units of a cube at the most.
-const MOST_UNITS: u32 = 1024;
+const MAX_UNITS: u32 = 1024;
 
 /// Rows of a chunk are a multiple of this, as the tiles of products are.
 const TILE: usize = 128;
@@ -118,7 +118,7 @@ impl LinearCrossEntropy {
         let (cubes, _) = cubes(length);
         // Of long rows few are read at a time, so that a second pass finds them in the cache.
         let most = logits.client.properties().hardware.max_units_per_cube;
-        let units = CubeDim::new_1d(if classes >= LONG { most.min(MOST_UNITS) } else { UNITS });
+        let units = CubeDim::new_1d(if classes >= LONG { most.min(MAX_UNITS) } else { UNITS });
         let address = logits.required_address_type().max(targets.required_address_type());
         // SAFETY: it reads and writes `length` rows of `classes` elements, `stride` apart, and of targets, weights and results those of the same rows.
         unsafe {

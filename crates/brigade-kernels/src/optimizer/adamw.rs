@@ -140,7 +140,7 @@ impl ScaledStep for AdamW {
         {
             let same = |one: &kernel::AdamW| kernel::AdamW { weight_decay: 0.0, ..*one };
             let first = runs.first().and_then(|run| run.fused.as_ref());
-            runs.len() <= MOST_RUNS
+            runs.len() <= MAX_RUNS
                 && runs.iter().all(|run| run.fused.as_ref().map(same) == first.map(same))
                 && first.is_some()
                 && fits_kernels(&Tensor::<1>::empty([1], (device, burn::tensor::DType::F32)))
@@ -187,7 +187,7 @@ impl AdamW {
 
 /// Runs that a kernel knows at the most.
 #[cfg(feature = "cube")]
-const MOST_RUNS: usize = 32;
+const MAX_RUNS: usize = 32;
 
 /// All elements.
 #[cfg(feature = "cube")]

@@ -12,7 +12,7 @@ use crate::metrics::ACCURACY;
 pub const MEAN_ABSOLUTE_ERROR: &str = "mean_absolute_error";
 
 /// Up to how many labels are counted one by one.
-pub(super) const MOST_COUNTED: usize = 64;
+pub(super) const MAX_COUNTED: usize = 64;
 
 /// With the cross entropy of a text's label, in nats; target: the labels' numbers, `[batch]`. Metrics: [`ACCURACY`], and for each label where there are at most 64,
 /// by [`LabelCounts::metric`], how many texts have it, for how many it was predicted, and how many of these have it.
@@ -20,7 +20,7 @@ pub fn with_labels(
     chain: Chain<Tokens, Tensor<2>>,
     names: &[String],
 ) -> Model<Tokens, Tensor<2>, Tensor<1, Int>> {
-    let counted = names.len() <= MOST_COUNTED;
+    let counted = names.len() <= MAX_COUNTED;
     chain.loss_with_metrics(metrics(names), move |logits, labels| label_loss(logits, labels, counted))
 }
 
@@ -30,7 +30,7 @@ pub fn with_label_sets(
     chain: Chain<Tokens, Tensor<2>>,
     names: &[String],
 ) -> Model<Tokens, Tensor<2>, Tensor<2>> {
-    let counted = names.len() <= MOST_COUNTED;
+    let counted = names.len() <= MAX_COUNTED;
     chain.loss_with_metrics(metrics(names), move |logits, labels| label_set_loss(logits, labels, counted))
 }
 
@@ -38,7 +38,7 @@ pub fn with_label_sets(
 fn metrics(names: &[String]) -> Vec<String> {
     let counts = names
         .iter()
-        .filter(|_| names.len() <= MOST_COUNTED)
+        .filter(|_| names.len() <= MAX_COUNTED)
         .flat_map(|name| LabelCounts::KINDS.map(|kind| LabelCounts::metric(kind, name)));
     std::iter::once(ACCURACY.to_owned()).chain(counts).collect()
 }

@@ -14,7 +14,7 @@ use crate::lora::{Adapters, LoraConfig, LoraError};
 use crate::smaller::{Division, divided_rows, stand_ins};
 use crate::tokens::Tokens;
 use crate::weights::WeightsMapping;
-use loss::MOST_COUNTED;
+use loss::MAX_COUNTED;
 
 pub use crate::metrics::ACCURACY;
 pub use loss::{LabelCounts, MEAN_ABSOLUTE_ERROR, macro_f1, with_label_sets, with_labels, with_number};
@@ -143,7 +143,7 @@ impl SequenceClassifier {
 
     /// Whether [`classification`](Self::classification) counts each label: there are not too many.
     pub fn counts_labels(&self) -> bool {
-        self.labels().len() <= MOST_COUNTED
+        self.labels().len() <= MAX_COUNTED
     }
 
     /// The model's blocks, from [`Tokens`] to logits of `[batch, labels]`; initial values come from (`seed`, name).

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// How many names of one kind a message has at most.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// How similar two names must be for one to be suggested instead of the other, from 0 to 1.
 const ALIKE: f64 = 0.6;
@@ -16,7 +16,7 @@ pub enum Strict {
     Yes,
     /// Every parameter is in the file. Other tensors of the file are left alone.
     Parameters,
-    /// None: parameters that are not in the file keep their values or get their initial ones, and other tensors of the file are left alone.
+    /// At least one: parameters that are not in the file keep their values or get their initial ones, and other tensors of the file are left alone.
     No,
 }
 
@@ -39,11 +39,12 @@ pub struct MissingParameter {
 }
 
 impl NameDifferences {
-    pub(super) fn are_refused(&self, strict: Strict) -> bool {
+    /// Whether they are refused, where so many parameters are in the file.
+    pub(super) fn are_refused(&self, strict: Strict, common: usize) -> bool {
         match strict {
             Strict::Yes => !(self.missing.is_empty() && self.unexpected.is_empty()),
             Strict::Parameters => !self.missing.is_empty(),
-            Strict::No => false,
+            Strict::No => common == 0 && !self.missing.is_empty(),
         }
     }
 
@@ -60,7 +61,8 @@ impl NameDifferences {
         }
         let allowed = match strict {
             Strict::Yes => "Strict::No loads those that both have",
-            _ => "Strict::No leaves these parameters unchanged",
+            Strict::Parameters => "Strict::No leaves these parameters unchanged",
+            Strict::No => "they have no name in common; a mapping can give them other names",
         };
         format!("{}; {allowed}", parts.join(", and "))
     }
@@ -77,10 +79,10 @@ impl NameDifferences {
     }
 }
 
-/// A list of at most [`MOST_NAMES`].
+/// A list of at most [`MAX_NAMES`].
 fn some_of(names: impl ExactSizeIterator<Item = String>) -> String {
-    let more = names.len().saturating_sub(MOST_NAMES);
-    let mut text = names.take(MOST_NAMES).collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let mut text = names.take(MAX_NAMES).collect::<Vec<_>>().join(", ");
     if more > 0 {
         text.push_str(&format!(" and {more} more"));
     }

@@ -36,6 +36,8 @@ pub trait LoadWeights {
     /// them. So no rank of a mesh holds more of the model for it than its own blocks, one at a time: the whole block, or under ZeRO-3 the rank's shard of it. All ranks must see the same
     /// files: training begins with a comparison of names, shapes and some values of each tensor, and ends at once if they differ. A parameter that shares another one's values (a tie) is not looked for.
     ///
+    /// Where it is called again (for a backbone, and then for a head), parameters that the last file does not have are those of the one before.
+    ///
     /// ```no_run
     /// use brigade_models::{LoadWeights, Strict, WeightsMapping};
     /// # fn load(mut model: impl LoadWeights) -> Result<(), brigade_models::WeightsError> {
@@ -112,7 +114,7 @@ impl<I: Activation, O: Activation> LoadWeights for Chain<I, O> {
         }
         let unexpected = weights.files.tensors.keys().filter(|name| !known.contains(*name)).cloned();
         let differences = NameDifferences { missing, unexpected: unexpected.collect() };
-        if differences.are_refused(strict) {
+        if differences.are_refused(strict, loaded.len()) {
             return Err(WeightsError::Names { path: weights.files.path, differences, strict });
         }
         let (path, digest) = (weights.files.path.clone(), weights.files.digest()?);

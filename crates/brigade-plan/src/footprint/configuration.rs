@@ -16,10 +16,10 @@ pub const CHUNK: usize = 256;
 pub(super) const FP32: u64 = 4;
 
 /// How many blocks ahead parameters may be gathered at most.
-const MOST_AHEAD: usize = 1000;
+const MAX_LOOKAHEAD: usize = 1000;
 
 /// How many blocks a model may have at most.
-const MOST_BLOCKS: usize = 1 << 20;
+const MAX_BLOCKS: usize = 1 << 20;
 
 /// How workers that make updates of their own meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,8 +230,8 @@ impl Configuration {
     pub(super) fn checked(&self) -> Result<Pipeline, FootprintError> {
         let pipeline = Pipeline::new(self.kind(), self.pp, self.chunks, self.micro_batches)?;
         let blocks = self.split.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
-        if blocks > MOST_BLOCKS {
-            let allowed = format!("there can be at most {MOST_BLOCKS} blocks");
+        if blocks > MAX_BLOCKS {
+            let allowed = format!("there can be at most {MAX_BLOCKS} blocks");
             return Err(setting("sum of pipeline.stages", blocks, allowed));
         }
         by_hand(&self.split, blocks, self.pp * self.chunks)?;
@@ -251,8 +251,8 @@ impl Configuration {
             let allowed = "0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too";
             return Err(setting("zero.stage (--zero)", self.zero_stage, allowed));
         }
-        if self.prefetch > MOST_AHEAD {
-            let allowed = format!("it must be at most {MOST_AHEAD} blocks");
+        if self.prefetch > MAX_LOOKAHEAD {
+            let allowed = format!("it must be at most {MAX_LOOKAHEAD} blocks");
             return Err(setting("zero.prefetch", self.prefetch, allowed));
         }
         if self.sync_every == 0 {

@@ -77,10 +77,10 @@ pub enum ModelError {
 const MOST: usize = 1 << 31;
 
 /// The most parameters that a model may have: a thousand times those of the largest, and few enough to count bytes with.
-const MOST_PARAMETERS: u128 = 1 << 50;
+const MAX_PARAMETERS: u128 = 1 << 50;
 
 /// As deep as a plan can look at in a few seconds.
-const MOST_LAYERS: usize = 512;
+const MAX_LAYERS: usize = 512;
 
 impl ModelShape {
     /// A decoder of Llama's form, whose matrices have no biases.
@@ -228,14 +228,14 @@ impl ModelShape {
                 return Err(wrong(file, field, value, &format!("a whole number from 1 to {}", MOST - 1)));
             }
         }
-        if self.layers() > MOST_LAYERS {
-            return Err(wrong(file, "layers", self.layers(), &format!("at most {MOST_LAYERS}")));
+        if self.layers() > MAX_LAYERS {
+            return Err(wrong(file, "layers", self.layers(), &format!("at most {MAX_LAYERS}")));
         }
         let [before, layer, after] =
             [self.embedding_parameters, self.layer_parameters, self.head_parameters].map(u128::from);
         let parameters = before + layer * self.layers() as u128 + after;
-        if parameters > MOST_PARAMETERS {
-            return Err(wrong(file, "parameters", parameters, &format!("at most {MOST_PARAMETERS}")));
+        if parameters > MAX_PARAMETERS {
+            return Err(wrong(file, "parameters", parameters, &format!("at most {MAX_PARAMETERS}")));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(wrong(

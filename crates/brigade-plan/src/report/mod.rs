@@ -9,7 +9,7 @@ mod what_if;
 pub use command::command;
 pub use explain::explain;
 pub use failures::{FailureForecast, failures};
-pub use text::{MOST_RANKS, details, render};
+pub use text::{MAX_RANKS, details, render};
 pub use what_if::{WhatIf, render_what_if, what_if};
 
 /// A duration of a step.

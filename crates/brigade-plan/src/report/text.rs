@@ -5,13 +5,13 @@ use crate::columns::{aligned, bytes, counted};
 use crate::search::{Plan, PlanEvaluation, Workload};
 
 /// The most ranks of a run: `MAX_WORLD_SIZE` of `brigade-comm`.
-pub const MOST_RANKS: usize = 1024;
+pub const MAX_RANKS: usize = 1024;
 
 /// Why training would refuse what was planned.
 fn notes(workload: &Workload) -> Vec<String> {
     let (ranks, most) = (workload.cluster.devices(), workload.model.most_positions);
-    let ranks = (ranks > MOST_RANKS)
-        .then(|| format!("a run has at most {MOST_RANKS} ranks today; this is what {ranks} would do"));
+    let ranks = (ranks > MAX_RANKS)
+        .then(|| format!("a run has at most {MAX_RANKS} ranks today; this is what {ranks} would do"));
     let positions = (most > 0 && workload.sequence_length > most).then(|| {
         format!(
             "the model has {most} positions, so training refuses sequences of {} tokens",

@@ -8,7 +8,7 @@ impl Pipeline {
     /// chunk and micro-batch exactly once and after what it starts from, every message asked for in the
     /// order of sending and used, no deadlock even where a send waits for its receive, each chunk's
     /// backwards in the order of the micro-batches and its reduction right after the last of them (only
-    /// that backward's own send may come between), and no more than [`Self::MOST_POSTED`] receives posted
+    /// that backward's own send may come between), and no more than [`Self::MAX_POSTED`] receives posted
     /// ahead. Schedules made here hold it; it is for those that make new ones.
     ///
     /// # Errors
@@ -44,8 +44,8 @@ impl Pipeline {
                 Action::Reduce { .. } => return Err(format!("{action} does not follow its last backward")),
                 _ => {}
             }
-            if posted > Self::MOST_POSTED {
-                return Err(format!("{action} is posted with {} others unused", Self::MOST_POSTED));
+            if posted > Self::MAX_POSTED {
+                return Err(format!("{action} is posted with {} others unused", Self::MAX_POSTED));
             }
             if let Some((pass, task)) = action.pass() {
                 if self.shape().sender(pass, rank, task).is_some() {

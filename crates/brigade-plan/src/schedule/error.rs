@@ -72,8 +72,8 @@ pub enum ScheduleError {
         "mesh.pp (--pp) {stages} x pipeline.chunks (--chunks) {chunks} x {micro_batches} micro-batches \
          (train.global_batch_size / (mesh.dp x train.micro_batch_size)) is too large a schedule: at most {most} stages, \
          {most} chunks and {tasks} tasks in all are possible",
-        most = ScheduleError::MOST_STAGES,
-        tasks = ScheduleError::MOST_TASKS
+        most = ScheduleError::MAX_STAGES,
+        tasks = ScheduleError::MAX_TASKS
     )]
     TooLarge {
         /// Pipeline ranks.
@@ -105,9 +105,9 @@ pub enum ScheduleError {
 
 impl ScheduleError {
     /// Pipeline ranks, and chunks on one of them, at most.
-    pub const MOST_STAGES: usize = 1024;
+    pub const MAX_STAGES: usize = 1024;
     /// Forwards of all ranks in a step, at most.
-    pub const MOST_TASKS: usize = 1 << 22;
+    pub const MAX_TASKS: usize = 1 << 22;
 }
 
 /// The multiples of `stages` around `micro_batches`.

@@ -9,7 +9,7 @@
 //! - All messages from one rank to another, activations and gradients alike, are received in the order
 //!   of their sending.
 //! - No rank ever waits for one that waits for it, even if a send waited until its receive is posted.
-//! - A rank has at most [`Pipeline::MOST_POSTED`] receives posted that it has not used.
+//! - A rank has at most [`Pipeline::MAX_POSTED`] receives posted that it has not used.
 
 mod action;
 mod check;
@@ -46,7 +46,7 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// Receives that are posted and not yet used by a computing action, on one rank at any time, at most.
-    pub const MOST_POSTED: usize = lists::MOST_POSTED;
+    pub const MAX_POSTED: usize = lists::MAX_POSTED;
 
     /// A training step.
     ///
@@ -89,8 +89,8 @@ impl Pipeline {
             _ => {}
         }
         let tasks = stages.checked_mul(chunks).and_then(|product| product.checked_mul(micro_batches));
-        let is_small = tasks.is_some_and(|tasks| tasks <= ScheduleError::MOST_TASKS);
-        if !is_small || stages > ScheduleError::MOST_STAGES || chunks > ScheduleError::MOST_STAGES {
+        let is_small = tasks.is_some_and(|tasks| tasks <= ScheduleError::MAX_TASKS);
+        if !is_small || stages > ScheduleError::MAX_STAGES || chunks > ScheduleError::MAX_STAGES {
             return Err(ScheduleError::TooLarge { stages, chunks, micro_batches });
         }
         let shape = Shape { placement: kind.placement(), stages, chunks, micro_batches };

@@ -200,7 +200,7 @@ impl Found {
         let tasks = base.pp.saturating_mul(base.chunks).saturating_mul(base.micro_batches);
         let is_grouped =
             base.schedule != PipelineScheduleKind::Interleaved || base.micro_batches.is_multiple_of(base.pp);
-        if tasks > ScheduleError::MOST_TASKS || !is_grouped {
+        if tasks > ScheduleError::MAX_TASKS || !is_grouped {
             return Ok(());
         }
         for sharded in axes.shardings(base, evaluator.devices_per_node()) {

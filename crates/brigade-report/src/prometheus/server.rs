@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(50);
 
 /// More than any request has.
-const MOST_BYTES: usize = 8192;
+const MAX_BYTES: usize = 8192;
 
 /// The address of `--metrics-addr`: a port of the loopback address, or an address and a port.
 ///
@@ -100,7 +100,7 @@ fn answer(mut stream: TcpStream, page: &Mutex<String>) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let (begin, mut request, mut bytes) = (Instant::now(), Vec::new(), [0; 1024]);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        if request.len() > MOST_BYTES || begin.elapsed() > PATIENCE {
+        if request.len() > MAX_BYTES || begin.elapsed() > PATIENCE {
             return Err(ErrorKind::InvalidData.into());
         }
         match stream.read(&mut bytes)? {

@@ -6,10 +6,10 @@ use serde::Serialize;
 use crate::run::Run;
 
 /// More columns than a screen has pixels to show.
-const MOST_COLUMNS: usize = 600;
+const MAX_COLUMNS: usize = 600;
 
 /// More cells than a page should carry for each measure.
-const MOST_CELLS: usize = 120_000;
+const MAX_CELLS: usize = 120_000;
 
 /// The times of ranks, step by step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -48,7 +48,7 @@ pub fn heat(run: &Run) -> Option<Heat> {
     };
     let recorded: Vec<(u64, RankSeconds)> = run.records.iter().filter_map(recorded).collect();
     let ranks = recorded.iter().map(|(_, seconds)| seconds.step.len()).max().filter(|ranks| *ranks > 1)?;
-    let columns = MOST_COLUMNS.min(MOST_CELLS / ranks).max(1);
+    let columns = MAX_COLUMNS.min(MAX_CELLS / ranks).max(1);
     let per_column = recorded.len().div_ceil(columns);
     let groups: Vec<&[(u64, RankSeconds)]> = recorded.chunks(per_column).collect();
     let measure =

@@ -8,7 +8,7 @@ use super::thin::{Aggregation, Thinned};
 use super::{Chart, Charts, Series};
 
 /// More points would make the page large and no clearer.
-const MOST_POINTS: usize = 4000;
+const MAX_POINTS: usize = 4000;
 
 /// Metrics that are in every record and say nothing over time.
 const COUNTS: [&str; 2] = ["valid_targets", "target_weight"];
@@ -68,7 +68,7 @@ impl<'a> Wanted<'a> {
 
 /// The charts of these records. `unit`: what targets are called.
 pub fn charts(records: &[StepRecord], unit: &str) -> Charts {
-    let thinned = Thinned::to(records.len(), MOST_POINTS);
+    let thinned = Thinned::to(records.len(), MAX_POINTS);
     let steps: Vec<u64> = records.iter().map(|record| record.step).collect();
     let begin = records.first().and_then(|first| Some(first.time? - first.step_seconds));
     let times: Option<Vec<f64>> =

@@ -10,13 +10,13 @@ use crate::run::Run;
 use crate::timeline::{self, idle};
 
 /// A larger file takes too long to read each time that a page is made.
-const MOST_BYTES: u64 = 64 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 
 /// More rows than fit on a screen.
-const MOST_RANKS: usize = 64;
+const MAX_RANKS: usize = 64;
 
 /// More spans than a page should carry.
-const MOST_SPANS: usize = 40_000;
+const MAX_SPANS: usize = 40_000;
 
 /// The last step of a run's newest timeline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -76,7 +76,7 @@ pub enum SpanKind {
 /// The last step of the run's newest timeline, if it has one that can be read.
 pub fn step_timeline(run: &Run) -> Option<StepTimeline> {
     let path = timeline::find(&run.dir, None).ok()?;
-    let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= MOST_BYTES);
+    let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= MAX_BYTES);
     of(&is_small.then(|| timeline::read(&path).ok()).flatten()?)
 }
 
@@ -97,8 +97,8 @@ fn of(timeline: &Timeline) -> Option<StepTimeline> {
     let idle = idle(timeline);
     let stage = |rank: usize| idle.ranks.iter().find(|of| of.rank == rank).map_or(0, |of| of.stage);
     let has_stages = idle.ranks.iter().any(|of| of.stage > 0);
-    let mut left = MOST_SPANS;
-    let rows = by_rank.iter().take(MOST_RANKS).filter_map(|(rank, events)| {
+    let mut left = MAX_SPANS;
+    let rows = by_rank.iter().take(MAX_RANKS).filter_map(|(rank, events)| {
         let range = whole(events)?;
         let mut spans = spans(events, range, began);
         spans.truncate(left);

@@ -9,7 +9,7 @@ use crate::numbers::duration;
 const NAMED: f64 = 0.005;
 
 /// How many causes of a rank are named.
-const MOST_CAUSES: usize = 4;
+const MAX_CAUSES: usize = 4;
 
 impl fmt::Display for Idle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -33,7 +33,7 @@ impl fmt::Display for Idle {
 
 impl Idle {
     fn write_rank(&self, f: &mut fmt::Formatter<'_>, idle: &IdleTime) -> fmt::Result {
-        let named = idle.causes.iter().filter(|cause| cause.share >= NAMED).take(MOST_CAUSES);
+        let named = idle.causes.iter().filter(|cause| cause.share >= NAMED).take(MAX_CAUSES);
         let causes: Vec<String> = named.map(|cause| self.cause(idle, cause)).collect();
         let causes = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
         write!(f, "rank {} waits {:.0}%{causes}", idle.rank, 100.0 * idle.share)?;

@@ -13,7 +13,7 @@ const PLACED: [&str; 6] =
 const LONGEST_END: u64 = 65_535;
 
 /// What Kubernetes' numbers of 32 bits hold, less the preemptions that a PyTorchJob adds.
-const MOST_RESTARTS: u32 = 2_147_483_000;
+const MAX_RESTARTS: u32 = 2_147_483_000;
 
 impl Job {
     /// Checks what no system allows.
@@ -59,8 +59,8 @@ impl Job {
                 format!("it must be a number of seconds from 0 to {most}"),
             ));
         }
-        if self.max_restarts > MOST_RESTARTS {
-            let allowed = format!("it must be at most {MOST_RESTARTS}");
+        if self.max_restarts > MAX_RESTARTS {
+            let allowed = format!("it must be at most {MAX_RESTARTS}");
             return Err(Error::value("--restarts", self.max_restarts, allowed));
         }
         Ok(())

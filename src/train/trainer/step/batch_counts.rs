@@ -6,7 +6,7 @@ use crate::error::AgreedError;
 use crate::run::Session;
 
 /// Most ranks that a message names for one number.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 impl Session {
     /// Checks that all ranks were given the same number of micro-batches; otherwise they would wait for each other forever. All
@@ -27,8 +27,8 @@ fn check(step: &str, all: &[i64]) -> Result<(), AgreedError> {
     }
     let named = |(count, ranks): (&i64, &Vec<usize>)| {
         let s = if ranks.len() == 1 { "" } else { "s" };
-        let first: Vec<String> = ranks.iter().take(MOST_NAMED).map(usize::to_string).collect();
-        let more = match ranks.len().saturating_sub(MOST_NAMED) {
+        let first: Vec<String> = ranks.iter().take(MAX_NAMED).map(usize::to_string).collect();
+        let more = match ranks.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };

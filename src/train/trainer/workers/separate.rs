@@ -7,9 +7,13 @@ use anyhow::Context;
 use brigade_core::{Activation, Collectives, Error, StepReport};
 use brigade_report::counted;
 
+use crate::error::Preempted;
 use crate::train::servers::{RemoteServers, ServedWorkers};
 use crate::train::trainer::Trainer;
 use crate::train::trainer::workers::shares::{Failure, ShareReader};
+
+/// How long a server that is preempted waits for a worker to come back, without which its round does not end.
+const ALONE: Duration = Duration::from_secs(3);
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// With separately launched servers and workers: begins to listen for workers, or finds out where the servers are.
@@ -26,14 +30,25 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let ahead = (self.progress.position - steps).saturating_sub(done);
         let workers = self.engine.workers() as u64;
         let (failure, reporter) = (Failure::default(), &mut self.reporter);
-        let report = self.engine.serve_round(&mut served.links, ahead, &mut |updates, notes| {
+        let report = self.engine.serve_round(&mut served.links, ahead, &mut |progress| {
             if let Some(reporter) = reporter.as_mut() {
-                notes.iter().for_each(|note| reporter.note(note));
+                progress.notes.iter().for_each(|note| reporter.note(note));
             }
-            session.go_on(done + updates / workers + 1).map_err(|error| failure.keep(error))
+            if session.is_preempted() && progress.alone > ALONE {
+                return Err(failure.keep(Preempted.into()));
+            }
+            session.go_on(done + progress.updates / workers + 1).map_err(|error| failure.keep(error))
         });
         self.served = Some(served);
-        failure.or(report)
+        let report = failure.or(report);
+        if report.as_ref().is_err_and(|error| error.is::<Preempted>()) {
+            let from = match self.saver.newest {
+                Some(step) => format!("--resume auto continues from step {step}"),
+                None => "no step is saved".to_owned(),
+            };
+            self.report_preempted(&format!("preempted within a round, with no worker connected; {from}"))?;
+        }
+        report
     }
 
     /// Tells workers that the run is over.
@@ -53,7 +68,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         loop {
             let link = servers.connect(self.session)?;
             self.note("connected to the servers");
-            let (computed, ended) = self.work_over(&link.group)?;
+            let (computed, ended) = match self.work_over(&link.group) {
+                Err(error) if error.is::<Preempted>() => {
+                    self.report_preempted("preempted; this worker's share goes to another one")?;
+                    return Err(error);
+                }
+                worked => worked?,
+            };
             shares += computed;
             let Err(error) = ended else {
                 link.leave();
@@ -76,6 +97,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let session = self.session;
         let reader = ShareReader::new(session, &self.training, &self.schedule, self.sampler.as_ref())?;
         let worked = self.engine.work_for(group, &|step| reader.learning_rate(step), &mut |share| {
+            if session.is_preempted() {
+                return Err(reader.failure.keep(Preempted.into()));
+            }
             reader.read(share, share.step - 1 + share.ahead)
         });
         self.data_wait += reader.waited.get();

@@ -16,7 +16,7 @@ use crate::chaos::run::{KEEP, Mesh, RunDir, STEPS, settings};
 /// In every fourth run the launcher restarts killed ranks, and is not killed itself.
 const SUPERVISED: u32 = 4;
 /// The most kills of one run, which must finish in the end.
-const MOST_KILLS: u64 = 7;
+const MAX_KILLS: u64 = 7;
 
 /// The name of a run, for its folder.
 pub fn name(number: u32) -> String {
@@ -40,7 +40,7 @@ pub struct Run<'a> {
 impl<'a> Run<'a> {
     pub fn new(setup: &'a Setup, number: u32, enough: u32) -> Self {
         let mut choices = Choices::new(setup.seed, number);
-        let kills = 2 + choices.below(MOST_KILLS - 1);
+        let kills = 2 + choices.below(MAX_KILLS - 1);
         let mesh = setup.meshes[number as usize % setup.meshes.len()];
         let name = name(number);
         let folder = RunDir(setup.folder.join(&name));
@@ -127,7 +127,7 @@ impl<'a> Run<'a> {
         }
         counts.starts += 1;
         let flags = self.mesh.flags;
-        let restarts = if self.supervised { format!("--max-restarts {MOST_KILLS}") } else { String::new() };
+        let restarts = if self.supervised { format!("--max-restarts {MAX_KILLS}") } else { String::new() };
         Ok(match saved && self.choices.below(2) == 0 {
             true => format!("train --resume {name} {flags} {restarts}"),
             false => format!("train {} {flags} {restarts} --resume auto --out {name}", settings(STEPS, KEEP)),

@@ -26,7 +26,7 @@ const FOLDER: &str = "FOLDER";
 const SEQUENCE_LENGTH: usize = 4096;
 
 /// More optimizer state per parameter than any optimizer has.
-const MOST_OPTIMIZER_BYTES: u64 = 1024;
+const MAX_OPTIMIZER_BYTES: u64 = 1024;
 
 #[derive(Debug, Args)]
 pub struct ConfigurationArgs {
@@ -192,8 +192,8 @@ fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, String)> {
     let sequences = args.global_batch_size.unwrap_or(tokens.div_ceil(sequence_length.max(1)));
     let mut workload = Workload::new(model, cluster, sequence_length, sequences);
     workload.dtype = args.dtype.unwrap_or(workload.dtype);
-    if args.optimizer_bytes > MOST_OPTIMIZER_BYTES {
-        let allowed = format!("it must be at most {MOST_OPTIMIZER_BYTES}");
+    if args.optimizer_bytes > MAX_OPTIMIZER_BYTES {
+        let allowed = format!("it must be at most {MAX_OPTIMIZER_BYTES}");
         let (option, given) = ("--optimizer-bytes", args.optimizer_bytes.to_string());
         return Err(PlanError::Setting { option, given, allowed }.into());
     }

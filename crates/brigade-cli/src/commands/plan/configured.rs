@@ -67,4 +67,4 @@ pub fn candidate(settings: &Settings, axis: impl Fn(&str) -> usize) -> anyhow::R
     })
 }
 
-const _: () = assert!(brigade::plan::report::MOST_RANKS == brigade::comm::MAX_WORLD_SIZE);
+const _: () = assert!(brigade::plan::report::MAX_RANKS == brigade::comm::MAX_WORLD_SIZE);

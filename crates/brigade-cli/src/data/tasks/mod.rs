@@ -25,7 +25,7 @@ use labels::labels_in;
 use records::{LabelMap, LabelledTexts};
 
 /// The most labels when a text may have any number of them.
-const MOST_SEVERAL: usize = 64;
+const MAX_LABELS_OF_TEXT: usize = 64;
 
 /// `[task]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -177,9 +177,9 @@ impl TaskSection {
                 if let Some(twice) = self.labels.iter().find(|label| !seen.insert(*label)) {
                     bail!("task.labels has {twice:?} twice; each label is one of the model's outputs");
                 }
-                if self.name == TaskName::MultiLabelClassification && self.labels.len() > MOST_SEVERAL {
+                if self.name == TaskName::MultiLabelClassification && self.labels.len() > MAX_LABELS_OF_TEXT {
                     bail!(
-                        "task.name (--task) = \"multi-label-classification\" with {} labels is not possible: there may be {MOST_SEVERAL}",
+                        "task.name (--task) = \"multi-label-classification\" with {} labels is not possible: there may be {MAX_LABELS_OF_TEXT}",
                         self.labels.len()
                     );
                 }

@@ -156,6 +156,29 @@ fn a_worker_that_hangs_is_dropped_at_the_deadline_and_joins_again() {
     assert_eq!(launches.check(), 1);
 }
 
+/// Without a worker a round does not end, so servers do not wait for its end.
+#[test]
+fn a_cluster_that_is_preempted_ends_at_once_and_continues() {
+    let place = Place::new();
+    let launches = Launches::new(&place, 2, 1, "");
+    let [mut serving, worker] = [launches.servers(""), launches.worker(0, "")];
+    launches.reach(&mut serving, 100);
+    assert!(send(worker.pid(), Signal::TERM));
+    says(&mut serving, "worker 0 is gone");
+    let done = worker.wait();
+    assert_eq!(done.code, Some(75), "{}", done.err);
+    assert!(done.err.contains("preempted; this worker's share goes to another one"), "{}", done.err);
+    assert!(send(serving.pid(), Signal::TERM));
+    let done = serving.wait();
+    assert_eq!(done.code, Some(75), "{}", done.err);
+    let said = "preempted within a round, with no worker connected; --resume auto continues from step";
+    assert!(done.err.contains(said), "{}", done.err);
+    let [serving, worker] = [launches.servers("--resume auto"), launches.worker(0, "--overwrite")];
+    [serving, worker].map(well);
+    launches.check();
+    none_left_in(&place.path(""));
+}
+
 #[test]
 fn servers_that_die_go_on_from_their_checkpoint_and_workers_wait_for_them() {
     for servers in [1, 2] {

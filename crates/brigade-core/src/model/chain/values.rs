@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use brigade_random::keyed_seed;
 use brigade_sorted::SortedMap;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
@@ -37,9 +38,9 @@ impl Blocks {
         Ok(())
     }
 
-    /// Sets the source of parameters' values, which are loaded when first needed, block by block: the closure
+    /// Adds a source of parameters' values, which are loaded when first needed, block by block: the closure
     /// returns the values, flattened in row-major order, for a full name (`block.path`) and shape, or none to
-    /// leave the parameter unchanged. It is not called for followers of ties.
+    /// leave the parameter to the source that was added before, or unchanged. It is not called for followers of ties.
     ///
     /// Existing values are replaced when [`initialize`](Self::initialize) is called or training begins.
     pub fn load(
@@ -62,14 +63,27 @@ impl Blocks {
         + Sync
         + 'static,
     ) {
-        self.source = Some(Arc::new(values));
-        self.loaded = None;
+        self.source = Some(match self.source.take() {
+            None => Arc::new(values),
+            Some(before) => Arc::new(move |name: &str, shape: &[usize], range: Range<usize>| {
+                match values(name, shape, range.clone())? {
+                    None => before(name, shape, range),
+                    found => Ok(found),
+                }
+            }),
+        });
     }
 
-    /// Describes the source of [`load`](Self::load): its name, for messages, and a digest of its content. Training only begins if all
-    /// ranks have the same source: see [`Engine::new`](crate::Engine::new).
+    /// Describes the source that [`load`](Self::load) added last: its name, for messages, and a digest of its content. Training only begins if all
+    /// ranks have the same sources: see [`Engine::new`](crate::Engine::new).
     pub fn compare_loaded(&mut self, name: impl Into<String>, digest: u64) {
-        self.loaded = Some((name.into(), digest));
+        let name = name.into();
+        self.loaded = Some(match self.loaded.take() {
+            None => (name, digest),
+            Some((before, of_before)) => {
+                (format!("{before} and {name}"), keyed_seed(of_before, &format!("{digest:016x}")))
+            }
+        });
     }
 
     /// All values that this rank needs have been loaded.

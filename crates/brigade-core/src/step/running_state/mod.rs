@@ -41,7 +41,7 @@ pub(crate) struct RunningState {
 }
 
 /// Of how many micro-batches a block may leave its state as it is before it is taken to do so always.
-const MOST_TRIES: usize = 8;
+const MAX_TRIES: usize = 8;
 
 /// Further than this, two factors are not the same one, rounded.
 const SAME_FACTOR: f32 = 1e-5;
@@ -96,7 +96,7 @@ impl RunningState {
     ) -> Result<()> {
         let units = &store.running[index];
         let is_learned = |unit: &usize| match self.updates.get(unit) {
-            Some(update) => update.tries >= MOST_TRIES || update.factors.iter().all(Option::is_some),
+            Some(update) => update.tries >= MAX_TRIES || update.factors.iter().all(Option::is_some),
             None => false,
         };
         if !units.iter().all(is_learned) {

@@ -108,7 +108,7 @@ enum Identity {
 
 /// How often a pattern may find files again, for each new one that it finds: links that form a circle are followed 40 times, and
 /// several of them in all orders.
-const MOST_REPEATED: usize = 1000;
+const MAX_REPEATED: usize = 1000;
 
 fn identity(path: &Path) -> Result<Identity> {
     let metadata = fs::metadata(path).map_err(|source| Error::io("read", path, source))?;
@@ -184,7 +184,7 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
                 }
             }
         }
-        if repeated > MOST_REPEATED * shortest.len() {
+        if repeated > MAX_REPEATED * shortest.len() {
             return Err(malformed("links below it form a loop; name the folders instead".into()));
         }
     }

@@ -26,7 +26,7 @@ use crate::Result;
 pub const DEFAULT_CORPUS_BYTES: u64 = 16 << 20;
 
 /// More sources than this, as a shell makes of a pattern, are described by the first and the last.
-const MOST_NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 
 /// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
 ///
@@ -89,7 +89,7 @@ impl Corpus {
                 )
             }
             Origin::Sources(sources) => match sources.as_slice() {
-                [first, .., last] if sources.len() > MOST_NAMED => {
+                [first, .., last] if sources.len() > MAX_NAMED => {
                     format!("{first}, …, {last} ({} sources)", sources.len())
                 }
                 few => few.join(", "),

@@ -95,7 +95,7 @@ mod store {
         for object in &objects {
             let name = object.path().filename().unwrap_or_default();
             if name == "state.json" || name == "dataset_dict.json" {
-                let json = read_at(&mut object.reader(0, object.size()), 0..object.size().min(MOST_STATE))?;
+                let json = read_at(&mut object.reader(0, object.size()), 0..object.size().min(MAX_STATE))?;
                 let found =
                     saved_files(name, &json, object.url().trim_end_matches(name).trim_end_matches('/'))?;
                 saved.extend(found.map(|files| (folder(object), files.into_iter().collect())));
@@ -110,7 +110,7 @@ mod store {
     }
 
     /// More bytes of a `state.json` are not read.
-    const MOST_STATE: u64 = 16 << 20;
+    const MAX_STATE: u64 = 16 << 20;
 }
 
 /// Without the feature there are no such files.

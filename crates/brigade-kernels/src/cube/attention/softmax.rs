@@ -14,7 +14,7 @@ use crate::cube::launch::{element, plane_count, plane_for_each, plane_index, vec
 const LEAST: f32 = -3.0e38;
 
 /// Vectors of a row that a unit keeps from one pass to the next, at the most.
-const MOST_HELD: usize = 8;
+const MAX_HELD: usize = 8;
 
 /// Which keys a query sees, for kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,7 +134,7 @@ fn held(scores: &CubeTensor, width: usize) -> [usize; 2] {
     let hardware = &scores.client.properties().hardware;
     let plane = hardware.plane_size_max.max(1) as usize;
     let held = width.div_ceil(plane);
-    let fits = hardware.plane_size_min == hardware.plane_size_max && held <= MOST_HELD;
+    let fits = hardware.plane_size_min == hardware.plane_size_max && held <= MAX_HELD;
     [if fits { held } else { 0 }, plane]
 }
 

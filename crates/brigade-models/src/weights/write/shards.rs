@@ -17,7 +17,7 @@ use crate::weights::write::format::WeightsFormat;
 use crate::weights::write::{io, wrong};
 
 /// The longest header that readers take, in bytes.
-const MOST_HEADER: usize = 100_000_000;
+const MAX_HEADER: usize = 100_000_000;
 
 /// The files that a model's parameters make up: one, or several with an index (`model.safetensors.index.json`), as `transformers` writes
 /// them. They follow from names, shapes and format alone, and not from the order of parameters, so that all ranks agree.
@@ -312,7 +312,7 @@ fn header(infos: &[(String, TensorInfo)]) -> Result<Vec<u8>, SafeTensorError> {
     let about = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let mut json = serde_json::to_vec(&Metadata::new(Some(about), infos.to_vec())?)?;
     json.resize(json.len().next_multiple_of(8), b' ');
-    if json.len() > MOST_HEADER {
+    if json.len() > MAX_HEADER {
         return Err(SafeTensorError::HeaderTooLarge);
     }
     Ok([&(json.len() as u64).to_le_bytes(), json.as_slice()].concat())

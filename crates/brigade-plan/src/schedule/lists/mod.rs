@@ -8,7 +8,7 @@ mod weights;
 use super::shape::Shape;
 use super::{Action, PipelineScheduleKind, StageTask, formula};
 
-pub(super) use transfers::MOST_POSTED;
+pub(super) use transfers::MAX_POSTED;
 
 /// What each rank does in a training step.
 pub(super) fn training(kind: PipelineScheduleKind, shape: Shape) -> Vec<Vec<Action>> {

@@ -15,7 +15,7 @@ pub(super) const LOOK_AHEAD: usize = 3;
 
 /// Receives that are posted and not used yet. A rank of a V gets activations and gradients from one neighbour, and uses one of them in
 /// another order than they are sent.
-pub(in crate::schedule) const MOST_POSTED: usize = LOOK_AHEAD + 1;
+pub(in crate::schedule) const MAX_POSTED: usize = LOOK_AHEAD + 1;
 
 /// Puts sends, receives and reductions between what the ranks compute.
 pub(super) fn complete(shape: Shape, computes: &[Vec<Action>]) -> Vec<Vec<Action>> {

@@ -105,6 +105,11 @@ impl WorkerLinks {
         self.sender.clone()
     }
 
+    /// For how long no worker has been connected.
+    pub(super) fn alone(&self) -> Duration {
+        if self.links.is_empty() { self.alone_since.elapsed() } else { Duration::ZERO }
+    }
+
     /// The next event, if there is one in time.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ use crate::step::engine::{UntypedEngine, difference};
 use crate::step::report::{RoundReport, StepReport};
 
 pub use links::{WorkerLink, WorkerLinkSender, WorkerLinks};
+pub use separate::RoundProgress;
 use server::Serving;
 use shares::{Shares, Staleness};
 use worker::{ReadShare, Servers};

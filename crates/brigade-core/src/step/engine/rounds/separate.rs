@@ -19,8 +19,18 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Between two messages of the first server to the others.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What is told of a round while it goes on: how many updates there were, and who came and went.
-type Watch<'a> = dyn FnMut(u64, &[String]) -> Result<(), BoxError> + 'a;
+/// What is told of a round while it goes on.
+pub struct RoundProgress {
+    /// How many updates there were.
+    pub updates: u64,
+    /// For how long no worker has been connected.
+    pub alone: Duration,
+    /// Who came and went since the last time.
+    pub notes: Vec<String>,
+}
+
+/// Is told again and again.
+type Watch<'a> = dyn FnMut(RoundProgress) -> Result<(), BoxError> + 'a;
 
 /// A round of a server.
 struct Served<'a, 'c> {
@@ -37,7 +47,7 @@ struct Served<'a, 'c> {
 impl UntypedEngine {
     /// Runs a [round](crate::Engine::round) with workers that are worlds of their own: those that are there. A worker that is lost leaves its share to
     /// another, and one that comes is given the newest parameters with its first share. All servers call it together. `ahead`: by how much the
-    /// position in the data is ahead of the step. `watch` is told again and again how many updates there were, and who came and went.
+    /// position in the data is ahead of the step. `watch` is told again and again how far it is.
     ///
     /// # Errors
     /// If there is no worker for too long, or a server was lost, and those of `watch`. What servers have is then somewhere within the round, and
@@ -130,7 +140,9 @@ impl UntypedEngine {
             }
             let (clock, links) = (&mut *served.serving.clock, &mut *served.links);
             let event = clock.waiting("server", || links.next(LOOK))?;
-            watch(served.updates, &served.links.drain_messages()).map_err(Error::Load)?;
+            let (updates, alone) = (served.updates, served.links.alone());
+            let notes = served.links.drain_messages();
+            watch(RoundProgress { updates, alone, notes }).map_err(Error::Load)?;
             match event {
                 None => {}
                 Some(Event::Connected(link)) => {

@@ -43,11 +43,12 @@ impl UntypedEngine {
         Ok(())
     }
 
-    /// Begins to add up what each worker gives for the outer step of a fragment.
+    /// Begins to add up what each worker gives for the outer step of a fragment, and how many updates each has made in this round.
     fn begin_fragment(&mut self, fragment: (usize, usize)) -> Result<()> {
         let workers = self.store.groups.workers.clone();
         self.in_flight.sent_before = self.sent_to_workers();
         self.in_flight.fragment = fragment;
+        self.in_flight.made = Some(workers.all_gather_scalars(vec![self.inner_steps.made()]));
         for unit in 0..self.store.units.len() {
             let stored = &self.store.units[unit];
             if stored.is_updated() && is_of(fragment, &stored.unit) {
@@ -60,18 +61,25 @@ impl UntypedEngine {
         Ok(())
     }
 
-    /// Ends the outer step under way.
+    /// Ends the outer step under way: it is left out if no worker had made an update in this round before it began, as an outer step of the
+    /// whole model is, since its momentum would move the parameters all the same.
     fn end_fragment(&mut self, clock: &mut Clock) -> Result<()> {
-        let OuterInFlight { sums, fragment, sent_before, .. } = std::mem::take(&mut self.in_flight);
+        let OuterInFlight { made, sums, fragment, sent_before, .. } = std::mem::take(&mut self.in_flight);
         let workers = self.store.groups.workers.size();
+        let made = made.map(|made| clock.waiting("outer_step", || made.wait())).transpose()?;
+        let any_made = made.into_iter().flatten().flatten().any(|made| made > 0.0);
         let mut values = SortedMap::new();
         for (unit, sum) in sums {
             let sum = clock.waiting("outer_step", || sum.wait())?;
-            let own = self.store.own_values(unit)?;
-            values.insert(unit, self.update.end_outer_step(unit, own, sum, workers));
+            if any_made {
+                let own = self.store.own_values(unit)?;
+                values.insert(unit, self.update.end_outer_step(unit, own, sum, workers));
+            }
         }
         self.inner_steps.sent += self.sent_to_workers() - sent_before;
-        self.replace_values(values, &|unit| is_of(fragment, unit), clock)?;
+        if any_made {
+            self.replace_values(values, &|unit| is_of(fragment, unit), clock)?;
+        }
         self.memory.optimizer.set(self.update.state_bytes());
         Ok(())
     }

@@ -38,6 +38,11 @@ impl InnerSteps {
         self.last = Some(found);
     }
 
+    /// Updates that were made.
+    pub(crate) fn made(&self) -> f64 {
+        self.made
+    }
+
     fn add_made(&mut self, found: &StepReport) {
         self.made += 1.0;
         self.targets += found.targets as f64;

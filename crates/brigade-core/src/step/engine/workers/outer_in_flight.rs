@@ -3,11 +3,13 @@
 use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
-use crate::dist::PendingTensor;
+use crate::dist::{PendingTensor, PendingValues};
 
 /// The outer step of a fragment that is under way.
 #[derive(Default)]
 pub(crate) struct OuterInFlight {
+    /// How many updates each worker has made.
+    pub(super) made: Option<PendingValues>,
     /// By unit, the sums over the workers.
     pub(super) sums: Vec<(usize, PendingTensor)>,
     /// The number of the fragment, and of fragments.

@@ -34,7 +34,7 @@ use backward::{Deferred, Halves};
 
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
 /// that a stage does not run ahead of a slower one by more than what receives were posted for.
-const MOST_UNSENT: usize = 2;
+const MAX_UNSENT: usize = 2;
 
 /// What stands for the name of a block where the loss draws random numbers.
 const LOSS: &str = "(loss)";
@@ -321,7 +321,7 @@ impl Interpreter<'_> {
         let place = if pass == Pass::Forward { place + 1 } else { place.saturating_sub(1) };
         if let Some(message) = self.state.to_send.remove(&(pass, place, task.micro_batch)) {
             // No schedule needs a send to leave later than the next ones are made; what waits here is memory.
-            while self.state.sent.len() >= MOST_UNSENT {
+            while self.state.sent.len() >= MAX_UNSENT {
                 if let Some(pending) = self.state.sent.pop_front() {
                     self.clock.waiting("pipeline", || pending.wait())?;
                 }

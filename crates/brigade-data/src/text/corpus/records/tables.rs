@@ -29,14 +29,14 @@ const BATCH_ROWS: usize = 64;
 const FILE_MAGIC: &[u8; 6] = b"ARROW1";
 
 /// The most bytes of a file before its stream.
-const MOST_PADDING: u64 = 64;
+const MAX_PADDING: u64 = 64;
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
 /// The rows of an Arrow file or stream, with the columns that are wanted.
 pub(super) fn arrow(file: &SourceFile, columns: &Columns, read: &BytesRead) -> Result<Rows> {
     let table = Table::new(file, "an Arrow file", columns);
-    let first = Counted::open(file, 0, MOST_PADDING, &BytesRead::default())?;
+    let first = Counted::open(file, 0, MAX_PADDING, &BytesRead::default())?;
     let start = start_of_stream(first).map_err(|source| Error::io("read", &file.path, source))?;
     let counted = Noted {
         file: file.clone(),
@@ -53,7 +53,7 @@ pub(super) fn arrow(file: &SourceFile, columns: &Columns, read: &BytesRead) -> R
 /// Where the stream begins, which in a file lies between the magic, padded with zeros, and a table of contents.
 fn start_of_stream(file: impl Read) -> std::io::Result<u64> {
     let mut first = Vec::new();
-    file.take(MOST_PADDING).read_to_end(&mut first)?;
+    file.take(MAX_PADDING).read_to_end(&mut first)?;
     let padded = first.strip_prefix(FILE_MAGIC);
     let zeros = padded.map(|rest| rest.iter().take_while(|byte| **byte == 0).count());
     Ok(zeros.map_or(0, |zeros| (FILE_MAGIC.len() + zeros) as u64))
