@@ -89,7 +89,7 @@ impl RankDevice {
     pub(crate) fn groups(&self, world: &Group, mesh: Mesh, settings: &Settings) -> anyhow::Result<Groups> {
         if !matches!(self.kind, Kind::Cpu) {
             // The first step compiles and tunes kernels.
-            world.warm_up();
+            world.use_init_timeout();
         }
         match &self.kind {
             Kind::Cpu => Ok(brigade_cpu::groups(&self.engine.group(world)?, mesh)?),

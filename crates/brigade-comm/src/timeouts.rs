@@ -11,7 +11,7 @@ pub struct Timeouts {
     /// [`Group::split`](crate::Group::split) may take to connect. 300 s by default.
     pub init: Duration,
     /// For one operation, from the moment when it is the oldest unfinished one of its kind in its group. 100 s by default. While a
-    /// rank [warms up](crate::Group::warm_up), `init` applies if it is longer.
+    /// rank [waits for longer work](crate::Group::use_init_timeout), `init` applies if it is longer.
     pub step: Duration,
     /// How long another host may be out of reach before its ranks count as lost. 30 s by default. TCP doubles its pauses
     /// between retries, so an outage of up to half that time is survived. A process that ends is noticed at once; one that is
@@ -29,21 +29,21 @@ impl Default for Timeouts {
 #[derive(Clone)]
 pub(crate) struct OpTimeout {
     timeouts: Timeouts,
-    warming_up: Arc<AtomicBool>,
+    uses_init: Arc<AtomicBool>,
 }
 
 impl OpTimeout {
     pub(crate) fn new(timeouts: Timeouts) -> Self {
-        Self { timeouts, warming_up: Arc::default() }
+        Self { timeouts, uses_init: Arc::default() }
     }
 
-    pub(crate) fn set_warming_up(&self, warming_up: bool) {
-        self.warming_up.store(warming_up, Relaxed);
+    pub(crate) fn set_uses_init(&self, uses_init: bool) {
+        self.uses_init.store(uses_init, Relaxed);
     }
 
     /// The current deadline.
     pub(crate) fn now(&self) -> Duration {
         let Timeouts { init, step, .. } = self.timeouts;
-        if self.warming_up.load(Relaxed) { init.max(step) } else { step }
+        if self.uses_init.load(Relaxed) { init.max(step) } else { step }
     }
 }

@@ -1,6 +1,8 @@
 //! Hooks, and what they decide for all ranks.
 
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::bail;
 use burn::tensor::Tensor;
@@ -100,6 +102,30 @@ fn a_validation_hook_decides_for_all_ranks() {
         });
         assert_eq!(ended.unwrap(), (4, Some(2), true), "{mesh:?}");
     }
+}
+
+#[test]
+fn ranks_wait_for_a_hook_longer_than_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(3);
+    settings.comm.train_timeout_seconds = 1.0;
+    let ended = on_mesh(folder.path(), &settings, (1, 2, 0), StartFrom::Scratch, |session, _| {
+        let pause = |step: u64| {
+            if step == 2 {
+                thread::sleep(Duration::from_millis(2500));
+            }
+        };
+        let training = training().on_step(move |step| {
+            pause(step.step);
+            Ok(())
+        });
+        let training = training.on_validation(move |found| {
+            pause(found.step);
+            Ok(Control::Continue)
+        });
+        Ok(session.train(model(), training)?.steps)
+    });
+    assert_eq!(ended.unwrap(), 3);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod predictions;
 
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use brigade_comm::{Group, Timeouts, threads};
 use brigade_data::Sampler;
@@ -52,7 +53,7 @@ fn on_ranks<R: Send>(
             chosen: None,
         };
         let interrupt = Interrupt::detached();
-        group.warm_up();
+        group.use_init_timeout();
         let mut session = Session::new(
             &program,
             RankDevice::cpu(),
@@ -65,7 +66,9 @@ fn on_ranks<R: Send>(
         session.start_from = start_from;
         part(session, interrupt)
     };
-    let worlds = threads(ranks, Timeouts::default());
+    let [init, step] = [settings.comm.init_timeout_seconds, settings.comm.train_timeout_seconds];
+    let [init, step] = [init, step].map(Duration::from_secs_f64);
+    let worlds = threads(ranks, Timeouts { init, step, ..Timeouts::default() });
     let mut ends: Vec<anyhow::Result<R>> = thread::scope(|scope| {
         let rank = &rank;
         let started: Vec<_> = worlds.into_iter().map(|group| scope.spawn(move || rank(group))).collect();

@@ -18,6 +18,7 @@ use crate::dataset::Dataset;
 use crate::error::CheckpointUsageError;
 use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
+use crate::settings::SettingError;
 use crate::train::start::file_names;
 use crate::training::{DerivedMetrics, OwnUpdate, Training, ValidationReport, checked_names};
 use crate::world::check_same;
@@ -147,6 +148,26 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
         if self.has_begun {
             bail!("the model `{name}` comes too late: models are added before the first step");
         }
+        let strategy = &session.settings.strategy;
+        if self.engine.steps_of_round().is_some() {
+            let allowed = format!(
+                "the program trains an additional model, `{name}`, and workers that do not wait for each other train one; set 0"
+            );
+            return Err(
+                SettingError::new("strategy.staleness (--staleness)", strategy.staleness, allowed).into()
+            );
+        }
+        if self.elastic.is_some() {
+            let allowed = format!(
+                "the program trains an additional model, `{name}`, and workers that come and go train one; leave it out"
+            );
+            return Err(SettingError::new(
+                "strategy.coordinator (--coordinator)",
+                &strategy.coordinator,
+                allowed,
+            )
+            .into());
+        }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty()
             || !name.chars().all(is_plain)
@@ -223,6 +244,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> AddedModel<'_, I,
         session.heartbeat.send(&format!("training {name}"));
         session.check_batch_counts(&format!("step {} of `{name}`", steps.get() + 1), batches.len())?;
         let (mut engine, learning_rate) = (engine.borrow_mut(), self.0.learning_rate());
+        let batches = if engine.is_server() { Vec::new() } else { batches };
         let mut report = match (engine.synchronizes(), engine.steps_alone()) {
             (true, _) => Some(engine.step(batches, learning_rate)?),
             (false, true) => engine.inner_step(batches, learning_rate).map(|()| None)?,

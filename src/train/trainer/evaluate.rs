@@ -59,13 +59,15 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             0 => self.training.hooks.validation(&found),
             _ => HookAnswers::default(),
         };
-        let mut number = [answers.to_number()];
-        self.session.group().broadcast_in_place(&mut number, 0)?;
+        let (mut number, group) = ([answers.to_number()], self.session.group());
+        group.use_init_timeout();
+        group.broadcast_in_place(&mut number, 0)?;
+        group.use_step_timeout();
         self.follow(AgreedAnswers::from_number(number[0]), answers.error)?;
         Ok(found)
     }
 
-    /// Loss and metrics over other data. Nothing is recorded, and no hook is called.
+    /// Loss and metrics over other data, at most `train.validation_samples` of them. Nothing is recorded, and no hook is called.
     ///
     /// # Errors
     /// If data cannot be read, or a rank failed.

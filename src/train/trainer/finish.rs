@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use brigade_core::Activation;
 use brigade_models::WeightsFormat;
 use brigade_report::{RunEvent, Summary};
@@ -49,9 +50,16 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let paths = written?;
         saved?;
         // The weights of the last step are written by now: no checkpoint that cannot be read costs a run its weights.
-        if self.session.settings.checkpoint.load_best_at_end && self.load_best()? {
+        if self.session.settings.checkpoint.load_best_at_end
+            && let Some(best) = self.load_best()?
+        {
             self.session.heartbeat.send("writing the best weights");
-            self.write_all_weights()?;
+            self.write_all_weights().with_context(|| {
+                format!(
+                    "writing the weights of step {best}, the best; those of the last step had been written"
+                )
+            })?;
+            self.note(&format!("the weights are those of step {best}, the best"));
         }
         let stopped = self.stopped();
         let end = RunEvent::Finished { step: self.progress.step, ended_early: stopped.clone() };
@@ -83,25 +91,24 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         Ok(paths)
     }
 
-    /// Loads the best checkpoint's weights into all models. Returns whether they differ from those of the last step: if they
+    /// Loads the best checkpoint's weights into all models. Returns its step if they differ from those of the last step: if they
     /// cannot be loaded, those of the last step stay.
     ///
     /// # Errors
     /// If a rank failed, or a part was loaded and the last checkpoint cannot be loaded either.
-    fn load_best(&mut self) -> anyhow::Result<bool> {
+    fn load_best(&mut self) -> anyhow::Result<Option<u64>> {
         let Some(best) = self.progress.best_step else {
             self.note("no step counts as the best; the weights are those of the last step");
-            return Ok(false);
+            return Ok(None);
         };
         let last = self.update_step();
         if best == last {
-            return Ok(false);
+            return Ok(None);
         }
         self.session.heartbeat.send("loading the best checkpoint");
         let (loaded, is_changed) = self.load_step(best)?;
         let Err(why) = loaded else {
-            self.note(&format!("the weights are those of step {best}, the best"));
-            return Ok(true);
+            return Ok(Some(best));
         };
         let text = format!("the weights of the best checkpoint, of step {best}, cannot be loaded: {why}");
         if is_changed && let (Err(why), _) = self.load_step(last)? {
@@ -112,7 +119,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             .into());
         }
         self.note(&format!("{text}; the weights are those of the last step"));
-        Ok(false)
+        Ok(None)
     }
 
     /// Loads all models from a checkpoint. The inner error says why that failed, and whether a rank had begun to change its

@@ -144,16 +144,16 @@ impl Group {
     }
 
     /// Gives the operations of all groups of this rank the longer [`Timeouts::init`](crate::Timeouts::init) until
-    /// [`warmed_up`](Self::warmed_up), because some ranks may wait for others that still compile their kernels. All ranks
+    /// [`use_step_timeout`](Self::use_step_timeout), because some ranks may wait for others that still compile their kernels, or run a program's hooks. All ranks
     /// should call it.
-    pub fn warm_up(&self) {
-        self.0.progress.context.timeout.set_warming_up(true);
+    pub fn use_init_timeout(&self) {
+        self.0.progress.context.timeout.set_uses_init(true);
     }
 
-    /// Ends the time of [`warm_up`](Self::warm_up): from now on [`Timeouts::step`](crate::Timeouts::step) applies again, also to
-    /// operations in flight. Call it when all ranks are known to have warmed up.
-    pub fn warmed_up(&self) {
-        self.0.progress.context.timeout.set_warming_up(false);
+    /// Ends the time of [`use_init_timeout`](Self::use_init_timeout): from now on [`Timeouts::step`](crate::Timeouts::step) applies again, also to
+    /// operations in flight. Call it when all ranks are known to have come so far.
+    pub fn use_step_timeout(&self) {
+        self.0.progress.context.timeout.set_uses_init(false);
     }
 
     pub(super) fn spec(&self) -> &GroupSpec {

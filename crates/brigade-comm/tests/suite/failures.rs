@@ -74,9 +74,9 @@ fn another_type_or_root_or_reduction_is_an_error_on_all_ranks(kind: Kind) {
 
 /// A barrier that a loaded machine may be slow to complete.
 fn together(group: &Group) -> Result<()> {
-    group.warm_up();
+    group.use_init_timeout();
     group.barrier()?;
-    group.warmed_up();
+    group.use_step_timeout();
     Ok(())
 }
 
@@ -96,14 +96,14 @@ fn a_rank_that_skips_an_operation_is_named(kind: Kind) {
 
 fn a_rank_that_warms_up_is_waited_for(kind: Kind) {
     let outcomes = run(kind, 2, HASTY, |group| {
-        group.warm_up();
+        group.use_init_timeout();
         let part = group.split("part", 0, group.rank() as u32)?;
         assert_eq!(part.op_timeout(), HASTY.init);
         if group.rank() == 1 {
             std::thread::sleep(HASTY.step * 2);
         }
         part.barrier()?;
-        part.warmed_up();
+        part.use_step_timeout();
         assert_eq!(group.op_timeout(), HASTY.step);
         if group.rank() == 1 {
             others_give_up(group);

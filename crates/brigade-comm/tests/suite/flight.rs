@@ -150,9 +150,9 @@ fn what_another_library_runs_is_diagnosed(kind: Kind) {
 
 fn a_missed_collective_is_diagnosed(kind: Kind) {
     let records = records(kind, 3, HASTY, |group| {
-        group.warm_up();
+        group.use_init_timeout();
         group.barrier()?;
-        group.warmed_up();
+        group.use_step_timeout();
         if group.rank() == 2 {
             others_give_up(group);
         }
@@ -190,9 +190,9 @@ fn a_missed_send_is_diagnosed(kind: Kind) {
 fn a_chain_of_waits_is_followed_to_its_end(kind: Kind) {
     let texts = Mutex::new(Vec::new());
     let records = records(kind, 4, HASTY, |group| {
-        group.warm_up();
+        group.use_init_timeout();
         group.barrier()?;
-        group.warmed_up();
+        group.use_step_timeout();
         // A receive that is posted ahead is nothing that the rank waits for.
         let ahead = (group.rank() == 3).then(|| group.recv_message(0, 5));
         let outcome = match group.rank() {
@@ -280,13 +280,13 @@ fn the_last_operations_and_those_in_flight_are_kept() {
 #[test]
 fn a_record_that_has_wrapped_still_tells() {
     let records = records(Kind::Threads, 2, HASTY, |group| {
-        group.warm_up();
+        group.use_init_timeout();
         let pair = group.split("pair", 0, 0)?;
         pair.barrier()?;
         for _ in 0..MAX_OPERATIONS {
             group.barrier()?;
         }
-        group.warmed_up();
+        group.use_step_timeout();
         match group.rank() {
             0 => pair.barrier(),
             _ => {

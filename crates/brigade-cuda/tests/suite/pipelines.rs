@@ -85,7 +85,7 @@ impl Case {
         self.sim.run(|sim| {
             let warms_up = self.plan.compiles.is_some();
             if warms_up {
-                sim.world.warm_up();
+                sim.world.use_init_timeout();
             }
             let run = || {
                 for step in 0..self.steps {
@@ -95,7 +95,7 @@ impl Case {
                     if step == 0 && warms_up {
                         // Once all ranks have finished the first step.
                         sim.world.barrier().map_err(|error| error.to_string())?;
-                        sim.world.warmed_up();
+                        sim.world.use_step_timeout();
                     }
                 }
                 sim.compute.stream.synchronize_within(SOON).map_err(|error| error.to_string())

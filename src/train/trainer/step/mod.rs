@@ -17,7 +17,7 @@ use crate::training::HookAnswers;
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches: those of [`next_batches`](Self::next_batches), or others. Ranks of one
-    /// pipeline give the same ones, and every rank gives as many. With `train.sync_every = K`, every K-th step makes an update
+    /// pipeline give the same ones, and every rank gives as many (what servers give is left out). With `train.sync_every = K`, every K-th step makes an update
     /// and gives a report; the others only add up gradients. Where workers make updates of their own (`strategy.name`), every step with
     /// which they meet gives a report on all of them.
     ///
@@ -39,6 +39,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             bail!("the run ended with step {}; there is no next one", self.progress.step);
         }
         self.has_begun = true;
+        let batches = if self.engine.is_server() { Vec::new() } else { batches };
         // Those that were read are as many on every rank.
         if !std::mem::take(&mut self.is_read) {
             self.session.check_batch_counts(&format!("step {}", self.progress.step + 1), batches.len())?;
@@ -80,9 +81,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let hooks = Instant::now();
         let answers = if calls_hooks { self.training.hooks.step(&report) } else { HookAnswers::default() };
         let hooks = (calls_hooks && !self.training.hooks.is_empty()).then(|| hooks.elapsed().as_secs_f64());
+        if !self.training.hooks.is_empty() {
+            // The other ranks wait for them.
+            self.session.group().use_init_timeout();
+        }
         let stats = self.gather(&report, elapsed, collectives, &answers)?;
         // All ranks have computed a step.
-        self.session.group().warmed_up();
+        self.session.group().use_step_timeout();
         let outcome = self.saver.advance(&stats.saving)?;
         self.save_ended(outcome)?;
         self.count_skipped(&report)?;

@@ -174,7 +174,8 @@ fn a_cluster_that_is_preempted_ends_at_once_and_continues() {
     let said = "preempted within a round, with no worker connected; --resume auto continues from step";
     assert!(done.err.contains(said), "{}", done.err);
     let [serving, worker] = [launches.servers("--resume auto"), launches.worker(0, "--overwrite")];
-    [serving, worker].map(well);
+    well(serving);
+    well(worker);
     launches.check();
     none_left_in(&place.path(""));
 }

@@ -138,9 +138,13 @@ impl Blocks {
         }
     }
 
-    /// A block `a` with a parameter `b.c` and a block `a.b` with `c` would have two parameters of one name.
+    /// A block `a` with a parameter `b.c` and a block `a.b` with `c` would have two parameters of one name. Parameters without elements have
+    /// no place in a unit.
     fn check_full_names(&self) -> Result<()> {
         let mut seen = SortedSet::new();
+        if let Some((name, shape)) = self.shapes().into_iter().find(|(_, shape)| shape.contains(&0)) {
+            return Err(Error::Blocks(format!("the parameter `{name}` of shape {shape:?} has no elements")));
+        }
         match self.shapes().into_iter().find(|(name, _)| !seen.insert(name.clone())) {
             Some((name, _)) => Err(Error::Blocks(format!(
                 "two parameters are named `{name}`, in different blocks: rename one of the blocks whose name begins it"

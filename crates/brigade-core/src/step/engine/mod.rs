@@ -216,7 +216,9 @@ impl UntypedEngine {
             .iter()
             .all(|units| units[0] == 0.0)
         {
-            return Err(Error::Model("the model has no trainable parameter".into()));
+            return Err(Error::Model(
+                "the model has no parameter to train: patterns of train.freeze, groups with `frozen = true` and `freeze()` in the program leave none".into(),
+            ));
         }
         Ok(engine)
     }
