@@ -26,6 +26,21 @@ pub const ADAPTERS_CONFIG_FILE: &str = "adapter_config.json";
 /// The labels of a classifier whose adapters are trained, as `config.json` has them: that of the model that the adapters belong to does not know them.
 pub const ADAPTERS_LABELS_FILE: &str = "labels.json";
 
+/// What else says which model a folder has, for `transformers` and llama.cpp: beside another model's weights it would be taken for theirs.
+const ABOUT_THE_MODEL: [&str; 11] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+];
+
 /// What a finished run has one of.
 const RESULTS: [&str; 3] = [WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTERS_FILE];
 
@@ -76,8 +91,8 @@ pub(crate) fn write_config(dir: &Path, config: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Removes the weights of an earlier run, of all its models, but no file of these names.
-pub(crate) fn remove_weights(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
+/// Removes the models of an earlier run: their weights, and what says how they are to be read; but no file of these names.
+pub(crate) fn remove_models(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
     // First the index: without it, no file of several is taken for weights.
     match std::fs::remove_file(dir.join(WEIGHTS_INDEX_FILE)) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -88,7 +103,7 @@ pub(crate) fn remove_weights(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
-        if !entry.file_name().to_str().is_some_and(|name| is_weights_file(name) && !but.contains(&name)) {
+        if !entry.file_name().to_str().is_some_and(|name| is_of_a_model(name) && !but.contains(&name)) {
             continue;
         }
         let weights = entry.path();
@@ -102,11 +117,11 @@ pub(crate) fn remove_weights(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a file in a run's folder has the weights of one of its models, or says of them that they are adapters.
-fn is_weights_file(name: &str) -> bool {
+/// Whether a file in a run's folder has the weights of one of its models, or says how they are to be read.
+fn is_of_a_model(name: &str) -> bool {
     let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
-    let of_adapters = [ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE];
-    RESULTS.contains(&name) || of_adapters.contains(&name) || added().is_some()
+    let about = [ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE].into_iter().chain(ABOUT_THE_MODEL);
+    RESULTS.into_iter().chain(about).any(|file| file == name) || added().is_some()
 }
 
 /// The configuration without the folder of its results.
@@ -188,11 +203,16 @@ mod tests {
         std::fs::write(dir.join("other.safetensors"), "not of this run").unwrap();
         std::fs::write(dir.join(ADAPTERS_FILE), "adapters").unwrap();
         std::fs::write(dir.join(ADAPTERS_CONFIG_FILE), "{}").unwrap();
-        remove_weights(&dir, &[ADAPTERS_CONFIG_FILE]).unwrap();
+        remove_models(&dir, &[ADAPTERS_CONFIG_FILE]).unwrap();
         assert!(!critic.exists() && !dir.join(ADAPTERS_FILE).exists());
         assert!(dir.join(ADAPTERS_CONFIG_FILE).exists(), "it is the new run's");
-        remove_weights(&dir, &[]).unwrap();
+        let (config, template) = (dir.join("config.json"), dir.join("chat_template.jinja"));
+        for file in [&config, &template] {
+            std::fs::write(file, "{}").unwrap();
+        }
+        remove_models(&dir, &["config.json"]).unwrap();
         assert!(!dir.join(ADAPTERS_CONFIG_FILE).exists());
+        assert!(config.exists() && !template.exists(), "the other model's template");
         assert_eq!(text("other.safetensors"), "not of this run");
         refuse_other(&dir, "a = 2").unwrap();
     }

@@ -8,7 +8,7 @@ pub use contents::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE,
 };
 pub(crate) use contents::{
-    added_weights_file, create_folder, refuse_earlier, refuse_other, remove_weights, write_config,
+    added_weights_file, create_folder, refuse_earlier, refuse_other, remove_models, write_config,
 };
 pub(crate) use lease::lease;
 pub use lock::{is_lock_of_this_host, lock_folder};

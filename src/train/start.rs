@@ -136,7 +136,7 @@ impl Session {
             // The weights of a resumed run are its own and stay until they are replaced.
             if restored.is_none() && self.replaces() {
                 let own: Vec<_> = data.files.iter().map(|(name, _)| name.as_str()).collect();
-                folder::remove_weights(&self.out, &own)?;
+                folder::remove_models(&self.out, &own)?;
             }
             let of_earlier = [FLIGHT_FOLDER, PROFILE_FOLDER].map(|folder| self.out.join(folder));
             for folder in of_earlier.iter().filter(|_| self.start_from == StartFrom::Scratch) {

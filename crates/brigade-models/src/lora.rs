@@ -94,8 +94,12 @@ impl LoraConfig {
         if self.rank == 0 {
             return Ok(Adapters::default());
         }
-        if !self.alpha.is_finite() {
-            return Err(LoraError::new("alpha", self.alpha, "it must be a number"));
+        if !(self.alpha.is_finite() && self.alpha > 0.0) {
+            return Err(LoraError::new(
+                "alpha",
+                self.alpha,
+                "it must be a number above 0, as adapters count by it",
+            ));
         }
         // In fp32, in which layers compute, it must not be 1 either.
         if !(0.0..1.0).contains(&(self.dropout as f32)) {

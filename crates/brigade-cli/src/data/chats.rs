@@ -248,7 +248,6 @@ mod tests {
                 "it has neither `messages` nor `prompt` and `completion`, but `note`; for plain text, use the \
                 column `text`",
             ),
-            ("{\"prompt\": \"A\", \"completion\": \"\"}".into(), "", "`completion` is empty"),
             ("{\"messages\": null, \"text\": null}".into(), "", "the text is null, but must be a string"),
         ] {
             let bench = Bench::new(&format!("{{\"text\": \"a\"}}\n\n{line}\n"));

@@ -5,7 +5,7 @@ use brigade::data::Tokenizer;
 /// A character has at most four bytes, so that many tokens; where more give no whole character, their bytes are none.
 const MAX_OPEN: usize = 4;
 
-/// Gives text as soon as it is certain: a character whose bytes are incomplete is held back, and what may be the beginning of a stop string. The text ends before
+/// Gives text, without special tokens, as soon as it is certain: a character whose bytes are incomplete is held back, and what may be the beginning of a stop string. The text ends before
 /// the first stop string.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
@@ -24,7 +24,7 @@ impl<'a> TextStream<'a> {
     /// What follows `before`, up to any of `stops`, none of which is empty.
     pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String], before: &[u32]) -> anyhow::Result<Self> {
         let tokens = before[before.len().saturating_sub(MAX_OPEN)..].to_vec();
-        let (before, taken) = (tokens.len(), tokenizer.decode(&tokens)?);
+        let (before, taken) = (tokens.len(), tokenizer.decode_text(&tokens)?);
         Ok(Self { tokenizer, stops, tokens, before, taken, held: String::new() })
     }
 
@@ -52,14 +52,14 @@ impl<'a> TextStream<'a> {
 
     /// Takes the text that is whole, or all of it at the end.
     fn take(&mut self, ends: bool) -> anyhow::Result<()> {
-        let text = self.tokenizer.decode(&self.tokens)?;
+        let text = self.tokenizer.decode_text(&self.tokens)?;
         let whole = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let is_over = ends || whole.len() == text.len() || self.tokens.len() - self.before > MAX_OPEN;
         let whole = if is_over { &text } else { whole };
         self.held.push_str(whole.strip_prefix(&self.taken).unwrap_or_default());
         if is_over {
             self.tokens.drain(..self.before);
-            (self.before, self.taken) = (self.tokens.len(), self.tokenizer.decode(&self.tokens)?);
+            (self.before, self.taken) = (self.tokens.len(), self.tokenizer.decode_text(&self.tokens)?);
         } else if whole.starts_with(&self.taken) {
             self.taken = whole.to_owned();
         }

@@ -106,6 +106,9 @@ impl Origin {
     /// What is known of the model: what its folder says, and the labels beside adapters.
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
         if !self.base.join("config.json").is_file() {
+            if !self.base.exists() {
+                bail!("there is no such folder");
+            }
             bail!("it has no config.json; is it the folder of a finished run or of a model?");
         }
         let file = ConfigFile::read(&self.base)?;

@@ -80,7 +80,6 @@ impl Record {
             return Err(wrong(format!("it has neither `messages` nor `prompt` and `completion`, but {has}")));
         };
         match (prompt.as_str(), completion.as_str()) {
-            (Some(_), Some("")) => Err(wrong("`completion` is empty".to_owned())),
             (Some(prompt), Some(completion)) => {
                 Ok(Self::Completion { prompt: prompt.to_owned(), completion: completion.to_owned() })
             }

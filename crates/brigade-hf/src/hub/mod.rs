@@ -22,6 +22,9 @@ use cache::Cache;
 /// The hub.
 const ENDPOINT: &str = "https://huggingface.co";
 
+/// A file without which a cached model is asked for again.
+const TOKENIZER: &str = "tokenizer.json";
+
 /// Where models are, and how they are downloaded.
 #[derive(Debug, Clone)]
 pub struct Hub {
@@ -118,9 +121,17 @@ impl Hub {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<PathBuf, HfError> {
         match self.cached(name) {
-            Some(folder) => Ok(folder),
             None => self.downloaded(name, Wanted::Model, progress),
+            // As other programs leave it that wanted only the model. What the hub does not have, or cannot be asked for, is done without.
+            Some(folder) if !folder.join(TOKENIZER).is_file() && self.can_download() => {
+                Ok(self.downloaded(name, Wanted::Model, progress).unwrap_or(folder))
+            }
+            Some(folder) => Ok(folder),
         }
+    }
+
+    fn can_download(&self) -> bool {
+        cfg!(feature = "hub") && !self.offline
     }
 
     /// The folder of a model's configuration, where its weights need not be: from the cache, or else from the hub.

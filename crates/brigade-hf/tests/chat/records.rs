@@ -62,6 +62,9 @@ fn of_chats_what_the_assistant_says_is_learned() {
 fn of_completions_all_but_the_prompt_is_learned() {
     let (all, learned) = texts(None, json!({ "prompt": "2 + 2 =", "completion": " 4" }));
     assert_eq!((all.as_str(), learned.as_str()), ("2 + 2 = 4</s>", " 4</s>"));
+    // To say nothing is to end at once.
+    let (all, learned) = texts(None, json!({ "prompt": "2 + 2 =", "completion": "" }));
+    assert_eq!((all.as_str(), learned.as_str()), ("2 + 2 =</s>", "</s>"));
 }
 
 #[test]
@@ -82,7 +85,6 @@ fn what_is_no_record_is_refused_by_its_place() {
             "the `weight` of message 1 is neither 0 nor 1",
         ),
         (json!({ "messages": [user], "tools": {} }), "`tools` is not a list"),
-        (json!({ "prompt": "A", "completion": "" }), "`completion` is empty"),
         (json!({ "prompt": "A", "completion": [user] }), "must both be strings or both be lists of messages"),
         (
             json!({ "text": "A", "id": 1 }),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use brigade_hf::hub::Progress;
+use brigade_hf::hub::{Hub, Progress};
 use serde_json::json;
 
 use super::server::{COMMIT, Fault, Server, sha256};
@@ -53,6 +53,27 @@ fn a_model_is_downloaded_into_the_layout_of_the_cache_and_then_found_there() {
     assert_eq!(folder(&hub).unwrap(), found);
     assert_eq!(hub.folder(&name(&format!("org/model@{COMMIT}")), &mut |_| ()).unwrap(), found);
     assert_eq!(server.requests(), [], "it is in the cache");
+}
+
+/// As `AutoModel.from_pretrained` leaves a model in the cache.
+#[test]
+fn what_lies_beside_a_cached_model_is_fetched_unless_the_hub_is_out_of_reach() {
+    let weights = weights(0);
+    let files: [(&str, &[u8]); 3] =
+        [("config.json", b"{}"), ("tokenizer.json", b"{\"a\": 1}"), ("model.safetensors", &weights)];
+    let server = Server::start(&files);
+    let (hub, _folder) = hub(&server.endpoint);
+    let found = folder(&hub).unwrap();
+    fs::remove_file(found.join("tokenizer.json")).unwrap();
+    let offline = Hub { offline: true, ..hub.clone() };
+    assert_eq!(folder(&offline).unwrap(), found);
+    assert!(!found.join("tokenizer.json").exists());
+    let unreachable = Hub { endpoint: "http://127.0.0.1:9".to_owned(), ..hub.clone() };
+    assert_eq!(folder(&unreachable).unwrap(), found);
+    server.requests();
+    assert_eq!(folder(&hub).unwrap(), found);
+    assert_eq!(fs::read(found.join("tokenizer.json")).unwrap(), b"{\"a\": 1}");
+    assert!(server.requests().iter().all(|request| !request.path.ends_with("model.safetensors")));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use burn::tensor::{Int, Tensor};
 
 use crate::Logits;
 use crate::layers::{LayerNorm, Linear};
-use crate::tokens::{Hidden, Tokens, positions};
+use crate::tokens::{Documents, Hidden, Tokens, positions};
 
 /// Tokens to vectors: the sum of what tables have for token, position and type, normed.
 #[derive(Module, Debug)]
@@ -18,8 +18,24 @@ pub(super) struct Embedding {
     pub types: Param<Tensor<2>>,
     pub norm: LayerNorm,
     pub dropout: Dropout,
-    /// The row of the first position.
-    pub offset: usize,
+    /// The id of padding, where positions count all other tokens, from the row after the one of this number.
+    pub padding: Option<usize>,
+}
+
+/// The rows of the table of positions where those count the tokens that are not padding, from the row behind padding's, which padding has.
+fn rows_without(padding: usize, ids: &Tensor<2, Int>, documents: Option<&Documents>) -> Tensor<2, Int> {
+    let counts = ids.clone().not_equal_elem(padding as i64).int();
+    let up_to = counts.clone().cumsum(1);
+    let within = match documents {
+        None => up_to,
+        Some(documents) => {
+            let [batch, length, _] = documents.dims();
+            let starts = documents.clone().slice([0..batch, 0..length, 0..1]).reshape([batch, length]);
+            let before = (up_to.clone() - counts.clone()).gather(1, starts);
+            up_to - before
+        }
+    };
+    (within * counts).add_scalar(padding as i64)
 }
 
 impl Block for Embedding {
@@ -28,10 +44,11 @@ impl Block for Embedding {
 
     fn forward(&self, Tokens { ids, documents, types }: Tokens) -> Hidden {
         let [_, length] = ids.dims();
-        let places = match &documents {
-            None => self.positions.val().slice(self.offset..self.offset + length).unsqueeze::<3>(),
-            Some(documents) => {
-                embedding(self.positions.val(), positions(documents).add_scalar(self.offset as i64))
+        let places = match (&documents, self.padding) {
+            (None, None) => self.positions.val().slice(0..length).unsqueeze::<3>(),
+            (Some(documents), None) => embedding(self.positions.val(), positions(documents)),
+            (documents, Some(padding)) => {
+                embedding(self.positions.val(), rows_without(padding, &ids, documents.as_ref()))
             }
         };
         let types = match types {
@@ -132,5 +149,25 @@ impl Block for MeanPooling {
                 x / length
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    /// As `create_position_ids_from_input_ids` of `transformers` counts them.
+    #[test]
+    fn positions_do_not_count_padding_within_a_text() {
+        let device = Device::default();
+        let ids = Tensor::<2, Int>::from_ints([[5, 1, 6, 7, 1, 8]], &device);
+        let rows = |documents: Option<&Documents>| -> Vec<i64> {
+            rows_without(1, &ids, documents).into_data().iter::<i64>().collect()
+        };
+        assert_eq!(rows(None), [2, 1, 3, 4, 1, 5]);
+        // Two texts in a row: the second counts from its own beginning.
+        let documents = Tensor::from_ints([[[0, 3], [0, 3], [0, 3], [3, 6], [3, 6], [3, 6]]], &device);
+        assert_eq!(rows(Some(&documents)), [2, 1, 3, 2, 1, 3]);
     }
 }

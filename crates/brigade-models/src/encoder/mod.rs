@@ -133,7 +133,7 @@ impl Builder<'_> {
             types: self.table("embedding.types", token_types),
             norm: self.norm(),
             dropout: dropout(self.config.dropout.embedding),
-            offset: position_offset,
+            padding: position_offset.checked_sub(1),
         }
     }
 

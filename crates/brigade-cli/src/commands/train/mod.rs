@@ -14,8 +14,8 @@ use brigade::launcher::StandardStreams;
 use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Dataset, MicroBatchSize, Mixed, Program, Role, StandardFlags,
-    TextTask, Training, UsageError, parse_whole_number,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Dataset, MicroBatchSize, Mixed, Program, Role, SettingError,
+    StandardFlags, TextTask, Training, UsageError, parse_whole_number,
 };
 use brigade_hf::config::{GenerationConfig, SpecialTokens};
 use brigade_hf::{ConfigFile, Task};
@@ -237,10 +237,25 @@ pub const COPIED: [&str; 8] = [
 
 /// A new model's file with the special tokens of its tokenizer.
 fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> anyhow::Result<ConfigFile> {
-    if let brigade_hf::Config::Decoder(config) = &mut file.config {
-        let (bos, end) = (beginning(tokenizer)?, tokenizer.end_of_text());
-        config.tokens = SpecialTokens { bos: Some(bos), eos: vec![end], pad: None };
-        file.generation = Some(GenerationConfig::of_tokens(config.tokens.clone()));
+    match &mut file.config {
+        brigade_hf::Config::Decoder(config) => {
+            let (bos, end) = (beginning(tokenizer)?, tokenizer.end_of_text());
+            config.tokens = SpecialTokens { bos: Some(bos), eos: vec![end], pad: None };
+            file.generation = Some(GenerationConfig::of_tokens(config.tokens.clone()));
+        }
+        brigade_hf::Config::Encoder(config) => {
+            let Some(padding) = tokenizer.padding_token() else { return Ok(file) };
+            if config.position_offset > 0 && config.tokens.pad != Some(padding) {
+                let allowed = format!(
+                    "the tokenizer's padding token is {padding}, and this family counts positions from it; set model.config.pad_token_id = {padding}"
+                );
+                let given = config.tokens.pad.map_or_else(|| "none".to_owned(), |id| id.to_string());
+                return Err(
+                    SettingError::Value { option: "model.config.pad_token_id", given, allowed }.into()
+                );
+            }
+            config.tokens.pad = Some(padding);
+        }
     }
     Ok(file)
 }

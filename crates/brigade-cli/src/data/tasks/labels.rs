@@ -9,7 +9,8 @@ use serde_json::Value;
 /// More labels than this are taken for something else.
 const MOST: usize = 10_000;
 
-/// The labels in the column `label` of all records to train on, where a text may have a list of them: names sorted, or `LABEL_0` and so on where they are whole numbers.
+/// The labels in the column `label` of all records to train on, where a text may have a list of them: names sorted; where they are whole numbers, the names that the data
+/// say of them, or else `LABEL_0` and so on.
 pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
     let (mut names, mut highest) = (BTreeSet::new(), None);
     for source in sources {
@@ -37,7 +38,12 @@ pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
     }
     let labels: Vec<String> = match highest {
         None => names.into_iter().collect(),
-        Some(highest) if names.is_empty() => (0..=highest).map(|label| format!("LABEL_{label}")).collect(),
+        Some(highest) if names.is_empty() => {
+            match class_names(sources)?.filter(|names| names.len() > highest) {
+                Some(names) => names,
+                None => (0..=highest).map(|label| format!("LABEL_{label}")).collect(),
+            }
+        }
         Some(_) => bail!(
             "some labels in the data are names and some are numbers; list them in task.labels, in the order of their numbers"
         ),
@@ -46,6 +52,18 @@ pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
         bail!("classification needs at least two labels, but the data has only {labels:?}");
     }
     Ok(labels)
+}
+
+/// The names that all sources say of their labels' numbers, if they are the same.
+fn class_names(sources: &[DataSource]) -> anyhow::Result<Option<Vec<String>>> {
+    let mut each = sources.iter().map(|source| source.corpus.class_names(&source.columns, "label"));
+    let Some(first) = each.next().transpose()?.flatten() else { return Ok(None) };
+    for names in each {
+        if names?.as_ref() != Some(&first) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(first))
 }
 
 /// What is wrong with a value.

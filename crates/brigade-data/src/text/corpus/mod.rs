@@ -109,6 +109,22 @@ impl Corpus {
         }))
     }
 
+    /// The names that the whole numbers in a column stand for, where all files are tables that say the same ones: as the `ClassLabel` of Hugging Face's `datasets`.
+    ///
+    /// # Errors
+    /// What is wrong with the sources, or a file that cannot be read.
+    pub fn class_names(&self, columns: &Columns, column: &str) -> Result<Option<Vec<String>>> {
+        let mut found: Option<Vec<String>> = None;
+        for file in self.files()? {
+            let names = records::class_names(&file, columns, column)?;
+            if names.is_none() || found.as_ref().is_some_and(|found| Some(found) != names.as_ref()) {
+                return Ok(None);
+            }
+            found = names;
+        }
+        Ok(found)
+    }
+
     /// Tells corpora apart.
     pub(crate) fn identity(&self) -> String {
         format!("{:?}", self.origin)

@@ -197,6 +197,8 @@ fn parquet_rows_are_documents() {
         ParquetCompression::UNCOMPRESSED,
         ParquetCompression::SNAPPY,
         ParquetCompression::GZIP(Default::default()),
+        ParquetCompression::LZ4,
+        ParquetCompression::LZ4_RAW,
         zstd,
     ] {
         for kind in ["(UTF8)", ""] {

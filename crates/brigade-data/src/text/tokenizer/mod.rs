@@ -265,6 +265,11 @@ impl Tokenizer {
         ["[MASK]", "<mask>"].iter().find_map(|token| self.inner.library.token_to_id(token))
     }
 
+    /// The id of the token that fills rows (`[PAD]`, `<pad>`), if there is one.
+    pub fn padding_token(&self) -> Option<u32> {
+        ["[PAD]", "<pad>"].iter().find_map(|token| self.inner.library.token_to_id(token))
+    }
+
     /// The ids of all special tokens, in order.
     pub fn special_tokens(&self) -> Vec<u32> {
         let added = self.inner.library.get_added_tokens_decoder();
@@ -283,12 +288,24 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] where an id is outside the vocabulary or the library fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, false)
+    }
+
+    /// The text of `ids`, as [`decode`](Self::decode) gives it, without special tokens.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_text(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, true)
+    }
+
+    fn decoded(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.inner.vocabulary_size) {
             return Err(
                 self.error(format!("id {id} is outside the vocabulary of {}", self.inner.vocabulary_size))
             );
         }
-        catch_panics(|| self.inner.library.decode(ids, false)).map_err(|message| self.error(message))
+        catch_panics(|| self.inner.library.decode(ids, skip_special)).map_err(|message| self.error(message))
     }
 
     fn error(&self, message: String) -> Error {

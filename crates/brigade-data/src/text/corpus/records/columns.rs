@@ -63,6 +63,12 @@ impl Columns {
         self.columns.iter().all(|column| !column.required)
     }
 
+    /// What a column is called in files.
+    #[cfg(feature = "parquet")]
+    pub(super) fn in_files(&self, name: &str) -> Option<&str> {
+        self.columns.iter().find(|column| column.name == name).map(|column| column.in_files.as_str())
+    }
+
     /// Whether a column of files is one of these.
     pub(super) fn has(&self, in_files: &str) -> bool {
         self.columns.iter().any(|column| column.in_files == in_files)

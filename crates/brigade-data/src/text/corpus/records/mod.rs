@@ -92,6 +92,21 @@ fn rows(file: &SourceFile, part: &Part, columns: &Columns, read: &BytesRead) -> 
     }))
 }
 
+/// The names that the numbers of a column stand for, as the file says.
+#[cfg(feature = "parquet")]
+pub(crate) fn class_names(file: &SourceFile, columns: &Columns, column: &str) -> Result<Option<Vec<String>>> {
+    match (file.format, columns.in_files(column)) {
+        (Format::Parquet | Format::Arrow, Some(column)) => tables::class_names(file, column),
+        _ => Ok(None),
+    }
+}
+
+/// Only tables have them.
+#[cfg(not(feature = "parquet"))]
+pub(crate) fn class_names(_: &SourceFile, _: &Columns, _: &str) -> Result<Option<Vec<String>>> {
+    Ok(None)
+}
+
 /// Refuses the file: text that is there and not read would be missed too late.
 #[cfg(not(feature = "parquet"))]
 fn rows(file: &SourceFile, _: &Part, _: &Columns, _: &BytesRead) -> Result<Records> {

@@ -10,7 +10,7 @@ use arrow_ipc::reader::StreamReader;
 use arrow_schema::{ArrowError, Schema};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use serde_json::Map;
+use serde_json::{Map, Value};
 
 use super::Part;
 use super::chunks::ChunkFile;
@@ -18,7 +18,7 @@ use super::columns::{Columns, missing};
 use super::record::{Record, RecordLocation};
 use super::value::value;
 use crate::text::corpus::bytes::{BytesRead, Counted, Failure};
-use crate::text::corpus::files::SourceFile;
+use crate::text::corpus::files::{Format, SourceFile};
 use crate::text::panics::catch_panics;
 use crate::{Error, Result};
 
@@ -76,6 +76,27 @@ pub(super) fn parquet(file: &SourceFile, part: &Part, columns: &Columns, read: &
     Ok(Rows::new(table, Box::new(batches), before))
 }
 
+/// The names that a column's numbers stand for, which `datasets` keeps beside the schema of what it writes: those of a `ClassLabel`, or of a list of them.
+pub(super) fn class_names(file: &SourceFile, column: &str) -> Result<Option<Vec<String>>> {
+    let schema = match file.format {
+        Format::Arrow => {
+            let table = Table::new(file, "an Arrow file", &Columns::default());
+            let first = Counted::open(file, 0, MAX_PADDING, &BytesRead::default())?;
+            let start = start_of_stream(first).map_err(|source| Error::io("read", &file.path, source))?;
+            let bytes = Counted::open(file, start, u64::MAX, &BytesRead::default())?;
+            table.open(|| StreamReader::try_new(BufReader::new(bytes), None))?.schema()
+        }
+        _ => Table::new(file, PARQUET, &Columns::default()).open_parquet(file)?.schema().clone(),
+    };
+    let described = schema.metadata().get("huggingface").and_then(|text| serde_json::from_str(text).ok());
+    let feature =
+        described.as_ref().and_then(|value: &Value| value.get("info")?.get("features")?.get(column));
+    let own =
+        feature.and_then(|feature| feature.get("names").or_else(|| feature.get("feature")?.get("names")));
+    let names = own.and_then(Value::as_array);
+    Ok(names.and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect()))
+}
+
 /// The groups of rows of a parquet file in parts of about `part_bytes`, each with its size.
 pub(super) fn parquet_parts(file: &SourceFile, part_bytes: u64) -> Result<Vec<(Part, u64)>> {
     let reader = Table::new(file, PARQUET, &Columns::default()).open_parquet(file)?;
@@ -131,6 +152,10 @@ impl Table {
 
     /// What a reader's message means: that the file cannot be read, or that it has another content than it should.
     fn damaged(&self, place: String, message: String) -> Error {
+        let message = match message.contains("Disabled feature at compile time: brotli") {
+            true => "it is compressed by brotli; write it with snappy, gzip, zstd or lz4".to_owned(),
+            false => message,
+        };
         let damage = || Error::Damaged { path: self.path.to_path_buf(), kind: self.kind, place, message };
         self.failure.take().unwrap_or_else(damage)
     }

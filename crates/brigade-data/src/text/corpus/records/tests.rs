@@ -11,7 +11,7 @@ use arrow_array::{
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_ipc::writer::{FileWriter, StreamWriter};
-use arrow_schema::Field;
+use arrow_schema::{Field, Metadata};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -254,4 +254,32 @@ fn folders_of_saved_data_sets_have_their_files_and_no_caches() {
         said.contains("the splits train, test of a dataset; give one of them") && said.ends_with("/train"),
         "{said}"
     );
+}
+
+/// As `datasets` writes a `ClassLabel`, and a list of them.
+#[test]
+fn names_of_classes_are_beside_the_schema() {
+    let folder = tempfile::tempdir().unwrap();
+    let described = |feature: &str| {
+        format!(
+            "{{\"info\": {{\"features\": {{\"stars\": {feature}, \"text\": {{\"dtype\": \"string\"}}}}}}}}"
+        )
+    };
+    let label = r#"{"names": ["bad", "good"], "_type": "ClassLabel"}"#;
+    let several = format!("{{\"feature\": {label}, \"_type\": \"Sequence\"}}");
+    let number = r#"{"dtype": "int64", "_type": "Value"}"#;
+    let columns = Columns::new(&["text", "label"], &[]);
+    let columns = columns.renamed(&[("label".to_owned(), "stars".to_owned())].into()).unwrap();
+    for (feature, expected) in [(label, true), (&several, true), (number, false)] {
+        let batch = table();
+        let schema = batch.schema().as_ref().clone();
+        let metadata: Metadata = [("huggingface".to_owned(), described(feature))].into_iter().collect();
+        let schema = schema.with_metadata(metadata);
+        let batch = batch.with_schema(Arc::new(schema)).unwrap();
+        let arrow = folder.path().join("a.arrow");
+        fs::write(&arrow, stream(&[batch])).unwrap();
+        let corpus = Corpus::from_sources(&[arrow.to_string_lossy().into_owned()]);
+        let names = corpus.class_names(&columns, "label").unwrap();
+        assert_eq!(names, expected.then(|| vec!["bad".to_owned(), "good".to_owned()]), "{feature}");
+    }
 }
