@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use brigade::models::{Adapters, LoraConfig};
+use brigade::models::{Adapters, LoraConfig, stored_tensors};
 use brigade::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE};
 use brigade_hf::{ConfigFile, Task};
 use serde::Deserialize;
@@ -30,6 +30,9 @@ const HARMLESS: [&str; 12] = [
     "qalora_group_size",
     "task_type",
 ];
+
+/// Fields that choose among the modules that `target_modules` names: the file of the adapters has those that were chosen.
+const CHOOSING: [&str; 3] = ["exclude_modules", "layers_pattern", "layers_to_transform"];
 
 /// How adapters may have begun, besides in the usual way. Other ways take what adapters begin with from the base's weights, so that these
 /// adapters belong to other weights than those of the base.
@@ -131,30 +134,49 @@ impl SavedAdapters {
         let given = || path.display().to_string();
         let fields: Fields = serde_json::from_slice(&text.with_context(given)?).with_context(given)?;
         fields.check().with_context(given)?;
+        let file = folder.join(ADAPTERS_FILE);
+        let chooses = CHOOSING.iter().filter_map(|name| fields.others.get(*name)).any(|value| !is_off(value));
         let targets = match &fields.target_modules {
+            _ if chooses => adapted_modules(&file)?,
             Value::String(all) if all == "all-linear" => vec!["*".to_owned()],
             Value::Array(names) => {
                 let names = names.iter().map(|name| name.as_str().map(str::to_owned));
                 names.collect::<Option<_>>().with_context(|| format!("{}: `target_modules`", given()))?
             }
-            other => bail!("{}: `target_modules` = {other} is not supported; give a list of names", given()),
+            // A regular expression of Python.
+            Value::String(_) => adapted_modules(&file)?,
+            other => bail!("{}: `target_modules` = {other} is neither a text nor a list of names", given()),
         };
         let Fields { base, r: rank, lora_alpha: alpha, lora_dropout: dropout, use_rslora: rslora, .. } =
             fields;
         let lora = LoraConfig { rank, alpha, dropout, targets, rslora };
-        Ok(Some(Self { lora, file: folder.join(ADAPTERS_FILE), base }))
+        Ok(Some(Self { lora, file, base }))
+    }
+}
+
+/// The modules that adapters in a file belong to.
+fn adapted_modules(file: &Path) -> anyhow::Result<Vec<String>> {
+    let tensors = stored_tensors(&[file])?;
+    let module = |name: &String| {
+        let name = name.strip_suffix(".lora_A.weight")?;
+        Some(name.strip_prefix("base_model.model.").unwrap_or(name).to_owned())
+    };
+    Ok(tensors.keys().filter_map(module).collect())
+}
+
+/// Whether a field asks for nothing.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(values) => values.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
     }
 }
 
 impl Fields {
     /// Refuses what is not computed here.
     fn check(&self) -> anyhow::Result<()> {
-        let is_off = |value: &Value| match value {
-            Value::Null | Value::Bool(false) => true,
-            Value::Array(values) => values.is_empty(),
-            Value::Object(fields) => fields.is_empty(),
-            _ => false,
-        };
         if self.peft_type != "LORA" || self.bias != "none" {
             bail!(
                 "adapters of `peft_type` {} with `bias` {} are not supported; LORA with none is",
@@ -174,7 +196,8 @@ impl Fields {
             _ => false,
         };
         let on = self.others.iter().find(|(name, value)| {
-            !HARMLESS.contains(&name.as_str()) && !is_off(value) && !is_known(name, value)
+            let is_harmless = HARMLESS.iter().chain(&CHOOSING).any(|harmless| harmless == name);
+            !is_harmless && !is_off(value) && !is_known(name, value)
         });
         match on {
             Some((name, value)) => bail!("`{name}` = {value} is not supported"),

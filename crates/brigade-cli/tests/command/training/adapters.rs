@@ -56,6 +56,14 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
     assert_eq!(validation("more"), validation("alone"));
     let again: serde_json::Value = serde_json::from_str(&place.text("more/adapter_config.json")).unwrap();
     assert_eq!(again["base_model_name_or_path"], config["base_model_name_or_path"]);
+
+    // `peft` also takes a regular expression of modules, and chooses among layers: the file says which have adapters.
+    let mut by_expression = again;
+    by_expression["target_modules"] = json!(r"model\.layers\.\d+\.(self_attn|mlp)\..*");
+    by_expression["layers_to_transform"] = json!([0, 1]);
+    std::fs::write(place.path("more/adapter_config.json"), by_expression.to_string()).unwrap();
+    place.succeed(&mut place.train(&format!("{} --out third", line.replace("alone", "more"))));
+    assert!(place.read(&format!("third/{FILE}")) == alone);
     let text = |model: &str| {
         let line = format!("generate --model {model} --prompt fn --tokens 20 --temperature 0");
         place.succeed(&mut place.brigade(&line)).out
