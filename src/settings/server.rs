@@ -1,7 +1,7 @@
 //! Settings of the parameter server, checked against the others.
 
 use brigade_core::compress::Method;
-use brigade_core::{AsyncServer, DP, Mesh, PP, Rounds, SeparateWorlds};
+use brigade_core::{AsyncServer, DP, Mesh, PP, ParameterServers, Rounds, SeparateWorlds};
 use brigade_report::counted;
 
 use super::sections::strategy::is_endpoint;
@@ -223,10 +223,10 @@ impl Settings {
             stop or skip, or --staleness 0";
             return refuse("train.on_nonfinite", &"rollback", allowed);
         }
-        Ok(AsyncServer {
-            servers: strategy.resolved_servers(),
+        Ok(AsyncServer(ParameterServers {
+            count: strategy.resolved_servers(),
             rounds: strategy.rounds(),
             separate: strategy.separate_worlds(),
-        })
+        }))
     }
 }

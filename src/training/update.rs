@@ -206,9 +206,7 @@ fn check_strategy(strategy: &dyn Strategy, settings: &Settings) -> Result<(), Se
         );
         return Err(SettingError::new("train.sync_every (--sync-every)", every, allowed));
     }
-    let has_workers =
-        strategy.inner_steps().is_some() || strategy.servers() > 0 || strategy.rounds().is_some();
-    if has_workers || strategy.fragments().is_some() || strategy.separate_worlds().is_some() {
+    if strategy.outer_schedule().is_some() || strategy.parameter_servers().is_some() {
         let allowed = "it must have neither workers nor servers: those are of the settings (`strategy.name`)";
         return Err(SettingError::new("Training::strategy", format!("{strategy:?}"), allowed));
     }

@@ -62,7 +62,8 @@ pub use sharding::{
 pub use state::{Snapshot, StateReader};
 pub use step::{
     AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, Fragments,
-    LocalUpdates, NonFinite, OuterDtype, OuterOptimizer, OuterReport, OuterSums, PairwiseSum, ParameterPart,
-    Recompute, ReducedUnit, Reduction, ReductionState, RoundProgress, RoundReport, Rounds, Share, StepReport,
-    Strategy, Synchronous, UnitGradient, UntypedEngine, Update, WorkerLink, WorkerLinkSender, WorkerLinks,
+    LocalUpdates, NonFinite, OuterDtype, OuterOptimizer, OuterReport, OuterSchedule, OuterSums, PairwiseSum,
+    ParameterPart, ParameterServers, Recompute, ReducedUnit, Reduction, ReductionState, RoundProgress,
+    RoundReport, Rounds, Share, StepReport, Strategy, Synchronous, UnitGradient, UntypedEngine, Update,
+    WorkerLink, WorkerLinkSender, WorkerLinks,
 };

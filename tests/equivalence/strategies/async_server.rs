@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use brigade::core::{
-    AsyncServer, Error, Groups, NamedTensor, NonFinite, Rounds, Share, StepReport, Strategy, Synchronous,
-    Zero,
+    AsyncServer, Error, Groups, NamedTensor, NonFinite, ParameterServers, Rounds, Share, StepReport,
+    Strategy, Synchronous, Zero,
 };
 
 use crate::mesh::{equals_one_process, on_mesh, same_bits};
@@ -15,12 +15,12 @@ use crate::resume::{Saved, every_row_goes_on_from_every_row, snapshot};
 use crate::row::{Gpt, MIXED, RATE, Row};
 
 fn waiting(servers: usize) -> Arc<dyn Strategy> {
-    Arc::new(AsyncServer { servers, rounds: None, separate: None })
+    Arc::new(AsyncServer(ParameterServers { count: servers, rounds: None, separate: None }))
 }
 
 fn rounds(servers: usize, steps: u64, staleness: u64, delay_compensation: f64) -> Arc<dyn Strategy> {
     let rounds = Some(Rounds { steps, staleness, delay_compensation });
-    Arc::new(AsyncServer { servers, rounds, separate: None })
+    Arc::new(AsyncServer(ParameterServers { count: servers, rounds, separate: None }))
 }
 
 /// Numbers of servers and workers, of which each has `4 / workers` micro-batches of a step.

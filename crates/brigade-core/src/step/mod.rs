@@ -20,6 +20,7 @@ pub use gradients::hook::{ParameterPart, UnitGradient};
 pub use report::{Evaluation, OuterReport, RoundReport, StepReport};
 pub use settings::{CheckBlocks, EngineSettings, NonFinite};
 pub use strategy::{
-    AsyncServer, Compressed, DataParallel, Fragments, LocalUpdates, OuterDtype, OuterOptimizer, ReducedUnit,
-    Reduction, ReductionState, Rounds, Strategy, Synchronous, Update,
+    AsyncServer, Compressed, DataParallel, Fragments, LocalUpdates, OuterDtype, OuterOptimizer,
+    OuterSchedule, ParameterServers, ReducedUnit, Reduction, ReductionState, Rounds, Strategy, Synchronous,
+    Update,
 };

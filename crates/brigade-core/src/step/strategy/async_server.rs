@@ -9,10 +9,9 @@ use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock};
 use crate::model::activation::Part;
 use crate::model::parameters::precision::cast;
-use crate::sharding::SeparateWorlds;
 use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::held;
-use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Rounds, Strategy};
+use crate::step::strategy::{DataParallel, ParameterServers, ReducedUnit, Reduction, Strategy};
 
 /// The last ranks are servers: each has a contiguous shard of every unit with its optimizer state, and runs no micro-batches. The
 /// others are workers, which pull the parameters, compute the gradients of a share of the global batch, and push them (Li et al.,
@@ -20,35 +19,22 @@ use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, Rounds, Strate
 ///
 /// With a staleness of 0 all shares of a step are summed before the servers make one update, in the order and with the bits of
 /// [`Synchronous`](super::Synchronous). Otherwise each share is an update as soon as it arrives, see [`Rounds`].
+///
+/// Workers that are worlds of their own ask for rounds: see [`UntypedEngine::serve_round`](crate::UntypedEngine::serve_round).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AsyncServer {
-    /// Ranks that are servers, at least 1.
-    pub servers: usize,
-    /// What is pushed, and when, if not all shares of a step together.
-    pub rounds: Option<Rounds>,
-    /// Whether workers are worlds of their own, which asks for rounds: see [`UntypedEngine::serve_round`](crate::UntypedEngine::serve_round).
-    pub separate: Option<SeparateWorlds>,
-}
+pub struct AsyncServer(pub ParameterServers);
 
 impl Strategy for AsyncServer {
     fn synchronizes(&self, step: u64) -> bool {
-        self.rounds.is_none_or(|rounds| step.is_multiple_of(rounds.steps))
+        self.0.rounds.is_none_or(|rounds| step.is_multiple_of(rounds.steps))
     }
 
     fn period(&self) -> usize {
         1
     }
 
-    fn servers(&self) -> usize {
-        self.servers
-    }
-
-    fn rounds(&self) -> Option<Rounds> {
-        self.rounds
-    }
-
-    fn separate_worlds(&self) -> Option<SeparateWorlds> {
-        self.separate
+    fn parameter_servers(&self) -> Option<ParameterServers> {
+        Some(self.0)
     }
 
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
@@ -57,8 +43,8 @@ impl Strategy for AsyncServer {
             units,
             sums,
             data,
-            servers: self.servers,
-            is_summed: self.rounds.is_none(),
+            servers: self.0.count,
+            is_summed: self.0.rounds.is_none(),
             bytes: Bytes::default(),
         })
     }

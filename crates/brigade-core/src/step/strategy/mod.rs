@@ -43,30 +43,14 @@ pub trait Strategy: Debug + Send + Sync {
     /// Steps from one that synchronizes to the next.
     fn period(&self) -> usize;
 
-    /// After how many updates of its own a worker meets the others, for an outer step; none where every update is one of all ranks, which
-    /// are then one worker.
-    fn inner_steps(&self) -> Option<u64> {
+    /// When workers that make updates of their own meet for outer steps; none where every update is one of all ranks, which are then one
+    /// worker.
+    fn outer_schedule(&self) -> Option<OuterSchedule> {
         None
     }
 
-    /// The parts of the model whose outer steps come one after the other; none where the workers meet with all of it.
-    fn fragments(&self) -> Option<Fragments> {
-        None
-    }
-
-    /// How many ranks are servers: the last ones along [`DP`](crate::DP), which alone update parameters, each its shard of every unit, and
-    /// run no micro-batches in training. By default there are none.
-    fn servers(&self) -> usize {
-        0
-    }
-
-    /// How workers push gradients to servers that apply each of them at once; none where a step is one update of all ranks.
-    fn rounds(&self) -> Option<Rounds> {
-        None
-    }
-
-    /// Whether servers and workers are worlds of their own, so that workers may come and go; by default they are ranks of one world.
-    fn separate_worlds(&self) -> Option<SeparateWorlds> {
+    /// The ranks that alone update parameters; none where each updates its part.
+    fn parameter_servers(&self) -> Option<ParameterServers> {
         None
     }
 
@@ -77,6 +61,53 @@ pub trait Strategy: Debug + Send + Sync {
     fn update(&self, optimizer: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
         let _ = data;
         Box::new(optimizers::Optimizers::new(optimizer))
+    }
+}
+
+/// When workers that make updates of their own meet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OuterSchedule {
+    /// A worker's own updates from one outer step to the next, at least 1.
+    pub inner_steps: u64,
+    /// The parts of the model whose outer steps come one after the other; none where the workers meet with all of it.
+    pub fragments: Option<Fragments>,
+}
+
+/// Ranks that update parameters, for others that run micro-batches.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ParameterServers {
+    /// How many they are: the last ones along [`DP`](crate::DP). Each updates its shard of every unit, and runs no micro-batches in training.
+    pub count: usize,
+    /// How workers push gradients that are applied one by one; none where a step is one update of all ranks.
+    pub rounds: Option<Rounds>,
+    /// Whether servers and workers are worlds of their own, so that workers may come and go; else they are ranks of one world.
+    pub separate: Option<SeparateWorlds>,
+}
+
+impl dyn Strategy + '_ {
+    /// [`OuterSchedule::inner_steps`].
+    pub fn inner_steps(&self) -> Option<u64> {
+        self.outer_schedule().map(|outer| outer.inner_steps)
+    }
+
+    /// [`OuterSchedule::fragments`].
+    pub fn fragments(&self) -> Option<Fragments> {
+        self.outer_schedule()?.fragments
+    }
+
+    /// [`ParameterServers::count`], or 0.
+    pub fn servers(&self) -> usize {
+        self.parameter_servers().map_or(0, |servers| servers.count)
+    }
+
+    /// [`ParameterServers::rounds`].
+    pub fn rounds(&self) -> Option<Rounds> {
+        self.parameter_servers()?.rounds
+    }
+
+    /// [`ParameterServers::separate`].
+    pub fn separate_worlds(&self) -> Option<SeparateWorlds> {
+        self.parameter_servers()?.separate
     }
 }
 
@@ -223,7 +254,7 @@ pub trait Update: Send {
         scale: Option<f64>,
     ) -> Option<PendingTensor>;
 
-    /// Begins the outer step of a unit, after [as many updates](Strategy::inner_steps) of each worker: tells the `workers`, the ranks
+    /// Begins the outer step of a unit, after [as many updates](OuterSchedule::inner_steps) of each worker: tells the `workers`, the ranks
     /// that have the same elements in each of them, of this one's values of the own elements. None where the unit is not updated here. All
     /// workers come here for the same units in the same order. If a worker is lost meanwhile, the others begin again: until the outer step
     /// has [ended](Self::end_outer_step), nothing has changed.
@@ -250,7 +281,7 @@ pub trait Update: Send {
         sum
     }
 
-    /// The values of a unit's own elements that all workers have in common, where each [continues with others](Strategy::fragments): those
+    /// The values of a unit's own elements that all workers have in common, where each [continues with others](OuterSchedule::fragments): those
     /// after the unit's last outer step. None where it is not updated here, and before the first step.
     fn common_values(&self, unit: usize) -> Option<Tensor<1>> {
         let _ = unit;

@@ -11,7 +11,9 @@ use crate::optim::{FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::step::strategy::optimizers::Optimizers;
 use crate::step::strategy::outer::outer_optimizer::{OuterOptimizer, OuterUnits};
-use crate::step::strategy::{DataParallel, Fragments, ReducedUnit, Reduction, Strategy, Synchronous, Update};
+use crate::step::strategy::{
+    DataParallel, Fragments, OuterSchedule, ReducedUnit, Reduction, Strategy, Synchronous, Update,
+};
 
 /// Each worker, its own mesh along the axis [`WORKERS`](crate::WORKERS), makes `inner_steps` updates from its part of the global
 /// batch without communicating with the others. Then there is an outer step, in which the workers meet and all continue from the same
@@ -43,12 +45,9 @@ impl Strategy for LocalUpdates {
         1
     }
 
-    fn inner_steps(&self) -> Option<u64> {
-        Some(self.inner_steps.max(1))
-    }
-
-    fn fragments(&self) -> Option<Fragments> {
-        self.fragments.filter(|_| self.outer.is_some())
+    fn outer_schedule(&self) -> Option<OuterSchedule> {
+        let fragments = self.fragments.filter(|_| self.outer.is_some());
+        Some(OuterSchedule { inner_steps: self.inner_steps.max(1), fragments })
     }
 
     fn reduction(&self, units: Vec<ReducedUnit>, data: DataParallel) -> Box<dyn Reduction> {
@@ -58,7 +57,7 @@ impl Strategy for LocalUpdates {
     fn update(&self, optimizer: OptimizerFactory, data: DataParallel) -> Box<dyn Update> {
         let DataParallel { device, .. } = data;
         let outer = self.outer.clone().map(OuterUnits::new);
-        let fragments = self.fragments();
+        let fragments = self.fragments.filter(|_| outer.is_some());
         Box::new(LocalUpdate {
             inner: Optimizers::new(optimizer),
             outer,
