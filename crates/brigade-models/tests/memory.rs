@@ -8,8 +8,8 @@ use std::cell::Cell;
 
 use brigade_core::plan::{Configuration, Footprint};
 use brigade_core::{
-    Activation, Batch, Block, Chain, Engine, EngineSettings, Float, Groups, Model, OptimizerFactory,
-    Precision, Recompute,
+    Activation, Batch, Block, Chain, Engine, EngineSettings, Float, Groups, MeasuredActivations, Model,
+    OptimizerFactory, Precision, Recompute,
 };
 use brigade_hf::{Config, Task};
 use brigade_models::classifier::SequenceClassifier;
@@ -137,6 +137,27 @@ fn smaller_models_tell<O: Activation, T: Clone + 'static>(
             // Products pack factors into a few MiB, whatever their size.
             && near(found.peak, exact.peak, 0.03, 4e6);
         assert!(is_near, "{found:?}, {exact:?}: {what}, {compute:?}");
+    }
+}
+
+#[test]
+fn one_and_two_samples_tell_what_many_need() {
+    let (device, meter) = (brigade_cpu::device(), Exact(Cell::new(0)));
+    for shape in shapes() {
+        let model = shape.model(1, &device).unwrap().measured_by(|_| None);
+        let of = |samples: usize| {
+            let batch = shape.blank_batch(samples, &device);
+            model.measure_activations(batch, Float::F32, false, Some(&meter)).unwrap()
+        };
+        let (told, measured) = (MeasuredActivations::of_samples(24, [(1, of(1)), (2, of(2))]), of(24));
+        assert_eq!(told.boundary_activations, measured.boundary_activations, "{shape:?}");
+        for (told, measured) in told.saved_activations.iter().zip(&measured.saved_activations) {
+            let is_near = |told: u64, measured: u64, share: f64| {
+                told.abs_diff(measured) as f64 <= share * measured as f64 + 4e6
+            };
+            assert!(is_near(told.saved, measured.saved, 0.02), "{told:?}, {measured:?}: {shape:?}");
+            assert!(is_near(told.peak, measured.peak, 0.05), "{told:?}, {measured:?}: {shape:?}");
+        }
     }
 }
 
