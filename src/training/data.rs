@@ -42,6 +42,8 @@ pub(crate) trait Data<I, T>: Send + Sync {
 pub(crate) struct Ahead {
     pub readers: usize,
     pub steps: usize,
+    /// How long a step may have to be waited for.
+    pub deadline: Duration,
 }
 
 /// Reads this rank's micro-batches, position by position.
@@ -101,7 +103,10 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         };
         let items = match ahead.readers {
             0 => Items::Read { position, read: Box::new(read) },
-            readers => Items::Ahead(Prefetcher::new(position, ahead.steps, readers, read)?),
+            readers => {
+                let prefetcher = Prefetcher::new(position, ahead.steps, readers, read)?;
+                Items::Ahead(prefetcher.with_deadline(ahead.deadline))
+            }
         };
         Ok(Box::new(InOrder { items, data: self, threads }))
     }
@@ -128,7 +133,12 @@ impl<D: Dataset> Items<D> {
     /// Those of the next position, and how long they were waited for.
     fn next(&mut self) -> anyhow::Result<(Positions<D>, Duration)> {
         match self {
-            Self::Ahead(items) => Ok(items.next()?),
+            Self::Ahead(items) => items.next().map_err(|error| match error {
+                brigade_data::Error::PrefetchTimeout { .. } => {
+                    anyhow::anyhow!("reading data: {error} (comm.train_timeout_seconds)")
+                }
+                error => error.into(),
+            }),
             Self::Read { position, read } => {
                 let begin = Instant::now();
                 let items = read(*position)?;

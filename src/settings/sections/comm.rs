@@ -48,7 +48,7 @@ pub struct CommSettings {
     pub bucket_cap_mb: f64,
     /// Timeout for all ranks to start, in seconds.
     pub init_timeout_seconds: f64,
-    /// Timeout of an operation within a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
+    /// Timeout of an operation within a step, and of reading the data of a step, in seconds. For the first step on a GPU it is `init_timeout_seconds`, if that is longer.
     pub train_timeout_seconds: f64,
     /// How long another host may be unreachable before its ranks count as lost, in seconds. Interruptions of up to half of that are
     /// survived; the end of a process is noticed at once.

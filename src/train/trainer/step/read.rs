@@ -1,7 +1,7 @@
 //! Reading this rank's micro-batches.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use brigade_core::{Activation, Batch, CheckBlocks};
@@ -77,8 +77,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// Reads this rank's micro-batches of samples from a position in the data on.
     fn read_from(&self, position: u64) -> anyhow::Result<Box<dyn Reader<I, T>>> {
         let (order, data) = self.order()?;
-        let train = &self.session.settings.train;
-        let ahead = Ahead { readers: train.readers, steps: train.read_ahead };
+        let (train, comm) = (&self.session.settings.train, &self.session.settings.comm);
+        // Other ranks would wait no longer for this one.
+        let deadline = Duration::from_secs_f64(comm.train_timeout_seconds);
+        let ahead = Ahead { readers: train.readers, steps: train.read_ahead, deadline };
         data.read_ahead(position, order, ahead)
     }
 
