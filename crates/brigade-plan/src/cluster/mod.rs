@@ -2,12 +2,14 @@
 
 mod file;
 mod kinds;
+mod measured;
 mod spec;
 
 use serde::Serialize;
 use thiserror::Error;
 
 pub use kinds::{KINDS, kind, kind_of_gpu};
+pub use measured::MeasuredLinks;
 
 /// The number type of parameters and activations in forward and backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -118,21 +120,6 @@ pub enum Collective {
     AllGather,
     /// Every rank gets its shard of the sum.
     ReduceScatter,
-}
-
-/// Bus bandwidths as `nccl-tests` print them, measured with one message size over this many whole nodes.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct MeasuredLinks {
-    /// Bytes of the message.
-    pub message: f64,
-    /// Numbers of nodes, rising.
-    pub nodes: Vec<usize>,
-    /// Bytes a second of an all-reduce, for each number of nodes.
-    pub all_reduce: Vec<f64>,
-    /// The same of an all-gather.
-    pub all_gather: Vec<f64>,
-    /// The same of a reduce-scatter.
-    pub reduce_scatter: Vec<f64>,
 }
 
 /// Nodes with devices of one kind.
@@ -275,34 +262,5 @@ impl Device {
     /// The type to train in: bf16 where the device is faster in it, else fp32.
     pub fn default_dtype(&self) -> Dtype {
         if self.peaks.bf16 > self.peaks.f32 { Dtype::Bf16 } else { Dtype::F32 }
-    }
-}
-
-impl MeasuredLinks {
-    /// Bus bandwidth of an operation over this many nodes, between measurements by a straight line of logarithms.
-    pub fn bus_bandwidth(&self, collective: Collective, nodes: usize) -> Option<f64> {
-        let measured = match collective {
-            Collective::AllReduce => &self.all_reduce,
-            Collective::AllGather => &self.all_gather,
-            Collective::ReduceScatter => &self.reduce_scatter,
-        };
-        let points: Vec<(f64, f64)> = self
-            .nodes
-            .iter()
-            .zip(measured)
-            .map(|(nodes, bandwidth)| ((*nodes as f64).ln(), bandwidth.ln()))
-            .collect();
-        let at = (nodes as f64).ln();
-        let (first, last) = (points.first()?, points.last()?);
-        let next = points.iter().position(|point| point.0 >= at);
-        let line = match next {
-            Some(0) => first.1,
-            None => last.1,
-            Some(next) => {
-                let ((x0, y0), (x1, y1)) = (points[next - 1], points[next]);
-                y0 + (y1 - y0) * (at - x0) / (x1 - x0)
-            }
-        };
-        Some(line.exp())
     }
 }

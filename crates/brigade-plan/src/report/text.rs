@@ -7,7 +7,7 @@ use crate::search::{Plan, PlanEvaluation, Workload};
 /// The most ranks of a run: `MAX_WORLD_SIZE` of `brigade-comm`.
 pub const MAX_RANKS: usize = 1024;
 
-/// Why training would refuse what was planned.
+/// Why training would refuse what was planned, and what the plan did not know.
 fn notes(workload: &Workload) -> Vec<String> {
     let (ranks, most) = (workload.cluster.devices(), workload.model.most_positions);
     let ranks = (ranks > MAX_RANKS)
@@ -18,7 +18,9 @@ fn notes(workload: &Workload) -> Vec<String> {
             workload.sequence_length
         )
     });
-    ranks.into_iter().chain(positions).collect()
+    let measured = workload.cluster.measured.as_ref();
+    let gap = measured.and_then(|measured| measured.gap(workload.cluster.nodes));
+    [ranks, positions, gap].into_iter().flatten().collect()
 }
 
 /// A plan for people. `model` is what the command of the best configuration names.

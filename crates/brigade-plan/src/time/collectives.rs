@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use crate::cluster::{Cluster, Collective};
+use crate::cluster::{Cluster, Collective, MeasuredLinks};
 
 /// How ranks of a collective talk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -116,12 +116,37 @@ impl<'a> Network<'a> {
     fn measured(&self, collective: Collective, bytes: f64, ranks: GroupPlacement) -> Option<f64> {
         let measured = self.cluster.measured.as_ref()?;
         let (n, nodes, devices) = (ranks.size as f64, ranks.nodes(), self.cluster.devices_per_node);
-        let bus = measured.bus_bandwidth(collective, nodes)?;
+        let bus = self.measured_bandwidth(measured, collective, nodes)?;
         let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
-        let links = self.ring_bandwidth(GroupPlacement { size: nodes * devices, per_node: devices }).max(bus);
+        let links = self.ring_bandwidth(self.whole_nodes(nodes)).max(bus);
         let step = measured.message * (1.0 / bus - 1.0 / links) / (nodes * devices) as f64;
         let share = if nodes > 1 { ranks.per_node as f64 / devices as f64 } else { 1.0 };
         Some(passes * ((n - 1.0) * step + (n - 1.0) / n * bytes / (links * share)))
+    }
+
+    /// The measured bus bandwidth over this many nodes. Where only others were measured, the nearest value changes as a ring's over the links does, and is at most that.
+    fn measured_bandwidth(
+        &self,
+        measured: &MeasuredLinks,
+        collective: Collective,
+        nodes: usize,
+    ) -> Option<f64> {
+        let (there, bus) = measured.nearest(collective, nodes)?;
+        if there == nodes {
+            return Some(bus);
+        }
+        let ring = |nodes: usize| {
+            let whole = self.whole_nodes(nodes);
+            let steps = whole.size as f64 * self.latency(whole);
+            measured.message / (steps + measured.message / self.ring_bandwidth(whole))
+        };
+        Some((bus * ring(nodes) / ring(there)).min(ring(nodes)))
+    }
+
+    /// All ranks of so many nodes.
+    fn whole_nodes(&self, nodes: usize) -> GroupPlacement {
+        let per_node = self.cluster.devices_per_node;
+        GroupPlacement { size: nodes * per_node, per_node }
     }
 
     /// Bytes a second of a ring: what leaves a node does so over the links of all its ranks in the group.

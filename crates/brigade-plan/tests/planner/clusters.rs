@@ -1,6 +1,9 @@
 //! Descriptions of clusters.
 
 use brigade_plan::cluster::{Cluster, Collective, Dtype, KINDS, kind};
+use brigade_plan::model::ModelShape;
+use brigade_plan::report::render;
+use brigade_plan::search::{Axes, Workload, plan};
 use brigade_plan::time::{Network, PlannedAlgorithm};
 
 #[test]
@@ -115,4 +118,62 @@ fn collectives_cost_what_their_algorithms_send() {
     assert_eq!(own(PlannedAlgorithm::Auto, 4), own(PlannedAlgorithm::Flat, 4));
     assert_eq!(own(PlannedAlgorithm::Auto, 8), own(PlannedAlgorithm::Hierarchical, 8));
     assert_eq!(ring.collective(Collective::AllReduce, 1e9, ring.ranks(1, 1)), 0.0);
+}
+
+/// 64 nodes of 8 H100 with slow links between them, and collectives measured over these numbers of nodes.
+fn slow_links(nodes: &[usize], giga: &[f64]) -> Cluster {
+    let table = format!(
+        "[measured]\nnodes = {nodes:?}\nall_reduce = {giga:?}\nall_gather = {giga:?}\nreduce_scatter = {giga:?}"
+    );
+    let table = if nodes.is_empty() { "" } else { &table };
+    let text =
+        format!("kind = 'H100'\nnodes = 64\ndevices_per_node = 8\ninter_node_gb_per_second = 3.0\n{table}");
+    Cluster::from_toml("slow.toml", &text).unwrap()
+}
+
+#[test]
+fn collectives_beyond_those_measured_are_no_faster_than_the_links() {
+    let seconds = |cluster: &Cluster, size, stride, bytes| {
+        let network = Network::new(cluster, PlannedAlgorithm::Auto);
+        let ranks = network.ranks(size, stride);
+        [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter]
+            .map(|collective| network.collective(collective, bytes, ranks))
+    };
+    let links = slow_links(&[], &[]);
+    let (one_node, two) = (slow_links(&[1], &[300.0]), slow_links(&[1, 2], &[300.0, 250.0]));
+    for (size, stride) in [(512, 1), (64, 8), (128, 2), (32, 1)] {
+        for bytes in [1e3, 1e6, 256e6, 1e10] {
+            let without = seconds(&links, size, stride, bytes);
+            assert_eq!(seconds(&one_node, size, stride, bytes), without, "one node says nothing of several");
+            for (with, without) in seconds(&two, size, stride, bytes).iter().zip(without) {
+                assert!(*with >= 0.999999 * without, "{size} ranks, {bytes} bytes: {with} and {without}");
+            }
+        }
+    }
+    // What was measured counts where it was, and stays as much slower than the links where it was not.
+    assert!(seconds(&two, 16, 1, 1e9)[0] < 0.1 * seconds(&links, 16, 1, 1e9)[0]);
+    let slower = slow_links(&[1, 2], &[300.0, 5.0]);
+    assert!(seconds(&slower, 512, 1, 256e6)[1] > 2.0 * seconds(&links, 512, 1, 256e6)[1]);
+    assert_eq!(seconds(&slow_links(&[2], &[5.0]), 8, 1, 1e9), seconds(&links, 8, 1, 1e9));
+}
+
+#[test]
+fn plans_say_what_was_not_measured() {
+    let planned = |cluster: Cluster| {
+        let model = ModelShape::llama("8B", 32, 4096, 32, 8, 14336, 128_256, false);
+        let workload = Workload::new(model, cluster, 4096, 512);
+        let plan = plan(&workload, &Axes::default(), 1).unwrap();
+        (plan.best[0].seconds, render(&workload, &plan, "model"))
+    };
+    let (without, text) = planned(slow_links(&[], &[]));
+    assert!(!text.contains("measured"), "{text}");
+    let (with, text) = planned(slow_links(&[1], &[300.0]));
+    assert!(with >= 0.999 * without, "{with} s, without the table {without} s");
+    assert!(text.contains("  note    collectives were measured within one node alone; "), "{text}");
+    let (with, text) = planned(slow_links(&[1, 4], &[300.0, 15.0]));
+    assert!(with >= 0.999 * without, "{with} s, without the table {without} s");
+    assert!(
+        text.contains("  note    collectives were measured over at most 4 nodes; for up to 64, "),
+        "{text}"
+    );
 }
