@@ -26,6 +26,9 @@ pub const OTHER_FAMILIES: [&str; 17] = [
     "starcoder2",
 ];
 
+/// Fields with the number of experts: releases of `transformers` write one or the other for the same family.
+const EXPERTS: [&str; 2] = ["num_local_experts", "num_experts"];
+
 /// What the layers of a family have beside their matrices.
 struct Form {
     gated: bool,
@@ -150,7 +153,7 @@ pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<Mo
             Form { tied: tied(false), head_biases: true, ..alone }
         }
         "mixtral" => {
-            let count = fields.needed(&["num_local_experts"])?;
+            let count = fields.needed(&EXPERTS)?;
             experts = Some(Experts { count, per_token: fields.needed(&["num_experts_per_tok"])? });
             Form { tied: tied(false), ..Form::LLAMA }
         }
@@ -178,7 +181,7 @@ pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<Mo
                 let allowed = "a plan takes all layers to be alike, each with experts";
                 return Err(wrong(file, "decoder_sparse_step, mlp_only_layers", sparse, allowed));
             }
-            let count = fields.needed(&["num_experts"])?;
+            let count = fields.needed(&EXPERTS)?;
             experts = Some(Experts { count, per_token: fields.needed(&["num_experts_per_tok"])? });
             intermediate = fields.needed(&["moe_intermediate_size"])?;
             shared = fields.get(&["shared_expert_intermediate_size"])?.unwrap_or(0);

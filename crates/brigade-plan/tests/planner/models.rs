@@ -124,6 +124,16 @@ fn families_that_can_only_be_planned_have_the_parameters_of_published_models() {
             let passed = shape.multiplying_parameters() + shape.embedding_parameters;
             assert_eq!((passed / 100_000_000, shape.intermediate), (128, 2 * 14336));
         }
+        // Releases of transformers differ in the name of the number of experts.
+        for (before, after) in [("num_experts", "num_local_experts"), ("num_local_experts", "num_experts")] {
+            if let Some(count) = fields.get(before).cloned() {
+                let mut renamed = fields.clone();
+                renamed.remove(before);
+                renamed.insert(after.into(), count);
+                std::fs::write(&file, serde_json::to_vec(&renamed).unwrap()).unwrap();
+                assert_eq!(ModelShape::read(&folder).unwrap().parameters(), parameters, "{family}: {after}");
+            }
+        }
         fields.insert("num_attention_heads".into(), 0.into());
         std::fs::write(&file, serde_json::to_vec(&fields).unwrap()).unwrap();
         let wrong = ModelShape::read(&folder).unwrap_err().to_string();
