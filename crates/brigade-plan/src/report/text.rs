@@ -64,7 +64,7 @@ pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
             table(&plan.tensor_parallel)
         ));
     }
-    text.push_str(&format!("\n{}", alone(plan)));
+    text.push_str(&format!("\n{}", alone(workload, plan)));
     text
 }
 
@@ -152,12 +152,14 @@ pub fn details(workload: &Workload, evaluation: &PlanEvaluation) -> String {
 }
 
 /// What each technique alone would need.
-fn alone(plan: &Plan) -> String {
+fn alone(workload: &Workload, plan: &Plan) -> String {
     let mut rows = Vec::new();
     for alone in &plan.alone {
+        let other = alone.candidate.other_batch(workload.global_batch);
+        let other = other.map_or(String::new(), |other| format!(": {other}"));
         let verdict = match (alone.missing, &alone.change) {
-            (0, _) if alone.memory.host == 0 => "fits".to_owned(),
-            (0, _) => "fits, with the host".to_owned(),
+            (0, _) if alone.memory.host == 0 => format!("fits{other}"),
+            (0, _) => format!("fits, with the host{other}"),
             (missing, Some(change)) => format!("{} too much; fits with {change}", bytes(missing)),
             (missing, None) => format!("{} too much", bytes(missing)),
         };

@@ -192,12 +192,9 @@ fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String
 
 /// The flags of a configuration, and whether they change the batch.
 fn flags(candidate: &Candidate, global_batch: usize) -> String {
-    let Candidate { dp, micro_batch, micro_batches, .. } = *candidate;
-    match dp * micro_batch * micro_batches {
-        batch if batch == global_batch => candidate.flags(),
-        batch => {
-            format!("{}: {} in a step, not {global_batch}", candidate.flags(), counted(batch, "sequence"))
-        }
+    match candidate.other_batch(global_batch) {
+        None => candidate.flags(),
+        Some(other) => format!("{}: {other}", candidate.flags()),
     }
 }
 

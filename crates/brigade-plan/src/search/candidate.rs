@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::columns::counted;
 use crate::memory::Sharding;
 use crate::schedule::PipelineScheduleKind;
 use crate::unshard::ReshardPolicy;
@@ -128,6 +129,18 @@ impl Candidate {
         settings
     }
 
+    /// Sequences of a step over all ranks.
+    pub fn global_batch(&self) -> usize {
+        self.micro_batch * self.micro_batches * self.dp
+    }
+
+    /// That its steps are of other batches than this one, where they are: ranks may not be able to divide it.
+    pub fn other_batch(&self, global_batch: usize) -> Option<String> {
+        let batch = self.global_batch();
+        (batch != global_batch)
+            .then(|| format!("{} in a step, not {global_batch}", counted(batch, "sequence")))
+    }
+
     /// The flags of `brigade train`.
     pub fn flags(&self) -> String {
         let mut flags = format!(
@@ -136,7 +149,7 @@ impl Candidate {
             self.dp,
             self.zero,
             self.micro_batch,
-            self.micro_batch * self.micro_batches * self.dp
+            self.global_batch()
         );
         if self.replicate > 1 {
             flags.push_str(&format!(" --replicate {}", self.replicate));

@@ -131,6 +131,19 @@ fn changes_that_do_not_fit_say_so() {
 }
 
 #[test]
+fn batches_that_ranks_cannot_divide_are_said() {
+    // 16 ranks take 48 of 50 sequences, and 16 where there are 10.
+    for (batch, said) in
+        [(50, "fits: 48 sequences in a step, not 50"), (10, "fits: 16 sequences in a step, not 10")]
+    {
+        let workload = workload(llama_8b(), "2x8xH100", 4096, batch);
+        let text = render(&workload, &plan(&workload, &Axes::default(), 1).unwrap(), "llama");
+        let line = text.lines().find(|line| line.starts_with("ZeRO-3 alone")).unwrap();
+        assert!(line.ends_with(said), "{line}");
+    }
+}
+
+#[test]
 fn measured_collectives_are_those_of_one_algorithm() {
     let mut workload = workload(llama_8b(), "2x8xH100", 4096, 256);
     workload.cluster.measured = Some(MeasuredLinks {
