@@ -4,23 +4,27 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::{in_range, named};
-use super::{Cluster, ClusterError, MeasuredLinks, kinds};
+use super::kinds::kind;
+use super::spec::in_range;
+use super::{Cluster, ClusterError, MeasuredLinks};
 
-/// A cluster as TOML has it. What is left out is that of the kind.
+/// A cluster as TOML has it. What is left out is that of the kind; a device that is of none says the most itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Description {
-    kind: Option<String>,
+pub(super) struct Description {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     nodes: Option<usize>,
     devices_per_node: Option<usize>,
-    memory_gib: Option<f64>,
+    pub memory_gib: Option<f64>,
     reserved_gib: Option<f64>,
-    bf16_tflops: Option<f64>,
+    pub bf16_tflops: Option<f64>,
     fp16_tflops: Option<f64>,
-    tf32_tflops: Option<f64>,
-    f32_tflops: Option<f64>,
-    memory_gb_per_second: Option<f64>,
+    pub tf32_tflops: Option<f64>,
+    pub f32_tflops: Option<f64>,
+    pub memory_gb_per_second: Option<f64>,
     launch_microseconds: Option<f64>,
     step_milliseconds: Option<f64>,
     product_efficiency: Option<f64>,
@@ -31,9 +35,9 @@ struct Description {
     function_nanoseconds: Option<f64>,
     alone_products: Option<f64>,
     alone_memory: Option<f64>,
-    intra_node_gb_per_second: Option<f64>,
+    pub intra_node_gb_per_second: Option<f64>,
     intra_node_latency_microseconds: Option<f64>,
-    inter_node_gb_per_second: Option<f64>,
+    pub inter_node_gb_per_second: Option<f64>,
     inter_node_latency_microseconds: Option<f64>,
     host_memory_gib: Option<f64>,
     host_cores: Option<usize>,
@@ -96,16 +100,7 @@ impl Cluster {
             file: file.to_owned(),
             problem: error.to_string().trim().to_owned(),
         })?;
-        let Some(kind) = &given.kind else {
-            return Err(ClusterError::File {
-                file: file.to_owned(),
-                problem: format!(
-                    "`kind` is missing: what the file leaves out is that of a kind of device, which are {}",
-                    kinds::names()
-                ),
-            });
-        };
-        let mut cluster = named(file, kind)?;
+        let mut cluster = given.one_device(file)?;
         cluster.name = file.to_owned();
         given.lay(file, &mut cluster)?;
         Ok(cluster)
@@ -234,8 +229,10 @@ impl Description {
     fn of(cluster: &Cluster) -> Self {
         let device = &cluster.device;
         let gib = |bytes: u64| Some(bytes as f64 / GIB);
+        let is_kind = kind(&device.name).is_some();
         Self {
-            kind: Some(device.name.clone()),
+            kind: is_kind.then(|| device.name.clone()),
+            name: (!is_kind).then(|| device.name.clone()),
             nodes: Some(cluster.nodes),
             devices_per_node: Some(cluster.devices_per_node),
             memory_gib: gib(device.memory),

@@ -165,6 +165,23 @@ pub fn kind_of_gpu(name: &str) -> Option<Cluster> {
     kind(&words.join("-")).filter(|cluster| !cluster.is_cpu())
 }
 
+/// One node with one device of no kind, whose memory, peaks and bandwidths but that to the host are not known. Kernels reach as little of its peak as of any GPU in the
+/// table; all else is that of other GPUs, or of processors if the name begins with `CPU`.
+pub(super) fn unknown(name: &str) -> Cluster {
+    let is_cpu = name.starts_with("CPU");
+    let row = Row {
+        name: if is_cpu { "CPU" } else { "" },
+        aliases: &[],
+        memory: 0,
+        peaks: [0.0; 4],
+        bandwidths: [0.0, 0.0, 0.0, if is_cpu { 10.0 } else { 25.0 }],
+        reaches: if is_cpu { [0.9, 0.5] } else { [0.5, 0.35] },
+    };
+    let mut cluster = row.cluster();
+    name.clone_into(&mut cluster.device.name);
+    cluster
+}
+
 /// The kinds whose names are like this one: those that begin as it does, or else the nearest.
 pub(super) fn nearest(name: &str) -> Vec<&'static str> {
     let plain = |text: &str| text.to_ascii_uppercase();

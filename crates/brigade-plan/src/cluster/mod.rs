@@ -1,5 +1,6 @@
 //! What a plan is for: nodes, their devices, and the links between them.
 
+mod described;
 mod file;
 mod kinds;
 mod measured;
@@ -68,7 +69,7 @@ pub struct Efficiency {
 /// One device of a rank.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Device {
-    /// Its kind, as in [`KINDS`].
+    /// Its kind, as in [`KINDS`], or the name of one that is of no kind.
     pub name: String,
     /// Bytes of its memory.
     pub memory: u64,

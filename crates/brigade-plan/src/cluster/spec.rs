@@ -67,13 +67,19 @@ pub(super) fn in_range(given: &str, option: &str, number: usize) -> Result<(), C
 }
 
 /// The kind of this name.
-pub(super) fn named(given: &str, name: &str) -> Result<Cluster, ClusterError> {
-    kind(name).ok_or_else(|| {
-        let near = nearest(name);
-        let meant = match near.is_empty() {
-            true => format!("kinds are {}", super::kinds::names()),
-            false => format!("did you mean {}?", near.join(" or ")),
-        };
-        ClusterError::Kind { given: given.to_owned(), kind: name.to_owned(), meant }
+fn named(given: &str, name: &str) -> Result<Cluster, ClusterError> {
+    kind(name).ok_or_else(|| ClusterError::Kind {
+        given: given.to_owned(),
+        kind: name.to_owned(),
+        meant: meant(name),
     })
+}
+
+/// The kinds that this name may stand for.
+pub(super) fn meant(name: &str) -> String {
+    let near = nearest(name);
+    match near.is_empty() {
+        true => format!("kinds are {}", super::kinds::names()),
+        false => format!("did you mean {}?", near.join(" or ")),
+    }
 }

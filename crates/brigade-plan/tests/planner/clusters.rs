@@ -63,11 +63,44 @@ fn what_is_wrong_is_said() {
             "measured.all_reduce",
         ),
         ("", "`kind` is missing"),
+        (
+            "kind = 'H10'",
+            "there is no kind H10; did you mean H100-80GB?; of a device of no kind, memory_gib, bf16_tflops (or",
+        ),
+        (
+            "name = 'MI300X'\nmemory_gib = 192.0\nbf16_tflops = 1307.0\nintra_node_gb_per_second = 400.0",
+            "MI300X is of no `kind`; of a device of no kind, memory_gb_per_second, inter_node_gb_per_second must be given, too",
+        ),
+        ("kind = 'CPU'\nname = 'EPYC'", "name = EPYC is not possible"),
+        ("kind = 'H100'\nname = 'CPU-like'", "name = CPU-like is not possible"),
         ("nodes = 2\ndevices_per_node = 8", "which are V100-16GB"),
     ] {
         let error = Cluster::from_toml("a.toml", text).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
     }
+}
+
+#[test]
+fn a_file_describes_devices_of_no_kind() {
+    let numbers = "memory_gib = 192.0\nbf16_tflops = 1307.0\nmemory_gb_per_second = 5300.0\nintra_node_gb_per_second = 400.0\ninter_node_gb_per_second = 50.0";
+    for name in ["kind", "name"] {
+        let text = format!("{name} = 'MI300X'\nnodes = 2\ndevices_per_node = 8\n{numbers}");
+        let cluster = Cluster::from_toml("a.toml", &text).unwrap();
+        let device = &cluster.device;
+        assert_eq!((cluster.devices(), device.name.as_str(), device.memory), (16, "MI300X", 192 << 30));
+        assert_eq!((device.peak(Dtype::Bf16), device.default_dtype()), (1307e12, Dtype::Bf16));
+        assert_eq!((device.memory_bandwidth, cluster.intra_node.bandwidth), (5.3e12, 400e9));
+        let model = ModelShape::llama("8B", 32, 4096, 32, 8, 14336, 128_256, false);
+        let plan = plan(&Workload::new(model, cluster.clone(), 4096, 64), &Axes::default(), 1).unwrap();
+        assert!((0.2..0.6).contains(&plan.best[0].mfu), "{}", plan.best[0].mfu);
+        let again = Cluster::from_toml("a.toml", &cluster.to_toml()).unwrap();
+        assert_eq!((again.device.name.as_str(), again.device.memory), ("MI300X", 192 << 30));
+    }
+    // Processors by their names; a name beside a kind only names it.
+    let processor = Cluster::from_toml("a.toml", &format!("name = 'CPU EPYC'\n{numbers}")).unwrap();
+    assert!(processor.is_cpu() && processor.host_memory == 192 << 30);
+    let named = Cluster::from_toml("a.toml", "kind = 'H100'\nname = 'H100-96GB'\nmemory_gib = 96.0").unwrap();
+    assert_eq!((named.device.name.as_str(), named.device.peak(Dtype::Bf16)), ("H100-96GB", 989e12));
 }
 
 #[test]
