@@ -20,7 +20,7 @@ pub struct Scaling {
     pub unit: String,
     /// The law that fits the kind of scaling; none for a batch that changed otherwise.
     pub law: Option<Law>,
-    /// What communication costs.
+    /// What communication costs; none where fewer than two runs waited for any, or most of it was hidden.
     pub communication: Option<CommunicationModel>,
     /// What the gap to linear scaling of the largest run is made of, the largest part first.
     pub gap: Vec<GapPart>,
@@ -114,13 +114,19 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
             ScalingKind::Weak => gustafson(&measured),
             ScalingKind::Mixed => None,
         },
-        communication: communication(&waits),
+        communication: if is_hidden(&profiles) { None } else { communication(&waits) },
         gap: gap(smallest, &profiles[profiles.len() - 1]),
         findings: diagnose(last),
         unit: first.unit().to_owned(),
         kind,
         points,
     })
+}
+
+/// Whether computing hid most of the communication of the runs, so that their waits do not show what it takes.
+fn is_hidden(profiles: &[Profile]) -> bool {
+    let hidden: f64 = profiles.iter().filter_map(|profile| profile.hidden).sum();
+    hidden > profiles.iter().map(|profile| profile.communication).sum()
 }
 
 /// Messages and bytes of a rank: each collective as a ring, of as many messages as there are other ranks.

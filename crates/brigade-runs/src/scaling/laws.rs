@@ -68,17 +68,19 @@ impl CommunicationModel {
 }
 
 /// Fits the model to triples of messages and bytes of a rank, and the seconds that a step waited for them. By least squares, where neither part
-/// may be negative. None without any communication.
+/// may be negative. None where fewer than two runs sent anything, or none waited: one run fits any model.
 pub fn communication(measured: &[(f64, f64, f64)]) -> Option<CommunicationModel> {
+    let is_sent = |(messages, bytes, _): &&(f64, f64, f64)| *messages > 0.0 && *bytes > 0.0;
+    let waited = measured.iter().filter(is_sent).any(|(_, _, seconds)| *seconds > 0.0);
+    if measured.iter().filter(is_sent).count() < 2 || !waited {
+        return None;
+    }
     let sum = |of: &dyn Fn(&(f64, f64, f64)) -> f64| measured.iter().map(of).sum::<f64>();
     let (mm, bb, mb) = (sum(&|(m, _, _)| m * m), sum(&|(_, b, _)| b * b), sum(&|(m, b, _)| m * b));
     let (mt, bt) = (sum(&|(m, _, t)| m * t), sum(&|(_, b, t)| b * t));
     let determinant = mm * bb - mb * mb;
     let (latency, per_byte) = ((mt * bb - bt * mb) / determinant, (mm * bt - mb * mt) / determinant);
     let model = |latency: f64, per_byte: f64| CommunicationModel { latency, bandwidth: 1.0 / per_byte };
-    if mm <= 0.0 || bb <= 0.0 {
-        return None;
-    }
     // Where the two cannot be told apart, or one would be negative, the one alone that explains more.
     let is_both = determinant > 1e-9 * mm * bb && latency >= 0.0 && per_byte >= 0.0;
     let [of_messages, of_bytes] = [model(mt / mm, 0.0), model(0.0, bt / bb)];
@@ -117,8 +119,10 @@ mod tests {
             (model.latency / 1e-4 - 1.0).abs() < 1e-6 && (model.bandwidth / 1e9 - 1.0).abs() < 1e-6,
             "{model:?}"
         );
-        let one = communication(&[(2.0, 1e6, 1e-3)]).unwrap();
-        assert!((one.seconds(2.0, 1e6) - 1e-3).abs() < 1e-9, "{one:?}");
-        assert_eq!(communication(&[]), None);
+        // One run that communicates, or none that waits, says nothing.
+        for measured in [&[][..], &[(2.0, 1e6, 1e-3)], &[(0.0, 0.0, 0.0), (2.0, 1e6, 1e-3)]] {
+            assert_eq!(communication(measured), None);
+        }
+        assert_eq!(communication(&[(2.0, 1e6, 0.0), (6.0, 1e6, 0.0)]), None);
     }
 }

@@ -73,6 +73,20 @@ fn runs_that_scale_as_they_should_have_no_gap() {
 }
 
 #[test]
+fn communication_is_modelled_where_runs_show_it() {
+    let is_modelled = |runs: Vec<Simulated>| {
+        let found = scaling(&runs.iter().map(Simulated::run).collect::<Vec<_>>()).unwrap();
+        assert_eq!(found.communication.is_some(), found.to_string().contains("Exposed communication: "));
+        found.communication.is_some()
+    };
+    let hidden = |dp, hidden| Simulated { hidden, ..strong(dp, 0.1) };
+    assert!(is_modelled(vec![strong(1, 0.0), strong(2, 0.1), strong(4, 0.2)]));
+    assert!(!is_modelled(vec![strong(1, 0.0), strong(4, 0.2)]), "one run fits any model");
+    assert!(is_modelled(vec![hidden(2, 0.05), hidden(4, 0.05)]));
+    assert!(!is_modelled(vec![hidden(2, 0.5), hidden(4, 0.5)]), "most of it is hidden");
+}
+
+#[test]
 fn what_says_nothing_of_scaling_is_refused() {
     let message = |runs: &[_]| scaling(runs).unwrap_err().to_string();
     let said = "scaling needs runs on at least two different numbers of ranks; ";

@@ -22,6 +22,8 @@ pub struct Simulated {
     pub rest: Box<dyn Fn(u64, usize) -> f64>,
     /// What all ranks wait for when all have come, and what that is.
     pub communication: (f64, &'static str),
+    /// Communication that nothing waits for.
+    pub hidden: f64,
     /// What all ranks send in it.
     pub bytes: u64,
     /// How long a message takes between the hosts, if there are several.
@@ -48,6 +50,7 @@ impl Default for Simulated {
             data_wait: Box::new(|_, _| 0.002),
             rest: Box::new(|_, _| 0.004),
             communication: (0.015, "all_reduce"),
+            hidden: 0.0,
             bytes: 400_000_000,
             network_delay: None,
             between: Box::new(|_| 0.01),
@@ -137,7 +140,7 @@ impl Simulated {
                 .into_iter()
                 .map(|(what, seconds)| (what.to_owned(), seconds))
                 .collect(),
-            comm_hidden_seconds: Some(0.0),
+            comm_hidden_seconds: Some(self.hidden),
             bubble_seconds: in_pipeline,
             comm_bytes: self.bytes,
             comm_calls: 10,
