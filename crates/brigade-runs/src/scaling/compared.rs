@@ -12,8 +12,10 @@ const SAME_BATCH: f64 = 0.01;
 /// Runs of one model on different numbers of ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scaling {
-    /// The runs, the smallest first.
+    /// The runs, the smallest first, and the fastest of those of one size.
     pub points: Vec<Point>,
+    /// Which of them the gap and the findings are of: the largest, and of several the fastest.
+    pub explained: usize,
     /// How the batch changed.
     pub kind: ScalingKind,
     /// What targets are called.
@@ -22,9 +24,9 @@ pub struct Scaling {
     pub law: Option<Law>,
     /// What communication costs; none where fewer than two runs waited for any, or most of it was hidden.
     pub communication: Option<CommunicationModel>,
-    /// What the gap to linear scaling of the largest run is made of, the largest part first.
+    /// What the gap to linear scaling of the explained run is made of, the largest part first.
     pub gap: Vec<GapPart>,
-    /// What makes the largest run slow, the greatest gain first.
+    /// What makes it slow, the greatest gain first.
     pub findings: Vec<Finding>,
 }
 
@@ -78,7 +80,10 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
     if sizes(first) == sizes(last) {
         return Err(Error::OneSize { ranks: sizes(first) });
     }
-    let profiles: Vec<Profile> = runs.iter().map(|run| Profile::of(run)).collect();
+    let mut profiled: Vec<(&Run, Profile)> = runs.into_iter().map(|run| (run, Profile::of(run))).collect();
+    profiled.sort_by(|(_, a), (_, b)| a.ranks.cmp(&b.ranks).then(b.rate().total_cmp(&a.rate())));
+    let (runs, profiles): (Vec<&Run>, Vec<Profile>) = profiled.into_iter().unzip();
+    let explained = profiles.partition_point(|profile| profile.ranks < profiles[profiles.len() - 1].ranks);
     let smallest = &profiles[0];
     let point = |(run, profile): (&&Run, &Profile)| {
         let speed_up = profile.rate() / smallest.rate();
@@ -115,9 +120,10 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
             ScalingKind::Mixed => None,
         },
         communication: if is_hidden(&profiles) { None } else { communication(&waits) },
-        gap: gap(smallest, &profiles[profiles.len() - 1]),
-        findings: diagnose(last),
-        unit: first.unit().to_owned(),
+        gap: gap(smallest, &profiles[explained]),
+        findings: diagnose(runs[explained]),
+        unit: runs[0].unit().to_owned(),
+        explained,
         kind,
         points,
     })

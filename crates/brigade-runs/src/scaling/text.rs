@@ -31,18 +31,26 @@ impl fmt::Display for Scaling {
         }
         writeln!(f)?;
         self.write_laws(f)?;
-        if let (Some(last), false) = (self.points.last(), self.gap.is_empty()) {
-            writeln!(f, "\nThe gap of {} to linear scaling:", last.name)?;
+        let Some(explained) = self.points.get(self.explained) else { return Ok(()) };
+        let (largest, of) = match self.points.len() - self.explained {
+            1 => ("the largest run".to_owned(), String::new()),
+            _ => {
+                let it = format!("{}, the fastest of the largest runs", explained.name);
+                (format!("{it},"), format!(" in {it}"))
+            }
+        };
+        if !self.gap.is_empty() {
+            writeln!(f, "\nThe gap of {} to linear scaling:", explained.name)?;
             for part in &self.gap {
                 writeln!(f, "  {:>3.0}%  {}", part.percent, part.name)?;
             }
         }
         match self.findings.is_empty() {
             true => {
-                writeln!(f, "\nNo single change would make the largest run more than a few percent faster.")
+                writeln!(f, "\nNo single change would make {largest} more than a few percent faster.")
             }
             false => {
-                writeln!(f, "\nWhat to change first:")?;
+                writeln!(f, "\nWhat to change first{of}:")?;
                 (self.findings.iter().enumerate())
                     .try_for_each(|(index, finding)| writeln!(f, "{:>3}. {}", index + 1, finding.sentence))
             }
@@ -52,7 +60,9 @@ impl fmt::Display for Scaling {
 
 impl Scaling {
     fn write_laws(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else { return Ok(()) };
+        let Some((first, last)) = self.points.first().zip(self.points.get(self.explained)) else {
+            return Ok(());
+        };
         let (name, speed_up): (_, fn(f64, f64) -> f64) = match self.kind {
             ScalingKind::Strong => ("Amdahl's law", amdahl_speed_up),
             ScalingKind::Weak | ScalingKind::Mixed => ("Gustafson's law", gustafson_speed_up),

@@ -87,6 +87,30 @@ fn communication_is_modelled_where_runs_show_it() {
 }
 
 #[test]
+fn of_several_largest_runs_the_fastest_is_explained() {
+    let named = |name: &str, communication| {
+        let mut run = strong(4, communication).run();
+        run.name = name.to_owned();
+        run
+    };
+    let (fast, slow) = (named("fast", 0.5), named("slow", 2.0));
+    let one = strong(1, 0.0).run();
+    for largest in [[fast.clone(), slow.clone()], [slow, fast]] {
+        let found = scaling(&[&[one.clone()][..], &largest].concat()).unwrap();
+        let names: Vec<&str> = found.points.iter().map(|point| point.name.as_str()).collect();
+        assert_eq!((names, found.explained), (vec!["1", "fast", "slow"], 1));
+        let text = found.to_string();
+        for said in [
+            "The gap of fast to linear scaling:",
+            "What to change first in fast, the fastest of the largest runs:",
+            "Communication of fast: 500.000 ms",
+        ] {
+            assert!(text.contains(said), "{said}: {text}");
+        }
+    }
+}
+
+#[test]
 fn what_says_nothing_of_scaling_is_refused() {
     let message = |runs: &[_]| scaling(runs).unwrap_err().to_string();
     let said = "scaling needs runs on at least two different numbers of ranks; ";
