@@ -14,6 +14,9 @@ const FEWER_BYTES: [(&str, f64); 3] = [
     ("gradients in 4 bits (--compress int4)", 0.5 + 4.0 / 256.0),
 ];
 
+/// Why a rank may be faster than one alone.
+const ABOVE_ONE: &str = "Above 100%, a rank does less besides its micro-batches than one alone: it steps a share of the parameters, or steps after more of them.";
+
 /// One change, and what follows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WhatIf {
@@ -21,7 +24,8 @@ pub struct WhatIf {
     pub change: String,
     /// What follows from it.
     pub evaluation: PlanEvaluation,
-    /// Tokens a second of each rank, over those of one rank alone.
+    /// Tokens a second of each rank, over those of one rank alone with the micro-batches of the configuration as it is. It is above 1 where a rank does less besides: steps only
+    /// its share of the parameters, or steps after more micro-batches.
     pub efficiency: f64,
     /// Bytes that a rank lacks; 0 where it fits.
     pub missing: u64,
@@ -119,5 +123,10 @@ pub fn render_what_if(all: &[WhatIf]) -> String {
             }),
         ]);
     }
-    format!("{}\n", aligned(rows).join("\n"))
+    let table = aligned(rows).join("\n");
+    // As it is rounded in the table.
+    match all.iter().any(|row| row.efficiency >= 1.005) {
+        true => format!("{table}\n{ABOVE_ONE}\n"),
+        false => format!("{table}\n"),
+    }
 }

@@ -131,6 +131,19 @@ fn changes_that_do_not_fit_say_so() {
 }
 
 #[test]
+fn efficiencies_above_one_are_explained() {
+    for (cluster, is_above) in [("1x8xH100", true), ("64x8xH100", false)] {
+        let workload = workload(llama_8b(), cluster, 1024, 512);
+        let axes = Axes { pp: vec![1], zero: vec![3], replicate: vec![1], ..Axes::default() };
+        let best = plan(&workload, &axes, 1).unwrap().best.remove(0);
+        let text = render_what_if(&what_if(&workload, &best.candidate).unwrap());
+        let percents = text.split_whitespace().filter_map(|word| word.strip_suffix('%')?.parse::<u32>().ok());
+        assert_eq!(percents.max().unwrap() > 100, is_above, "{text}");
+        assert_eq!(text.contains("Above 100%, a rank does less"), is_above, "{text}");
+    }
+}
+
+#[test]
 fn batches_that_ranks_cannot_divide_are_said() {
     // 16 ranks take 48 of 50 sequences, and 16 where there are 10.
     for (batch, said) in
