@@ -1,6 +1,6 @@
 //! A run in a few figures.
 
-use brigade_report::{HumanCount, StepRecord, counted};
+use brigade_report::{HumanCount, StepRecord};
 use serde::Serialize;
 
 use super::PageData;
@@ -68,12 +68,7 @@ pub fn figures(run: &Run) -> Vec<Figure> {
 /// What a reader should know before trusting the charts.
 pub fn notes(run: &Run, data: &PageData) -> Vec<String> {
     let mut notes = Vec::new();
-    if run.unreadable > 0 {
-        notes.push(format!(
-            "{} of metrics.jsonl cannot be read and is left out.",
-            counted(run.unreadable, "line")
-        ));
-    }
+    notes.extend(run.unreadable_note().map(|note| note + "."));
     if data.charts.steps_per_point > 1 {
         notes.push(format!(
             "Two neighbouring points stand for {} steps: the lowest and the highest value of them, or their mean where parts are stacked.",

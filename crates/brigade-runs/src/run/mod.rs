@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use brigade_report::{
     HISTORY_FILE, HistoryRecord, METRICS_FILE, PLANNED_MEMORY_FILE, PlannedMemory, RunEvent, StepRecord,
+    counted,
 };
 
 use crate::error::{Error, Result};
@@ -71,6 +72,13 @@ impl Run {
             unreadable,
             history,
         }
+    }
+
+    /// That lines of `metrics.jsonl` cannot be read, where some cannot; without a full stop.
+    pub fn unreadable_note(&self) -> Option<String> {
+        let are = if self.unreadable == 1 { "is" } else { "are" };
+        let lines = counted(self.unreadable, "line");
+        (self.unreadable > 0).then(|| format!("{lines} of {METRICS_FILE} cannot be read and {are} left out"))
     }
 
     /// The last start: on how many ranks, and in which mesh.

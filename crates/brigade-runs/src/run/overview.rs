@@ -18,7 +18,7 @@ const LAST: usize = 16;
 /// A run in its last figures.
 #[derive(Debug, Clone)]
 pub struct Overview {
-    /// The run with only its last steps.
+    /// The run with only its last steps, and with the unreadable lines among the last 256 KiB of its metrics.
     pub run: Run,
 }
 
@@ -63,8 +63,18 @@ fn overview(dir: &Path) -> Result<Overview> {
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).map_err(Error::file(&path))?;
     file.read_to_end(&mut text).map_err(Error::file(&path))?;
     let record = |line: &[u8]| serde_json::from_slice::<StepRecord>(line).ok();
-    let mut last: Vec<StepRecord> =
-        text.split(|byte| *byte == b'\n').rev().filter_map(record).take(LAST).collect();
-    last.reverse();
-    Ok(Overview { run: Run::with_records(dir, last, 0) })
+    let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    // The last line may not be whole yet, and the first one may have begun earlier.
+    let unfinished = lines.pop();
+    let begin = usize::from(length > TAIL).min(lines.len());
+    let (mut last, mut unreadable) = (Vec::new(), 0);
+    for line in lines[begin..].iter().filter(|line| !line.iter().all(u8::is_ascii_whitespace)) {
+        match record(line) {
+            Some(record) => last.push(record),
+            None => unreadable += 1,
+        }
+    }
+    last.extend(unfinished.and_then(record));
+    last.drain(..last.len().saturating_sub(LAST));
+    Ok(Overview { run: Run::with_records(dir, last, unreadable) })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use brigade_runs::{Error, Follower, Run, RunState, page};
+use brigade_runs::{Error, Follower, Run, RunState, overviews, page};
 
 use crate::made;
 
@@ -41,6 +41,14 @@ fn a_line_that_was_cut_short_or_is_damaged_is_left_out() {
     let run = Run::read(folder.path()).unwrap();
     assert_eq!((run.records.len(), run.unreadable), (4, 1));
     assert!(page(&run, None).unwrap().contains("1 line of metrics.jsonl cannot be read and is left out."));
+    // A list of runs counts them, too, but not a line that is still being written.
+    let damaged = whole.replacen("\"loss\":", "\"loss\"", 2);
+    fs::write(&path, damaged + "{\"step\":").unwrap();
+    let found = overviews(folder.path()).unwrap();
+    let note = found[0].run.unreadable_note();
+    assert_eq!(note.as_deref(), Some("2 lines of metrics.jsonl cannot be read and are left out"));
+    assert_eq!(Run::read(folder.path()).unwrap().unreadable_note(), note);
+    assert_eq!(found[0].run.records.len(), 3);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use brigade::report::HumanCount;
 use brigade::{UsageError, exit};
-use brigade_runs::{Overview, overviews};
+use brigade_runs::{Overview, Run, overviews};
 use clap::Args;
 use comfy_table::Row;
 
@@ -38,7 +38,15 @@ pub fn run(args: &RunsArgs) -> anyhow::Result<ExitCode> {
     let head =
         ["run", "state", "step", "loss", "validation", "per second", "ranks", "why"].map(str::to_owned);
     print(&columns([Row::from(head)].into_iter().chain(runs.iter().map(row))))?;
+    runs.iter().for_each(|overview| say_unreadable(&overview.run));
     Ok(ExitCode::from(exit::DONE))
+}
+
+/// Says on stderr that lines of a run's metrics are left out, where they are.
+fn say_unreadable(run: &Run) {
+    if let Some(note) = run.unreadable_note() {
+        brigade::print_stderr(format_args!("{}: {note}", run.dir.display()));
+    }
 }
 
 fn row(overview: &Overview) -> Row {

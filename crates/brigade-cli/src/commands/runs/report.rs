@@ -12,6 +12,7 @@ use brigade_runs::scaling::diagnose;
 use brigade_runs::{Run, page};
 use clap::Args;
 
+use super::say_unreadable;
 use crate::output::print;
 
 pub const EXAMPLES: &str = "\
@@ -47,6 +48,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         let run = Run::read(&args.run).map_err(|error| UsageError(error.into()))?;
         print(&format!("{}\n", serde_json::to_string_pretty(&diagnose(&run))?))?;
+        say_unreadable(&run);
         return Ok(ExitCode::from(exit::DONE));
     }
     let out = args.out.clone().unwrap_or_else(|| args.run.join(REPORT_FILE));
@@ -66,7 +68,9 @@ fn html(args: &ReportArgs, out: &Path) -> anyhow::Result<String> {
     if is_something_else(out) {
         bail!("--out {} exists and is not an HTML page; give another file", out.display());
     }
-    Ok(page(&run, other.as_ref())?)
+    let page = page(&run, other.as_ref())?;
+    std::iter::once(&run).chain(&other).for_each(say_unreadable);
+    Ok(page)
 }
 
 /// Whether the file exists and was not written by an earlier report.

@@ -12,6 +12,7 @@ use brigade_runs::Run;
 use brigade_runs::scaling::scaling;
 use clap::Args;
 
+use super::say_unreadable;
 use crate::output::print;
 
 pub const EXAMPLES: &str = "\
@@ -56,6 +57,7 @@ pub fn run(args: &ScalingArgs) -> anyhow::Result<ExitCode> {
     let runs = folders.iter().map(|dir| Run::read(dir)).collect::<Result<Vec<Run>, _>>().map_err(usage)?;
     let found = scaling(&runs).map_err(usage)?;
     print(&found.to_string())?;
+    runs.iter().for_each(say_unreadable);
     Ok(ExitCode::from(exit::DONE))
 }
 
@@ -76,8 +78,10 @@ fn measure(args: &ScalingArgs) -> anyhow::Result<Vec<PathBuf>> {
 
 fn check(args: &ScalingArgs, sizes: &[usize], folders: &[PathBuf]) -> anyhow::Result<()> {
     if sizes.len() < 2 {
+        let given: Vec<String> = args.measure.iter().map(ToString::to_string).collect();
         bail!(
-            "--measure {sizes:?} is not possible: a comparison needs at least two numbers of ranks, as in 1,2"
+            "--measure {} is not possible: a comparison needs at least two numbers of ranks, as in 1,2",
+            given.join(",")
         );
     }
     if args.command.first().is_none_or(|word| word != "train") {

@@ -15,6 +15,18 @@ fn runs_on_more_ranks_are_compared() {
     for said in ["strong scaling", "speed-up  efficiency", "1.00      100.0%", "Amdahl's law: "] {
         assert!(text.contains(said), "{said}: {text}");
     }
+    // A damaged line is left out, which each command says once.
+    let metrics = place.path("2/metrics.jsonl");
+    let whole = std::fs::read_to_string(&metrics).unwrap();
+    std::fs::write(&metrics, whole.replacen("\"loss\":", "\"loss\"", 1)).unwrap();
+    for line in ["scaling 1 2", "report 2", "report 2 --json", "runs ."] {
+        let err = place.succeed(&mut place.brigade(line)).err;
+        assert_eq!(
+            err.matches("2: 1 line of metrics.jsonl cannot be read and is left out").count(),
+            1,
+            "{line}: {err}"
+        );
+    }
     for (line, said) in [
         ("scaling 1", "all that were given ran on 1"),
         ("scaling 1 text", "text has no metrics.jsonl"),
@@ -41,7 +53,11 @@ fn sizes_are_measured_and_compared() {
             format!("scaling --measure 1,2 --out measured {train}"),
             "measured/1 holds an earlier run; give another folder",
         ),
-        (format!("scaling --measure 2,2 {train}"), "at least two numbers of ranks"),
+        (
+            format!("scaling --measure 2,2 {train}"),
+            "--measure 2,2 is not possible: a comparison needs at least two numbers of ranks",
+        ),
+        (format!("scaling --measure 1 {train}"), "--measure 1 is not possible: "),
         (format!("scaling --measure 1,2 {train} --out b"), "--out cannot be given with --measure"),
         ("scaling --measure 1,2 -- evaluate".into(), "--measure runs `train`"),
     ] {
