@@ -23,6 +23,8 @@ pub struct Accounting {
     pub moments: u64,
     /// Whether every stage that reads a shared parameter steps it, not its owner alone.
     pub steps_copies: bool,
+    /// Whether what tensor-parallel ranks gather for their products is kept whole for the backward. Else each keeps its shard, and they gather again.
+    pub keeps_gathered: bool,
 }
 
 impl Accounting {
@@ -39,6 +41,7 @@ impl Accounting {
             master: if has_masters { 4 } else { 0 },
             moments,
             steps_copies: false,
+            keeps_gathered: true,
         }
     }
 
@@ -53,17 +56,19 @@ impl Accounting {
             master: 4,
             moments: 8,
             steps_copies: true,
+            keeps_gathered: true,
         }
     }
 
-    /// Megatron-LM's: gradients are summed in fp32, so 18 bytes, or 6 + 12/N with a sharded optimizer.
+    /// Megatron-LM's: gradients are summed in fp32, so 18 bytes, or 6 + 12/N with a sharded optimizer; of inputs of products each tensor-parallel rank keeps its shard
+    /// (Korthikanti et al. 2022, section 4.2.2).
     pub fn megatron() -> Self {
-        Self { sum: 4, ..Self::mixed_adam() }
+        Self { sum: 4, keeps_gathered: false, ..Self::mixed_adam() }
     }
 
     /// Gradients in 16 bits for each micro-batch, and sums in fp32 besides, as frameworks on top of PyTorch's `DistributedDataParallel` have them: 20 bytes.
     pub fn separate_sums() -> Self {
-        Self { gradient: 2, ..Self::megatron() }
+        Self { gradient: 2, sum: 4, ..Self::mixed_adam() }
     }
 
     /// All by name.

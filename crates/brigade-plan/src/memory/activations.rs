@@ -16,6 +16,8 @@ pub struct ActivationSettings {
     pub tp: usize,
     /// Whether attention is fused, so that its scores are not kept.
     pub fused_attention: bool,
+    /// Whether what tensor-parallel ranks gather for their products is kept whole.
+    pub keeps_gathered: bool,
 }
 
 impl ActivationSettings {
@@ -44,8 +46,8 @@ pub fn layer_activations(model: &ModelShape, settings: &ActivationSettings) -> u
         true => 4 * heads,
         false => 2 * bytes * heads * settings.sequence_length as u64,
     };
-    // The inputs of the two groups of products are gathered over the tensor-parallel ranks, and kept whole.
-    let gathered = 2 * h * bytes * (tp - 1) / tp;
+    // Those of the inputs of the two groups of products that are other ranks' shards.
+    let gathered = if settings.keeps_gathered { 2 * h * bytes * (tp - 1) / tp } else { 0 };
     tokens * ((bytes * values + attention) / tp + gathered)
 }
 

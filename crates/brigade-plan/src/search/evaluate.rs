@@ -78,6 +78,7 @@ impl<'a> Evaluator<'a> {
             dtype: workload.dtype,
             tp: candidate.tp,
             fused_attention: workload.fused_attention,
+            keeps_gathered: workload.accounting.keeps_gathered,
         };
         let of_stage = |stage| {
             stage_memory(
@@ -150,7 +151,7 @@ impl<'a> Evaluator<'a> {
         let Workload { model, cluster, accounting, .. } = workload;
         let times = self.context.times(candidate.tp, candidate.micro_batch, candidate.micro_batches > 1);
         let [peers, replicas] = self.data_parallel(candidate);
-        let (tensor, boundary) = self.within_layers(candidate);
+        let (tensor, again, boundary) = self.within_layers(candidate);
         let parameter = accounting.parameter as f64;
         let block = |block: usize| {
             let (time, own) = (times[block], self.own(candidate, block));
@@ -165,6 +166,7 @@ impl<'a> Evaluator<'a> {
                 backward_input: time.backward_input,
                 backward_weights: time.backward_weights,
                 tensor_parallel: if block > 0 && block < model.blocks() - 1 { tensor } else { 0.0 },
+                gather_again: if block > 0 && block < model.blocks() - 1 { again } else { 0.0 },
                 gather: if gathers {
                     self.network.collective(Collective::AllGather, gathered, peers)
                 } else {
@@ -205,8 +207,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Seconds of a layer's collectives in a forward under tensor parallelism, two all-reduces, each as an all-gather and a reduce-scatter since what is between
-    /// them is sharded, too; and bytes of a message between stages.
-    fn within_layers(&self, candidate: &Candidate) -> (f64, f64) {
+    /// them is sharded, too; those of gathering again in the backward, of which Megatron-LM hides a part behind products; and bytes of a message between stages.
+    fn within_layers(&self, candidate: &Candidate) -> (f64, f64, f64) {
         let workload = self.workload();
         let tokens = (workload.sequence_length * candidate.micro_batch) as f64;
         let boundary = tokens * workload.model.hidden as f64 * workload.dtype.bytes() as f64;
@@ -214,7 +216,9 @@ impl<'a> Evaluator<'a> {
         let halves = [Collective::AllGather, Collective::ReduceScatter];
         let seconds =
             2.0 * halves.map(|half| self.network.collective(half, boundary, ranks)).iter().sum::<f64>();
-        (seconds, boundary / candidate.tp as f64)
+        let gather = self.network.collective(Collective::AllGather, boundary, ranks);
+        let again = if workload.accounting.keeps_gathered { 0.0 } else { 2.0 * gather };
+        (seconds, again, boundary / candidate.tp as f64)
     }
 
     fn messages(&self, candidate: &Candidate, bytes: f64) -> Vec<f64> {

@@ -21,6 +21,8 @@ pub struct SimulatedBlock {
     pub backward_weights: f64,
     /// Collectives of tensor parallelism in the forward.
     pub tensor_parallel: f64,
+    /// Gathering the inputs of its products again in the backward, where tensor-parallel ranks kept their shards alone.
+    pub gather_again: f64,
     /// Gathering its parameters; 0 where they are there.
     pub gather: f64,
     /// Reducing its gradients; 0 where no other rank has the block.
@@ -28,9 +30,10 @@ pub struct SimulatedBlock {
 }
 
 impl SimulatedBlock {
-    /// Collectives of tensor parallelism in the backward: as many as in the forward, and those of a forward that runs again.
+    /// Collectives of tensor parallelism in the backward: as many as in the forward, those of a forward that runs again, and gathering again.
     pub fn backward_collectives(&self) -> f64 {
-        if self.recompute > 0.0 { 2.0 * self.tensor_parallel } else { self.tensor_parallel }
+        let passes = if self.recompute > 0.0 { 2.0 } else { 1.0 };
+        passes * self.tensor_parallel + self.gather_again
     }
 }
 

@@ -58,6 +58,7 @@ fn parameters_gradients_and_state_are_the_same() {
                                     dtype,
                                     tp: 1,
                                     fused_attention: true,
+                                    keeps_gathered: true,
                                 };
                                 let parts = stage_memory(
                                     &model,

@@ -74,7 +74,7 @@ fn ten_sizes_reach_the_published_rates() {
     assert_eq!(missed(rates, 0.13), Vec::<String>::new());
 }
 
-/// Recomputing all, and the attention's scores alone, which are not kept here either. Of 22B, whose eight ranks have no pipeline, a seventh is missing.
+/// Recomputing all, and the attention's scores alone, which are not kept here either. Of 22B, whose eight ranks have no pipeline, a tenth is missing.
 #[test]
 fn steps_take_as_long_as_published() {
     #[rustfmt::skip]

@@ -8,6 +8,7 @@ use brigade_plan::memory::{
     Accounting, ActivationSettings, Sharding, StageShape, layer_activations, stage_memory,
 };
 use brigade_plan::model::ModelShape;
+use brigade_plan::search::{Candidate, Evaluator, Workload};
 use brigade_plan::time::failures::Failures;
 use brigade_plan::time::overlap;
 use brigade_plan::{PipelineScheduleKind, ReshardPolicy, cluster::Dtype};
@@ -65,6 +66,7 @@ fn a_search_counts_the_same_with_that_accounting() {
         dtype: Dtype::Bf16,
         tp: 1,
         fused_attention: true,
+        keeps_gathered: true,
     };
     for ranks in [1, 4, 64] {
         for stage_of_zero in 0..4 {
@@ -150,6 +152,7 @@ fn activations_of_unfused_attention() {
         dtype: Dtype::Bf16,
         tp: 1,
         fused_attention: false,
+        keeps_gathered: true,
     };
     let scores = (heads * length * length * batch) as f64;
     let kept = layer_activations(&model, &settings) as f64;
@@ -157,6 +160,53 @@ fn activations_of_unfused_attention() {
     // Selective recomputation, which drops the scores, saves 70% (Korthikanti et al. 2022, section 5); fused attention never has them.
     let dropped = 1.0 - 34.0 * sbh * 96.0 / published;
     assert!((dropped - 0.70).abs() < 0.01, "{dropped}");
+}
+
+#[test]
+fn activations_of_tensor_parallel_ranks() {
+    // GPT-3's layers by Megatron-LM's formula: 34 s b h / tp. Of these, 2 are masks of dropout, which is left out here.
+    let (length, hidden, heads, tp) = (2048, 12288, 96, 8);
+    let sbh = (length * hidden) as f64;
+    let model = ModelShape::gpt("GPT-3", 96, hidden, heads, 51200, length);
+    let kept = |accounting: Accounting| {
+        let settings = ActivationSettings {
+            sequence_length: length,
+            micro_batch: 1,
+            dtype: Dtype::Bf16,
+            tp,
+            fused_attention: true,
+            keeps_gathered: accounting.keeps_gathered,
+        };
+        // Without the sums of fused attention.
+        layer_activations(&model, &settings) as f64 - (4 * heads * length / tp) as f64
+    };
+    assert_eq!(kept(Accounting::megatron()), (34.0 - 2.0) * sbh / tp as f64);
+    // Two inputs of products are whole on each rank.
+    assert_eq!(kept(Accounting::separate_sums()), (4.0 + 4.0 * 7.0 / 8.0) * sbh);
+    // Megatron-LM's ranks gather them again in the backward.
+    let seconds = |accounting: Accounting| {
+        let workload =
+            Workload { accounting, ..Workload::new(model.clone(), "1x8xA100".parse().unwrap(), length, 8) };
+        let candidate = Candidate {
+            tp,
+            pp: 1,
+            dp: 1,
+            replicate: 1,
+            zero: 0,
+            schedule: PipelineScheduleKind::OneFOneB,
+            chunks: 1,
+            micro_batch: 1,
+            micro_batches: 8,
+            recompute_every: 0,
+            reshard: ReshardPolicy::AfterUseUnlessNext,
+            reduce_each_micro_batch: true,
+            offload: false,
+        };
+        Evaluator::new(&workload).evaluate(&candidate).unwrap().parts.tensor_parallel
+    };
+    // Eight halves of all-reduces a layer without, ten with it.
+    let ratio = seconds(Accounting::megatron()) / seconds(Accounting::separate_sums());
+    assert!((ratio - 10.0 / 8.0).abs() < 1e-6, "{ratio}");
 }
 
 #[test]
