@@ -50,7 +50,9 @@ pub fn calibrate(
     }
     let mut workload = workload.clone();
     let before = Evaluator::new(&workload).evaluate(candidate)?;
-    let computes = |parts: &StepParts| parts.compute + parts.recompute + parts.optimizer + parts.cores;
+    let computes = |parts: &StepParts| {
+        parts.compute + parts.recompute + parts.contention + parts.optimizer + parts.cores
+    };
     let compute = computes(&before.parts) / measured.compute;
     let device = &mut workload.cluster.device;
     let peaks = &mut device.peaks;

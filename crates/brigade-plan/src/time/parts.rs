@@ -9,6 +9,8 @@ pub struct StepParts {
     pub compute: f64,
     /// Forwards that run again in the backward.
     pub recompute: f64,
+    /// What forward and backward take longer beside collectives.
+    pub contention: f64,
     /// Collectives within layers.
     pub tensor_parallel: f64,
     /// Waiting for parameters that are gathered, before their use and after the optimizer.
@@ -31,10 +33,11 @@ pub struct StepParts {
 
 impl StepParts {
     /// Each part with its name.
-    pub fn parts(&self) -> [(&'static str, f64); 11] {
+    pub fn parts(&self) -> [(&'static str, f64); 12] {
         let Self {
             compute,
             recompute,
+            contention,
             tensor_parallel,
             all_gather,
             reduce,
@@ -48,6 +51,7 @@ impl StepParts {
         [
             ("compute", compute),
             ("recompute", recompute),
+            ("contention", contention),
             ("tensor parallel", tensor_parallel),
             ("all-gather", all_gather),
             ("reduce", reduce),
@@ -67,7 +71,7 @@ impl StepParts {
 
     /// The same where this many ranks share each core, which computes for others while a rank waits: a step takes at least as long as its cores are busy.
     pub(crate) fn on_shared_cores(self, ranks_per_core: f64) -> Self {
-        let busy = self.compute + self.recompute + self.optimizer + self.host;
+        let busy = self.compute + self.recompute + self.contention + self.optimizer + self.host;
         Self { cores: (ranks_per_core * busy - self.total()).max(0.0), ..self }
     }
 
@@ -76,6 +80,7 @@ impl StepParts {
         Self {
             compute: with(self.compute, other.compute),
             recompute: with(self.recompute, other.recompute),
+            contention: with(self.contention, other.contention),
             tensor_parallel: with(self.tensor_parallel, other.tensor_parallel),
             all_gather: with(self.all_gather, other.all_gather),
             reduce: with(self.reduce, other.reduce),

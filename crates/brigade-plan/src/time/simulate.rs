@@ -78,6 +78,8 @@ pub struct StepPlan {
     pub norm: f64,
     /// What the host does besides in a step.
     pub host: f64,
+    /// How many times as long computation takes while gathers and reductions run beside it.
+    pub beside: f64,
     /// By column: how many times longer each stage computes. The first column is that of ranks that are not slow.
     pub slow: Vec<Vec<f64>>,
 }
@@ -289,7 +291,13 @@ impl<'a> Simulation<'a> {
         me.parts.tensor_parallel += tensor_parallel;
         for (column, clock) in me.clock.iter_mut().enumerate() {
             let slow = self.plan.slow.get(column).map_or(1.0, |stages| stages[rank]);
-            *clock += (seconds + again) * slow + tensor_parallel;
+            let alone = (seconds + again) * slow;
+            let together = (me.collectives - *clock).clamp(0.0, alone * self.plan.beside);
+            let lost = together * (1.0 - 1.0 / self.plan.beside);
+            *clock += alone + lost + tensor_parallel;
+            if column == 0 {
+                me.parts.contention += lost;
+            }
         }
     }
 

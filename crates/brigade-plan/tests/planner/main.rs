@@ -5,6 +5,7 @@
 mod clusters;
 mod cores;
 mod footprint;
+mod large;
 mod measured;
 mod megatron;
 mod models;

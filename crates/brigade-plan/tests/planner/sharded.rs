@@ -127,7 +127,7 @@ fn planned(kind: &str, attention: f64, run: &Run) -> f64 {
     Evaluator::new(&workload).evaluate(&candidate).unwrap().tokens_per_second / gpus as f64
 }
 
-/// What is off by more than 15%: few tokens in a step of a large model, whose collectives slow its kernels down; and steps that all but fill the memory.
+/// What is off by more than 15%: few tokens in a step of a large model; and steps that all but fill the memory.
 #[test]
 fn rates_are_within_15_percent() {
     let mut missed = Vec::new();
@@ -145,14 +145,14 @@ fn rates_are_within_15_percent() {
         }
     }
     let known = [
-        "8 H100-80GB: 30b by 8192 tokens, 1.22",
-        "64 H100-80GB: 13b by 2048 tokens, 1.28",
-        "8 H100-80GB: 13b by 2048 tokens, 1.26",
-        "8 A100-80GB: 30b by 8192 tokens, 1.26",
-        "64 A100-40GB: 70b by 2048 tokens, 1.43",
+        "8 H100-80GB: 30b by 8192 tokens, 1.20",
+        "64 H100-80GB: 13b by 2048 tokens, 1.17",
+        "8 H100-80GB: 13b by 2048 tokens, 1.20",
+        "8 A100-80GB: 30b by 8192 tokens, 1.24",
+        "64 A100-40GB: 70b by 2048 tokens, 1.37",
     ];
     assert_eq!(missed, known);
-    assert_eq!((runs, near), (108, 90));
+    assert_eq!((runs, near), (108, 91));
 }
 
 /// TFLOP/s of each of 8 A100-80GB with FlashAttention 2 (Dao 2023, "FlashAttention-2", table 1), whose share of the peak is in the table of kinds. The paper names neither batches nor

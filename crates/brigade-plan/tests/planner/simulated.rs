@@ -23,6 +23,7 @@ fn plain(parts: usize, pp: usize) -> StepPlan {
         prefetch: 1,
         reduce_each_micro_batch: false,
         overlap: true,
+        beside: 1.0,
         norm: 0.0,
         host: 0.0,
         slow: vec![vec![1.0; pp]],
@@ -50,6 +51,30 @@ fn bubbles_are_those_of_the_formulas() {
             assert_eq!(parts.compute, (3 * chunks * micro_batches) as f64);
         }
     }
+}
+
+#[test]
+fn computation_takes_longer_beside_collectives() {
+    // One reduction of 3 s begins after the last block's backward and runs beside that of the first, which takes 2 s.
+    let mut plan = plain(2, 1);
+    plan.split = vec![2];
+    plan.blocks[1].reduce = 3.0;
+    let seconds = |plan: &StepPlan| {
+        let parts = simulate(plan, &pipeline(PipelineScheduleKind::OneFOneB, 1, 1, 1)).unwrap();
+        (parts.contention, parts.total())
+    };
+    assert_eq!(seconds(&plan), (0.0, 7.0));
+    // All of 2 s take 1.25 times as long, behind the reduction.
+    plan.beside = 1.25;
+    let (contention, total) = seconds(&plan);
+    assert!((contention - 0.5).abs() < 1e-9 && (total - 7.0).abs() < 1e-9, "{contention} {total}");
+    // In 1 s of the reduction 0.8 s are computed, and the rest as fast as ever.
+    plan.blocks[1].reduce = 1.0;
+    let (contention, total) = seconds(&plan);
+    assert!((contention - 0.2).abs() < 1e-9 && (total - 6.2).abs() < 1e-9, "{contention} {total}");
+    // What waits for collectives computes beside none.
+    plan.overlap = false;
+    assert_eq!(seconds(&plan), (0.0, 7.0));
 }
 
 #[test]
@@ -134,7 +159,7 @@ proptest! {
     #[test]
     fn parts_add_up_and_nothing_is_gained_by_waiting(
         which in 0usize..6, pp in 1usize..5, groups in 1usize..5,
-        gather in 0.0..3.0, reduce in 0.0..3.0, message in 0.0..2.0, each in any::<bool>(), overlap in any::<bool>(),
+        gather in 0.0..3.0, reduce in 0.0..3.0, message in 0.0..2.0, each in any::<bool>(), overlap in any::<bool>(), beside in 1.0..2.0,
     ) {
         let kind = if pp == 1 { PipelineScheduleKind::OneFOneB } else { PipelineScheduleKind::ALL[which] };
         let chunks = if pp == 1 { 1 } else { chunks_of(kind) };
@@ -142,7 +167,7 @@ proptest! {
         let mut plan = plain(pp * chunks, pp);
         plan.messages.fill(message);
         plan.reduce_each_micro_batch = each;
-        plan.overlap = overlap;
+        (plan.overlap, plan.beside) = (overlap, beside);
         plan.stages.iter_mut().for_each(|stage| *stage = SimulatedStage { reduce: 0.0, optimizer: 0.5, gather: 0.25 });
         for block in &mut plan.blocks {
             (block.gather, block.reduce, block.recompute, block.tensor_parallel) = (gather, reduce, 0.5, 0.1);
