@@ -12,10 +12,12 @@ mod config;
 mod data;
 mod generation;
 mod model_files;
+mod model_section;
 mod output;
 mod ranks;
 #[cfg(test)]
 mod reference;
+mod resolve;
 
 use std::process::ExitCode;
 
