@@ -7,8 +7,9 @@ use burn::optim::Optimizer;
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::error::Result;
-use crate::optim::optimizer::{Elementwise, FlatOptimizer, Piece};
+use crate::optim::optimizer::{Elementwise, FlatOptimizer};
 use crate::optim::optimizer_state::{FlatState, SavedState, SegmentState, SegmentStates, array_bytes};
+use crate::optim::segmented::Piece;
 
 /// All of a part, stepped in one pass.
 pub(super) struct OnePass<O: Optimizer> {
