@@ -6,9 +6,11 @@ pub(crate) mod block;
 pub(crate) mod cache;
 pub(crate) mod chain;
 pub(crate) mod context;
+mod erased;
 pub(crate) mod objective;
 pub(crate) mod parameters;
 pub(crate) mod random_state;
+mod run;
 pub(crate) mod split_forward;
 
 pub use activation::{Activation, Part, Parts};

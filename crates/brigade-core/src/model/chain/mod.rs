@@ -12,9 +12,11 @@ use std::sync::Arc;
 use burn::module::Module;
 
 use crate::model::activation::Activation;
-use crate::model::block::{AnyBlock, Block, Erased, Function, NamedBlock, Own};
+use crate::model::block::{AnyBlock, Block, NamedBlock};
 use crate::model::chain::blocks::Blocks;
 use crate::model::context::ForwardContext;
+use crate::model::erased::Erased;
+use crate::model::run::{Function, Own};
 
 /// Blocks in a row, from input `I` to output `O`; the compiler checks that neighbours fit. What does not depend on these types, such as parameters and
 /// where their values come from, is in [`Blocks`].
