@@ -1,5 +1,6 @@
 //! What fused operations need of Burn's CPU backend, which keeps tensors in host memory.
 
+pub(crate) mod attention;
 mod buffer;
 mod fused;
 mod later;
