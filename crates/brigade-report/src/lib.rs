@@ -7,7 +7,7 @@
 //! - `record`: what is known about a step; `machine`: memory, and what a device can do at best.
 //! - `metrics_file`, `tensorboard`, `history`: the kinds of files.
 //! - [`timeline`]: what each rank did when, for trace viewers.
-//! - `console`: lines and progress bars; `summary`: what is printed at the end.
+//! - `console`: lines and progress bars; `totals` and `summary`: what is printed at the end.
 //! - `prometheus`: the last step over HTTP, if requested.
 //! - `reporter`: all of these for one run.
 //!
@@ -33,6 +33,7 @@ mod reporter;
 mod summary;
 mod tensorboard;
 pub mod timeline;
+mod totals;
 
 pub use console::{byte_progress::ByteProgress, counted::counted, line::line, mode::ConsoleMode};
 pub use error::{Error, Result};

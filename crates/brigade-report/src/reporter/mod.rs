@@ -18,8 +18,9 @@ use crate::{
     metrics_file::JsonLines,
     prometheus::MetricsServer,
     record::{CheckpointRecord, StepRecord, compute::Compute},
-    summary::{Summary, Totals},
+    summary::Summary,
     tensorboard::event_file::{EventFile, existing},
+    totals::Totals,
 };
 use warnings::Warnings;
 
