@@ -9,6 +9,7 @@ mod models;
 mod newest;
 mod progress;
 mod restore;
+mod retention;
 mod saver;
 mod shared_storage;
 #[cfg(test)]
@@ -23,7 +24,8 @@ pub(crate) use newest::newest;
 pub(crate) use progress::RunProgress;
 pub use progress::best_step;
 pub(crate) use restore::{Restored, restore, restore_step};
-pub(crate) use saver::{SaveOutcome, SaveProgress, Saver, refuse_checkpoints};
+pub(crate) use retention::refuse_checkpoints;
+pub(crate) use saver::{SaveOutcome, SaveProgress, Saver};
 
 /// The description of its run that a checkpoint contains besides the state of training.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]

@@ -1,23 +1,22 @@
 //! Saving a checkpoint: one rank's part.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use brigade_checkpoint::{
-    Checkpoint, CheckpointDir, Error, RankShard, StagingDir, Storage, TrainState, UnitMetadata, WriteResult,
-    abort_save, keep_latest, publish, remove_after, remove_stale, write_shard,
+    Error, RankShard, StagingDir, Storage, TrainState, UnitMetadata, WriteResult, abort_save, publish,
+    remove_stale, write_shard,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
 use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
-use super::RunDescription;
 use super::background::Background;
 use super::models::ModelSnapshot;
 use super::progress::{RunProgress, best_step};
+use super::retention::{refuse_other_runs, remove_older, remove_replaced};
 use super::shared_storage::storage_not_shared;
 use crate::settings::CheckpointSettings;
 use crate::thread_spans::ThreadSpans;
@@ -381,61 +380,4 @@ impl Saver {
         let work = move || threads.during(format!("publish step {step}"), work);
         Ok(Some(Work::Running(Background::start("checkpoint", work)?)))
     }
-}
-
-/// Refuses a location with checkpoints, for a new run that may not replace them.
-pub(crate) fn refuse_checkpoints(storage: &dyn Storage) -> anyhow::Result<()> {
-    if storage.published()?.is_empty() {
-        return Ok(());
-    }
-    bail!(
-        "{} holds checkpoints of an earlier run; give another location, --resume auto to continue that run, or --overwrite to \
-         replace them",
-        storage.location()
-    )
-}
-
-/// Checks that no other run saves at the same location: each would remove the other's checkpoints. Gives those that are there.
-fn refuse_other_runs(storage: &Arc<dyn Storage>, own: &TrainState) -> anyhow::Result<Vec<CheckpointDir>> {
-    let run =
-        |state: &TrainState| RunDescription::deserialize(&state.settings).ok().map(|described| described.run);
-    let found = storage.published()?;
-    for published in &found {
-        let there = Checkpoint::open(storage.clone(), published.step);
-        if there.is_ok_and(|there| run(&there.manifest().state) != run(own)) {
-            bail!(
-                "{} now holds checkpoints of another run; give each run a location of its own",
-                storage.location()
-            );
-        }
-    }
-    Ok(found)
-}
-
-/// Of this run's checkpoints, removes those that the new one of `step` replaces: those of later steps, which were rolled back or passed over as
-/// damaged, and all but the newest, while always keeping one that a rollback can restore, and the best.
-fn remove_replaced(
-    storage: &dyn Storage,
-    own: &[CheckpointDir],
-    step: u64,
-    best: Option<u64>,
-    settings: &CheckpointSettings,
-) -> brigade_checkpoint::Result<()> {
-    remove_after(storage, own, step)?;
-    remove_older(storage, own, step, best, settings)
-}
-
-/// Of this run's checkpoints up to that of `step`, removes all but the newest, one that a rollback can restore, and the best.
-fn remove_older(
-    storage: &dyn Storage,
-    own: &[CheckpointDir],
-    step: u64,
-    best: Option<u64>,
-    settings: &CheckpointSettings,
-) -> brigade_checkpoint::Result<()> {
-    if let Some(most) = NonZeroUsize::new(settings.keep) {
-        let kept: Vec<CheckpointDir> = own.iter().filter(|own| own.step <= step).cloned().collect();
-        keep_latest(storage, &kept, most, |step| settings.is_regular(step), best)?;
-    }
-    Ok(())
 }
