@@ -14,6 +14,7 @@ mod sizes;
 mod strategy_text;
 mod typed;
 mod unused;
+mod wrong_value;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

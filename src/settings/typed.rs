@@ -3,7 +3,6 @@
 //! TOML's own deserializer also reads structures from sequences and dates, which triples what a program compiles for each of them,
 //! and its messages rarely say where.
 
-use std::fmt::{self, Display};
 use std::vec;
 
 use serde::de::{
@@ -12,93 +11,11 @@ use serde::de::{
 };
 use toml::{Table, Value, map};
 
+use super::wrong_value::WrongValue;
+
 /// Reads a configuration from its table.
 pub(super) fn from_table<C: DeserializeOwned>(table: Table) -> Result<C, WrongValue> {
     C::deserialize(Setting(Value::Table(table)))
-}
-
-/// A value that a setting does not take.
-#[derive(Debug, Default)]
-pub(super) struct WrongValue {
-    /// The setting's full name.
-    name: String,
-    what: String,
-}
-
-impl WrongValue {
-    /// Whether the setting is known.
-    pub(super) fn is_named(&self) -> bool {
-        !self.name.is_empty()
-    }
-
-    /// What is wrong with the setting inside of a section.
-    fn within(mut self, section: &str) -> Self {
-        let dot = if self.name.is_empty() || self.name.starts_with('[') { "" } else { "." };
-        self.name.insert_str(0, dot);
-        self.name.insert_str(0, section);
-        self
-    }
-}
-
-impl Display for WrongValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name.is_empty() {
-            true => f.write_str(&self.what),
-            false => write!(f, "`{}`: {}", self.name, self.what),
-        }
-    }
-}
-
-impl std::error::Error for WrongValue {}
-
-impl Error for WrongValue {
-    fn custom<T: Display>(what: T) -> Self {
-        Self { what: what.to_string(), ..Self::default() }
-    }
-
-    #[cold]
-    fn invalid_type(given: Unexpected<'_>, needed: &dyn Expected) -> Self {
-        Self::custom(format_args!("{} is needed, not {}", needed_in_words(needed), given_in_words(given)))
-    }
-
-    #[cold]
-    fn invalid_value(given: Unexpected<'_>, needed: &dyn Expected) -> Self {
-        Self::invalid_type(given, needed)
-    }
-}
-
-/// What serde calls by the names of Rust's types.
-fn needed_in_words(needed: &dyn Expected) -> String {
-    let needed = needed.to_string();
-    let words = match needed.as_str() {
-        "u8" => "a whole number from 0 to 255",
-        "u16" => "a whole number from 0 to 65535",
-        "u32" => "a whole number from 0 to 4294967295",
-        "u64" | "usize" => "a whole number of 0 or more",
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a boolean" => "true or false",
-        "a string" => "text in quotes",
-        "a sequence" => "a list",
-        "a map" => "a section",
-        other if other.starts_with("struct ") => "a section",
-        other if other.starts_with("enum ") => "a name in quotes",
-        other => other,
-    };
-    words.to_owned()
-}
-
-fn given_in_words(given: Unexpected<'_>) -> String {
-    match given {
-        Unexpected::Bool(value) => value.to_string(),
-        Unexpected::Signed(value) => value.to_string(),
-        Unexpected::Unsigned(value) => value.to_string(),
-        Unexpected::Float(value) => value.to_string(),
-        Unexpected::Str(value) => format!("{value:?}"),
-        Unexpected::Seq => "a list".to_owned(),
-        Unexpected::Map => "a section".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 type Result<T, E = WrongValue> = std::result::Result<T, E>;
