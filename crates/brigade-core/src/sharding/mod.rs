@@ -7,6 +7,7 @@ mod parallel_groups;
 mod served;
 pub(crate) mod store;
 pub(crate) mod unit;
+mod unshard;
 mod whole_buffer;
 pub(crate) mod zero;
 
