@@ -1,6 +1,7 @@
 //! The training step of one rank: forward and backward by a schedule, the reduction of gradients, the update.
 
 pub(crate) mod engine;
+mod evaluation;
 pub(crate) mod forward_backward;
 pub(crate) mod gradients;
 mod pass;
@@ -8,6 +9,7 @@ pub(crate) mod report;
 pub(crate) mod running_state;
 pub(crate) mod settings;
 pub(crate) mod strategy;
+mod sums;
 mod update;
 mod window;
 
