@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// More files side by side than this are parted into folders.
 const MAX_FILES: usize = 12;
 
+/// More lines than this are parted into files; tests may have more.
+const MAX_LINES: usize = 400;
+
 /// Files that import one another: a type and what is done with it may be two.
 const MAX_CIRCLE: usize = 2;
 
@@ -148,6 +151,21 @@ fn folders_can_be_looked_through() {
         }
         for (folder, count) in counts {
             assert!(count <= MAX_FILES, "{} has {count} files side by side", folder.display());
+        }
+    }
+}
+
+#[test]
+fn files_stay_short() {
+    for source in sources() {
+        let mut files = Vec::new();
+        rust_files(&source, &mut files);
+        let is_test = |file: &PathBuf| {
+            file.components().any(|part| part.as_os_str() == "tests") || file.ends_with("tests.rs")
+        };
+        for file in files.into_iter().filter(|file| !is_test(file)) {
+            let lines = fs::read_to_string(&file).unwrap().lines().count();
+            assert!(lines <= MAX_LINES, "{} has {lines} lines", file.display());
         }
     }
 }

@@ -1,0 +1,159 @@
+//! The lines that say how a model is spread over ranks, and what they send each other.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use brigade_core::compress::{Compression, Matrix, Method, PowerSgd};
+use brigade_core::plan::ranges;
+use brigade_core::{Blocks, DATA, DP, EngineSettings, PP, REPLICATE};
+use brigade_report::counted;
+
+use crate::settings::RunPlan;
+use crate::train::balance::BlockSeconds;
+
+/// Which blocks each pipeline stage has, and what ZeRO shards.
+pub(super) fn parallelism_lines(plan: &RunPlan, chain: &Blocks, seconds: &BlockSeconds) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let (true, Ok(split)) = (plan.mesh.size(PP) * plan.engine.chunks > 1, plan.split(&chain.costs())) {
+        let blocks = chain.parameters_by_block();
+        let names = ranges(&split).into_iter().map(|range| match range.len() {
+            1 => blocks[range.start].0.clone(),
+            _ => format!("{} to {}", blocks[range.start].0, blocks[range.end - 1].0),
+        });
+        let names: Vec<_> = names.collect();
+        let mut line = format!(
+            "pipeline {}: {}, blocks {split:?}: {}",
+            plan.engine.schedule,
+            counted(plan.mesh.size(PP), "stage"),
+            names.join(" | ")
+        );
+        if !seconds.is_empty() {
+            let seconds =
+                |range: Range<usize>| blocks[range].iter().map(|(name, _)| seconds[name]).sum::<f64>();
+            let times = ranges(&split).into_iter().map(|range| format!("{:.1}", 1e3 * seconds(range)));
+            let _ = write!(
+                line,
+                "; a micro-batch takes {} ms, as measured",
+                times.collect::<Vec<_>>().join(" | ")
+            );
+        }
+        lines.push(line);
+    }
+    if plan.engine.zero.stage > 0 {
+        let what = [
+            "",
+            "optimizer state",
+            "optimizer state and gradients",
+            "optimizer state, gradients and parameters",
+        ];
+        let what = what[usize::from(plan.engine.zero.stage.min(3))];
+        let replicas = match plan.mesh.size(REPLICATE) {
+            1 => String::new(),
+            replicas => format!(", replicated {replicas} times"),
+        };
+        lines.push(format!(
+            "ZeRO-{}: {what} in {}{replicas}",
+            plan.engine.zero.stage,
+            counted(plan.mesh.size(DP), "shard")
+        ));
+    }
+    lines
+}
+
+/// The encoding of gradients, if they are compressed.
+pub(super) fn compression_line(plan: &RunPlan, chain: &Blocks) -> Option<String> {
+    let Compression { method, warmup_steps, rank, .. } = plan.compression;
+    let who = match plan.mesh.size(REPLICATE) {
+        _ if method == Method::None || plan.mesh.size_over(&DATA) == 1 => return None,
+        1 => "data-parallel ranks",
+        _ => "replicas",
+    };
+    let matrix = |shape: Vec<usize>| Matrix::of(0, &shape);
+    let matrices = || chain.trained_shapes().into_iter().filter_map(matrix).collect::<Vec<_>>();
+    if method == Method::PowerSgd && !PowerSgd::factors_any(rank, &matrices()) {
+        return Some(format!(
+            "note: comm.matrix_approximation_rank = {rank} makes no matrix that is trained smaller, so gradients travel as they are"
+        ));
+    }
+    let from = match warmup_steps {
+        0 => String::new(),
+        steps => format!(" from step {} on", steps + 1),
+    };
+    let feedback = match plan.compression.needs_error_feedback() {
+        true => "; the compression error is added to the next gradients",
+        false => "",
+    };
+    Some(format!("gradients are compressed with {method} between {who}{from}{feedback}"))
+}
+
+/// How much of the gradients travels together, if any do.
+pub(super) fn buckets_line(plan: &RunPlan) -> Option<String> {
+    let EngineSettings { buckets, zero, strategy, .. } = &plan.engine;
+    let ranks = plan.mesh.size_over(&DATA);
+    let by_itself =
+        zero.reduces_each_micro_batch() && plan.mesh.size(REPLICATE) == 1 || strategy.servers() > 0;
+    (buckets.bytes > 0 && ranks > 1 && !by_itself).then(|| {
+        let place = if buckets.within_hosts { "" } else { "between hosts, " };
+        let megabytes = buckets.bytes as f64 / 1e6;
+        format!("{place}up to {megabytes:.1} MB of gradients travel together (comm.bucket_cap_mb)")
+    })
+}
+
+/// How codes would cross the network once per host, where each of several hosts has several ranks. `hosts` is the host of each rank.
+pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
+    let count = hosts.iter().max().map_or(1, |last| last + 1);
+    let per_host = hosts.len() / count;
+    let is_even = (0..hosts.len()).all(|rank| hosts[rank] == rank / per_host.max(1));
+    let mesh = &plan.mesh;
+    let is_flat = mesh.size(REPLICATE) == 1 && mesh.size(DP) == hosts.len();
+    let method = plan.compression.method;
+    if matches!(method, Method::None | Method::PowerSgd) || !is_flat || !is_even || count < 2 || per_host < 2
+    {
+        return None;
+    }
+    let stage = plan.engine.zero.stage.max(1);
+    Some(format!(
+        "note: each rank sends its codes to every rank of the other hosts; with --zero {stage} --replicate {count} each host first sums in shared \
+         memory, so codes cross the network once per host"
+    ))
+}
+
+/// The axes of the mesh with their sizes.
+pub(super) fn mesh_text(plan: &RunPlan) -> String {
+    let axes = plan.mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size));
+    axes.collect::<Vec<_>>().join(" x ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn codes_in_two_levels_are_named_where_they_would_help() {
+        let note = |toml: &str, hosts: &[usize]| {
+            let toml = format!("[train]\nmicro_batch_size = 1\n{toml}");
+            let settings: Settings = crate::settings::parse_defaults(&toml).unwrap();
+            levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts)
+        };
+        let coded = "[comm]\ncompress = \"int8\"\n";
+        assert!(
+            note(coded, &[0, 0, 1, 1]).unwrap().contains("with --zero 1 --replicate 2 each host first sums")
+        );
+        let sharded = format!("{coded}[zero]\nstage = 3\n");
+        assert!(note(&sharded, &[0, 0, 1, 1]).unwrap().contains("--zero 3 --replicate 2"));
+        let with_replicas = format!("{sharded}[mesh]\nreplicate = 2\n");
+        for (toml, hosts) in [
+            ("", &[0, 0, 1, 1][..]),
+            (coded, &[0, 0, 0, 0]),
+            (coded, &[0, 1, 2, 3]),
+            (coded, &[0, 0, 0, 1]),
+            (&with_replicas, &[0, 0, 1, 1]),
+            ("[comm]\ncompress = \"powersgd\"\n", &[0, 0, 1, 1]),
+        ] {
+            assert_eq!(note(toml, hosts), None, "{toml} {hosts:?}");
+        }
+    }
+}
