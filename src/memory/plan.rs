@@ -32,10 +32,6 @@ pub(crate) struct Assessment {
     pub text: String,
 }
 
-/// Samples of the micro-batches that say how memory grows with them, where the run's own is too large to be measured.
-const FEW: usize = 1;
-const MORE: usize = 2;
-
 impl Session {
     /// Measures the blocks and computes what each rank will hold and send.
     ///
@@ -132,7 +128,8 @@ impl Session {
         self.settings.compute.backend == Backend::Cpu || model.is_soon_measured()
     }
 
-    /// What the blocks need for this many samples, which are on the CPU's device.
+    /// What the blocks need for this many samples, which are on the CPU's device: measured, or extended from what fewer need where the host has not
+    /// enough memory to measure it.
     fn measured(&self, model: &dyn Measurable, size: usize) -> anyhow::Result<MeasuredActivations> {
         anyhow::ensure!(
             self.is_dry_run || self.measures(model),
@@ -142,15 +139,25 @@ impl Session {
         let EngineSettings { precision, schedule, chunks, .. } = &self.plan.engine;
         let splits = schedule.splits_backward() && self.plan.mesh.size(PP) * chunks > 1;
         let measured = |size| model.activations(size, precision.compute, splits, meter.as_deref());
-        if size > MORE
-            && let (Ok(few), Ok(more)) = (measured(FEW), measured(MORE))
-        {
-            let extended = MeasuredActivations::of_samples(size, [(FEW, few), (MORE, more)]);
-            if !can_be_measured(model.blocks(), &extended) {
-                return Ok(extended);
-            }
+        let of_half = |more: usize| -> anyhow::Result<[(usize, MeasuredActivations); 2]> {
+            Ok([(more / 2, measured(more / 2)?), (more, measured(more)?)])
+        };
+        if size <= 2 {
+            return measured(size);
         }
-        measured(size)
+        let Ok(two) = of_half(2) else { return measured(size) };
+        let fits = |samples| {
+            let extended = MeasuredActivations::of_samples(samples, two.clone());
+            can_be_measured(model.blocks(), &extended)
+        };
+        if fits(size) {
+            return measured(size);
+        }
+        // Temporary memory does not grow for ever, so that the largest ones that can be measured tell most.
+        let powers = (2..usize::BITS).map(|power| 1 << power);
+        let most = powers.take_while(|samples| *samples < size && fits(*samples)).last();
+        let measured = most.map_or(Ok(two.clone()), of_half)?;
+        Ok(MeasuredActivations::of_samples(size, measured))
     }
 }
 

@@ -141,7 +141,7 @@ fn smaller_models_tell<O: Activation, T: Clone + 'static>(
 }
 
 #[test]
-fn one_and_two_samples_tell_what_many_need() {
+fn few_samples_tell_what_many_need() {
     let (device, meter) = (brigade_cpu::device(), Exact(Cell::new(0)));
     for shape in shapes() {
         let model = shape.model(1, &device).unwrap().measured_by(|_| None);
@@ -149,7 +149,7 @@ fn one_and_two_samples_tell_what_many_need() {
             let batch = shape.blank_batch(samples, &device);
             model.measure_activations(batch, Float::F32, false, Some(&meter)).unwrap()
         };
-        let (told, measured) = (MeasuredActivations::of_samples(24, [(1, of(1)), (2, of(2))]), of(24));
+        let (told, measured) = (MeasuredActivations::of_samples(24, [(4, of(4)), (8, of(8))]), of(24));
         assert_eq!(told.boundary_activations, measured.boundary_activations, "{shape:?}");
         for (told, measured) in told.saved_activations.iter().zip(&measured.saved_activations) {
             let is_near = |told: u64, measured: u64, share: f64| {

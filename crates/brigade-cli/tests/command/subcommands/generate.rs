@@ -110,7 +110,7 @@ fn what_is_missing_is_named() {
         assert_eq!(done.code, Some(2), "{line}: {}", done.err);
         assert!(done.err.contains(said), "{line}: {}", done.err);
     };
-    refused("--model ./nowhere", "nowhere: it has no config.json; is it the folder");
+    refused("--model ./nowhere", "nowhere: there is no such folder");
     refused("--out text", "text: it has no config.json; is it the folder of a finished run or of a model?");
     refused("--model a --temperature -1", "it must be a number of at least 0");
     refused("--model a --top-p 2", "it must be a number above 0 and at most 1");

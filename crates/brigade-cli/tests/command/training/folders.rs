@@ -115,7 +115,7 @@ fn what_is_wrong_with_a_folder_is_said() {
         assert!(said.iter().all(|part| done.err.contains(part)), "{line}: {}", done.err);
         assert!(!place.path("a").exists(), "{line}");
     };
-    refused("--model nowhere", &["model.path (--model) ", "nowhere", "config.json"]);
+    refused("--model nowhere", &["model.path (--model) ", "nowhere: there is no such folder"]);
     refused(
         "--model some/model@v1",
         &["--model some/model@v1: it is neither a folder", "HF_HUB_OFFLINE forbids"],
