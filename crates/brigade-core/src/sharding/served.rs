@@ -9,7 +9,7 @@ use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 
-/// Where the servers of a [strategy](crate::Strategy::servers) are one world, and each worker is one of its own, of one rank.
+/// Where the servers of a [strategy](crate::Strategy::parameter_servers) are one world, and each worker is one of its own, of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeparateWorlds {
     /// Whether this world is that of the servers.

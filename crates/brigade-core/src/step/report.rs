@@ -76,9 +76,9 @@ pub struct StepReport {
     /// Whether the optimizer was left out because something was not finite: on all workers, and in all their steps, where workers
     /// make updates of their own.
     pub skipped: bool,
-    /// The outer step, where workers make updates of their own ([`Strategy::inner_steps`](crate::Strategy::inner_steps)).
+    /// The outer step, where workers make updates of their own ([`Strategy::outer_schedule`](crate::Strategy::outer_schedule)).
     pub outer: Option<OuterReport>,
-    /// The round, where steps are made in [rounds](crate::Strategy::rounds); all else is then of all its steps.
+    /// The round, where steps are made in [rounds](crate::Rounds); all else is then of all its steps.
     pub round: Option<RoundReport>,
     /// Where this rank's time went.
     pub clock: Clock,

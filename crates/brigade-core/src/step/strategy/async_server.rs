@@ -18,7 +18,7 @@ use crate::step::strategy::{DataParallel, ParameterServers, ReducedUnit, Reducti
 /// "Scaling distributed machine learning with the parameter server", OSDI 2014).
 ///
 /// With a staleness of 0 all shares of a step are summed before the servers make one update, in the order and with the bits of
-/// [`Synchronous`](super::Synchronous). Otherwise each share is an update as soon as it arrives, see [`Rounds`].
+/// [`Synchronous`](super::Synchronous). Otherwise each share is an update as soon as it arrives, see [`Rounds`](super::Rounds).
 ///
 /// Workers that are worlds of their own ask for rounds: see [`UntypedEngine::serve_round`](crate::UntypedEngine::serve_round).
 #[derive(Debug, Clone, Copy, PartialEq)]

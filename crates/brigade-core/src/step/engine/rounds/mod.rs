@@ -58,7 +58,7 @@ impl UntypedEngine {
         self.store.workers()
     }
 
-    /// Steps of the next [`round`](crate::Engine::round), if the strategy trains in [rounds](crate::Strategy::rounds).
+    /// Steps of the next [`round`](crate::Engine::round), if the strategy trains in [rounds](crate::Rounds).
     pub fn steps_of_round(&self) -> Option<u64> {
         self.settings.strategy.rounds().map(|rounds| rounds.steps)
     }
