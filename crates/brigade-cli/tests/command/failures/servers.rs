@@ -173,10 +173,10 @@ fn a_cluster_that_is_preempted_ends_at_once_and_continues() {
     assert_eq!(done.code, Some(75), "{}", done.err);
     let said = "preempted within a round, with no worker connected; --resume auto continues from step";
     assert!(done.err.contains(said), "{}", done.err);
-    let [serving, worker] = [launches.servers("--resume auto"), launches.worker(0, "--overwrite")];
-    well(serving);
-    well(worker);
-    launches.check();
+    let saved = newest(&place, "s").unwrap();
+    let [mut serving, worker] = [launches.servers("--resume auto"), launches.worker(0, "--overwrite")];
+    launches.reach(&mut serving, saved + 100);
+    drop((worker, serving));
     none_left_in(&place.path(""));
 }
 
