@@ -217,8 +217,8 @@ pub use dataset::{Dataset, Mixed, Samples, samples};
 pub use device::{NodeGpu, doctor, most_ranks_per_node, node_gpus};
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, FLIGHT_FOLDER, WEIGHTS_FILE,
-    WEIGHTS_INDEX_FILE, is_lock_of_this_host, lock_folder,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, FLIGHT_FOLDER, TOKENIZER_COMPANIONS,
+    WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_lock_of_this_host, lock_folder,
 };
 pub use run::{Launch, Program, Ranks, Role, Session, launch};
 pub use settings::{

@@ -26,11 +26,8 @@ pub const ADAPTERS_CONFIG_FILE: &str = "adapter_config.json";
 /// The labels of a classifier whose adapters are trained, as `config.json` has them: that of the model that the adapters belong to does not know them.
 pub const ADAPTERS_LABELS_FILE: &str = "labels.json";
 
-/// What else says which model a folder has, for `transformers` and llama.cpp: beside another model's weights it would be taken for theirs.
-const ABOUT_THE_MODEL: [&str; 11] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
+/// What lies beside a `tokenizer.json`: what it means, and the same tokenizer in other programs' formats (llama.cpp reads `tokenizer.model`).
+pub const TOKENIZER_COMPANIONS: [&str; 8] = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
@@ -40,6 +37,9 @@ const ABOUT_THE_MODEL: [&str; 11] = [
     "merges.txt",
     "vocab.txt",
 ];
+
+/// What else says which model a folder has: beside another model's weights, other programs would take it for theirs.
+const ABOUT_THE_MODEL: [&str; 3] = ["config.json", "generation_config.json", "tokenizer.json"];
 
 /// What a finished run has one of.
 const RESULTS: [&str; 3] = [WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTERS_FILE];
@@ -121,7 +121,8 @@ pub(crate) fn remove_models(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
 fn is_of_a_model(name: &str) -> bool {
     let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
     let about = [ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE].into_iter().chain(ABOUT_THE_MODEL);
-    RESULTS.into_iter().chain(about).any(|file| file == name) || added().is_some()
+    let mut all = RESULTS.into_iter().chain(about).chain(TOKENIZER_COMPANIONS);
+    all.any(|file| file == name) || added().is_some()
 }
 
 /// The configuration without the folder of its results.

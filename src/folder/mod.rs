@@ -5,7 +5,8 @@ mod lease;
 mod lock;
 
 pub use contents::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, TOKENIZER_COMPANIONS, WEIGHTS_FILE,
+    WEIGHTS_INDEX_FILE,
 };
 pub(crate) use contents::{
     added_weights_file, create_folder, refuse_earlier, refuse_other, remove_models, write_config,

@@ -9,13 +9,12 @@ use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::Encoder;
 use brigade::models::{Adapters, CausalLm, ShardSize, WeightsDtype, WeightsFormat, convert_weights};
 use brigade::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, AdaptedModel, UsageError, WEIGHTS_FILE,
-    WEIGHTS_INDEX_FILE, exit, merge_adapters,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, AdaptedModel, TOKENIZER_COMPANIONS,
+    UsageError, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, exit, merge_adapters,
 };
 use brigade_hf::{Config, ConfigFile, Task};
 use clap::Args;
 
-use crate::commands::train::COPIED;
 use crate::config::TOKENIZER_FILE;
 use crate::model_files::adapters::{Origin, SavedAdapters};
 use crate::model_files::weights::Weights;
@@ -91,7 +90,7 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
 /// Writes all files into a folder.
 fn write(args: &ExportArgs, origin: &Origin, out: &Path) -> anyhow::Result<()> {
     let (run, base, format) = (&args.run, &origin.base, args.form.format());
-    let about = ["generation_config.json", TOKENIZER_FILE].into_iter().chain(COPIED);
+    let about = ["generation_config.json", TOKENIZER_FILE].into_iter().chain(TOKENIZER_COMPANIONS);
     let weights = out.join(WEIGHTS_FILE);
     if args.merge_lora {
         copy(base, out, about.clone())?;

@@ -15,7 +15,7 @@ use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Dataset, MicroBatchSize, Mixed, Program, Role, SettingError,
-    StandardFlags, TextTask, Training, UsageError, parse_whole_number,
+    StandardFlags, TOKENIZER_COMPANIONS, TextTask, Training, UsageError, parse_whole_number,
 };
 use brigade_hf::config::{GenerationConfig, SpecialTokens};
 use brigade_hf::{ConfigFile, Task};
@@ -223,18 +223,6 @@ fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
 /// What a tokenizer's special tokens are.
 const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// What lies beside a `tokenizer.json` and is copied with it: what it means, and the same tokenizer in other programs' formats (llama.cpp reads `tokenizer.model`).
-pub const COPIED: [&str; 8] = [
-    TOKENIZER_CONFIG_FILE,
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "added_tokens.json",
-    "tokenizer.model",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-];
-
 /// A new model's file with the special tokens of its tokenizer.
 fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> anyhow::Result<ConfigFile> {
     match &mut file.config {
@@ -280,7 +268,7 @@ fn folder_files(
     if let Some(generation) = file.and_then(|file| file.generation.as_ref()) {
         files.push(("generation_config.json", json(generation.to_fields())?));
     }
-    for name in COPIED.into_iter().filter(|_| from != Path::new("")) {
+    for name in TOKENIZER_COMPANIONS.into_iter().filter(|_| from != Path::new("")) {
         match std::fs::read(from.join(name)) {
             Ok(content) => files.push((name, content)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
