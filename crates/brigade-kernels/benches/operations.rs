@@ -6,10 +6,12 @@
 use std::hint::black_box;
 
 use brigade_kernels::{
-    ActivationFunction, CrossEntropyConfig, Mask, attention_packed, layer_norm, linear, linear_activation,
-    linear_cross_entropy, rms_norm, set_fused,
+    ActivationFunction, AdamWConfig, AttentionDropout, CrossEntropyConfig, LionConfig, Mask, SgdConfig,
+    activate, attention_packed, attention_with_dropout, embedding, feed_forward, gated, layer_norm, linear,
+    linear_activation, linear_cross_entropy, linear_residual, rms_norm, rotary, set_fused,
 };
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
+use burn::optim::{self, Optimizer, momentum::MomentumConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
@@ -51,6 +53,12 @@ fn both<const N: usize, const D: usize>(
     set_fused(true);
 }
 
+/// A class or row of a table for each row.
+fn numbers() -> Tensor<1, Int> {
+    let numbers: Vec<i64> = (0..ROWS).map(|row| (row * 7919 % CLASSES) as i64).collect();
+    Tensor::from_data(TensorData::new(numbers, [ROWS]), &Device::flex())
+}
+
 fn products(c: &mut Criterion) {
     let mut group = c.benchmark_group("matmul");
     group.throughput(Throughput::Elements((2 * ROWS * WIDTH * HIDDEN) as u64));
@@ -76,6 +84,23 @@ fn products(c: &mut Criterion) {
     });
     group.finish();
 
+    let mut group = c.benchmark_group("linear_residual");
+    group.throughput(Throughput::Elements((6 * ROWS * WIDTH * HIDDEN) as u64));
+    let [x, w, b] = inputs();
+    both(&mut group, [x, w, b, values([ROWS, HIDDEN])], |[x, w, b, residual]| {
+        linear_residual(x, w, Some(b.reshape([HIDDEN])), residual)
+    });
+    group.finish();
+
+    let mut group = c.benchmark_group("feed_forward");
+    group.throughput(Throughput::Elements((12 * ROWS * WIDTH * HIDDEN) as u64));
+    let [x, up, up_bias] = inputs();
+    both(&mut group, [x, up, up_bias, values([HIDDEN, WIDTH]), values([1, WIDTH])], |[x, up, a, down, b]| {
+        let (up, down) = ((up, Some(a.reshape([HIDDEN]))), (down, Some(b.reshape([WIDTH]))));
+        feed_forward(x.clone(), up, ActivationFunction::Gelu, down, Some(x))
+    });
+    group.finish();
+
     let mut group = c.benchmark_group("attention");
     // Of causal attention half of the scores count: two products forward, five backward.
     group.throughput(Throughput::Elements((7 * ROWS * LENGTH * WIDTH) as u64));
@@ -85,10 +110,17 @@ fn products(c: &mut Criterion) {
     });
     group.finish();
 
+    let mut group = c.benchmark_group("attention_with_dropout");
+    group.throughput(Throughput::Elements((7 * ROWS * LENGTH * WIDTH) as u64));
+    both(&mut group, [values([ROWS, WIDTH]), values([ROWS, WIDTH]), values([ROWS, WIDTH])], |qkv| {
+        let [q, k, v] = qkv.map(|x| x.reshape([BATCH, LENGTH, HEADS, WIDTH / HEADS]).swap_dims(1, 2));
+        attention_with_dropout(q, k, v, Mask::Causal, 0.125, AttentionDropout { probability: 0.1, seed: 7 })
+    });
+    group.finish();
+
     let mut group = c.benchmark_group("linear_cross_entropy");
     group.throughput(Throughput::Elements((6 * ROWS * WIDTH * CLASSES) as u64));
-    let targets: Vec<i64> = (0..ROWS).map(|row| (row * 7919 % CLASSES) as i64).collect();
-    let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [ROWS]), &Device::flex());
+    let targets = numbers();
     both(&mut group, [values([ROWS, WIDTH]), values([CLASSES, WIDTH])], |[x, w]| {
         linear_cross_entropy(x, w, targets.clone(), None, CrossEntropyConfig::default()).0
     });
@@ -111,9 +143,87 @@ fn norms(c: &mut Criterion) {
     group.finish();
 }
 
+fn passes(c: &mut Criterion) {
+    let mut group = c.benchmark_group("gelu");
+    group.throughput(Throughput::Bytes((5 * 4 * ROWS * HIDDEN) as u64));
+    both(&mut group, [values([ROWS, HIDDEN])], |[x]| activate(x, ActivationFunction::Gelu));
+    group.finish();
+
+    let mut group = c.benchmark_group("swiglu");
+    group.throughput(Throughput::Bytes((8 * 4 * ROWS * HIDDEN) as u64));
+    both(&mut group, [values([ROWS, HIDDEN]), values([ROWS, HIDDEN])], |[gate, up]| {
+        gated(gate, up, ActivationFunction::Silu)
+    });
+    group.finish();
+
+    let mut group = c.benchmark_group("rotary");
+    group.throughput(Throughput::Bytes((4 * 4 * ROWS * WIDTH) as u64));
+    let angles = || values([LENGTH, WIDTH / HEADS / 2]);
+    both(&mut group, [values([ROWS, WIDTH])], |[x]| {
+        let heads = x.reshape([BATCH, LENGTH, HEADS, WIDTH / HEADS]);
+        rotary(heads, angles(), angles())
+    });
+    group.finish();
+
+    let mut group = c.benchmark_group("embedding");
+    // The rows that are looked up and their gradients, and the gradient of the table.
+    group.throughput(Throughput::Bytes((4 * WIDTH * (4 * ROWS + CLASSES)) as u64));
+    let indices = numbers().reshape([BATCH, LENGTH]);
+    both(&mut group, [values([CLASSES, WIDTH])], |[table]| embedding(table, indices.clone()));
+    group.finish();
+}
+
+/// A step of a flat shard, ours and by Burn's operations.
+fn optimizers(c: &mut Criterion) {
+    const ELEMENTS: usize = 4 << 20;
+    fn step(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, optimizer: &impl Optimizer) {
+        let (mut shard, mut state, gradient) = (values([ELEMENTS]), None, values([ELEMENTS]));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let stepped = optimizer.step(1e-3, shard.clone(), gradient.clone(), state.take());
+                (shard, state) = black_box(stepped);
+            });
+        });
+    }
+    let mut group = c.benchmark_group("adamw");
+    group.throughput(Throughput::Bytes((7 * 4 * ELEMENTS) as u64));
+    step(
+        &mut group,
+        "fused",
+        &AdamWConfig {
+            beta_1: 0.9,
+            beta_2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            cautious_weight_decay: false,
+            amsgrad: false,
+        }
+        .build(),
+    );
+    step(&mut group, "burn", &optim::AdamWConfig::new().build());
+    group.finish();
+
+    let mut group = c.benchmark_group("lion");
+    group.throughput(Throughput::Bytes((5 * 4 * ELEMENTS) as u64));
+    step(&mut group, "fused", &LionConfig { beta_1: 0.9, beta_2: 0.99, weight_decay: 0.1 }.build());
+    step(&mut group, "burn", &optim::LionConfig::new().build());
+    group.finish();
+
+    let mut group = c.benchmark_group("sgd");
+    group.throughput(Throughput::Bytes((5 * 4 * ELEMENTS) as u64));
+    let momentum = MomentumConfig::new().with_momentum(0.9);
+    step(
+        &mut group,
+        "fused",
+        &SgdConfig { momentum: Some(0.9), dampening: 0.0, nesterov: false, weight_decay: None }.build(),
+    );
+    step(&mut group, "burn", &optim::SgdConfig::new().with_momentum(Some(momentum)).build());
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = products, norms
+    targets = products, norms, passes, optimizers
 }
 criterion_main!(benches);

@@ -1,7 +1,8 @@
 //! Devices that are known by name.
 //!
 //! Memory, peaks and bandwidths are those of NVIDIA's data sheets (dense products; a link's bandwidth is that of one direction): V100
-//! (2017 data sheet), A100 (2021), L4 and L40S (2023), H100 SXM, PCIe and NVL (2023), H200 (2023), B200 (2024, DGX B200). NVLink
+//! (2017 data sheet), P100 PCIe (2016) and P4 (2016), T4 (2019), A10 (2021), A100 (2021), L4 and L40S (2023), H100 SXM, PCIe and NVL (2023), H200 (2023), B200 (2024, DGX B200); those of
+//! RTX 3090 and 4090 stand in the white papers on GA102 (2021) and Ada (2022), with sums in fp32; A10G's are AWS's (2021). NVLink
 //! joins H100 NVL in pairs alone, so that larger groups are as fast as PCIe. Links
 //! between nodes are those of the DGX of that generation, of others one port of 100 Gbit/s. What kernels reach of them was
 //! measured by many: cuBLAS 60 to 75% of the peak, less where power is short; fused attention (FlashAttention 2) 55% on A100, 40% on H100.
@@ -10,7 +11,7 @@ use super::{Cluster, Device, Efficiency, IdleCoreSpeedup, Link, Peaks};
 
 const GIB: u64 = 1 << 30;
 
-/// A row of the table: memory in GiB, of which GDDR6 (L4, L40S) gives a sixteenth to error correction; peaks in TFLOP/s of bf16, fp16, TF32 and fp32; GB/s of memory, within and between nodes (for each device)
+/// A row of the table: memory in GiB, of which GDDR5 and GDDR6 of servers (P4, T4, A10, L4, L40S) give a sixteenth to error correction; peaks in TFLOP/s of bf16, fp16, TF32 and fp32; GB/s of memory, within and between nodes (for each device)
 /// and to the host; and what products and attention reach.
 struct Row {
     name: &'static str,
@@ -21,7 +22,23 @@ struct Row {
     reaches: [f64; 2],
 }
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 19] = [
+    Row {
+        name: "P4",
+        aliases: &["P4-8GB"],
+        memory: 7,
+        peaks: [0.0, 0.0, 0.0, 5.5],
+        bandwidths: [192.0, 12.0, 12.5, 12.0],
+        reaches: [0.65, 0.35],
+    },
+    Row {
+        name: "P100",
+        aliases: &["P100-16GB", "P100-PCIE-16GB"],
+        memory: 16,
+        peaks: [0.0, 18.7, 0.0, 9.3],
+        bandwidths: [732.0, 12.0, 12.5, 12.0],
+        reaches: [0.65, 0.35],
+    },
     Row {
         name: "V100-16GB",
         aliases: &["V100", "V100-SXM2-16GB"],
@@ -39,6 +56,14 @@ const ROWS: [Row; 12] = [
         reaches: [0.65, 0.35],
     },
     Row {
+        name: "T4",
+        aliases: &["T4-16GB"],
+        memory: 15,
+        peaks: [0.0, 65.0, 0.0, 8.1],
+        bandwidths: [320.0, 12.0, 12.5, 12.0],
+        reaches: [0.5, 0.35],
+    },
+    Row {
         name: "A100-40GB",
         aliases: &["A100-SXM4-40GB"],
         memory: 40,
@@ -52,6 +77,38 @@ const ROWS: [Row; 12] = [
         memory: 80,
         peaks: [312.0, 312.0, 156.0, 19.5],
         bandwidths: [2039.0, 300.0, 25.0, 25.0],
+        reaches: [0.75, 0.55],
+    },
+    Row {
+        name: "A10",
+        aliases: &["A10-24GB"],
+        memory: 22,
+        peaks: [125.0, 125.0, 62.5, 31.2],
+        bandwidths: [600.0, 25.0, 12.5, 25.0],
+        reaches: [0.5, 0.4],
+    },
+    Row {
+        name: "A10G",
+        aliases: &["A10G-24GB"],
+        memory: 22,
+        peaks: [70.0, 70.0, 35.0, 35.0],
+        bandwidths: [600.0, 25.0, 12.5, 25.0],
+        reaches: [0.65, 0.4],
+    },
+    Row {
+        name: "RTX-3090",
+        aliases: &["GeForce-RTX-3090", "RTX3090"],
+        memory: 24,
+        peaks: [71.0, 71.0, 35.6, 35.6],
+        bandwidths: [936.0, 25.0, 12.5, 25.0],
+        reaches: [0.75, 0.55],
+    },
+    Row {
+        name: "RTX-4090",
+        aliases: &["GeForce-RTX-4090", "RTX4090"],
+        memory: 24,
+        peaks: [165.2, 165.2, 82.6, 82.6],
+        bandwidths: [1008.0, 25.0, 12.5, 25.0],
         reaches: [0.75, 0.55],
     },
     Row {
@@ -157,7 +214,7 @@ pub fn kind(name: &str) -> Option<Cluster> {
 /// ```
 /// use brigade_plan::cluster::kind_of_gpu;
 /// assert_eq!(kind_of_gpu("NVIDIA H100 80GB HBM3").unwrap().device.name, "H100-80GB");
-/// assert!(kind_of_gpu("NVIDIA GeForce RTX 4090").is_none());
+/// assert!(kind_of_gpu("NVIDIA GeForce RTX 4080").is_none());
 /// ```
 pub fn kind_of_gpu(name: &str) -> Option<Cluster> {
     const MAKER: [&str; 2] = ["NVIDIA", "Tesla"];
@@ -247,6 +304,13 @@ mod tests {
             ("Tesla V100-SXM3-32GB", "V100-32GB"),
             ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
             ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+            ("Tesla P4", "P4"),
+            ("Tesla P100-PCIE-16GB", "P100"),
+            ("Tesla T4", "T4"),
+            ("NVIDIA A10", "A10"),
+            ("NVIDIA A10G", "A10G"),
+            ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+            ("NVIDIA GeForce RTX 4090", "RTX-4090"),
             ("NVIDIA L4", "L4"),
             ("NVIDIA L40S", "L40S"),
             ("NVIDIA H100 80GB HBM3", "H100-80GB"),
@@ -265,6 +329,9 @@ mod tests {
             "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
             "NVIDIA H200 NVL",
             "NVIDIA L40",
+            "Tesla P100-SXM2-16GB",
+            "NVIDIA GeForce RTX 3090 Ti",
+            "NVIDIA GeForce RTX 4090 Laptop GPU",
             "CPU",
             "",
         ] {

@@ -39,7 +39,7 @@ fn what_is_wrong_is_said() {
         ("2x8xH10-80GB", "did you mean H100-80GB?"),
         ("2x8xh200s", "did you mean H200?"),
         ("2x8xA100-80G", "did you mean A100-80GB?"),
-        ("2x8xTPU-v5p-pod-slice", "kinds are V100-16GB"),
+        ("2x8xTPU-v5p-pod-slice", "kinds are P4, P100, V100-16GB"),
         ("8xH100", "NODESxDEVICESxKIND"),
         ("0x8xH100", "from 1 to"),
         ("9999999x9999999xH100", "from 1 to"),

@@ -33,7 +33,7 @@ fn data() {
         ("nothing", ["nothing", "matches no file that can be read as text"]),
         ("empty.txt", ["no text in", "empty.txt"]),
         ("latin.txt", ["latin.txt is not UTF-8", "offset 3"]),
-        ("broken.jsonl", ["broken.jsonl:3:", "a line is a JSON object like"]),
+        ("broken.jsonl", ["broken.jsonl:3:", "a record is a JSON object like"]),
         ("picture.png", ["picture.png", "an unknown extension"]),
     ] {
         let mut command =

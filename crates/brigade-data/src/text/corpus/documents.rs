@@ -16,10 +16,12 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// A part of a document.
 ///
 /// Chunks end before white space that follows something else. No word in GPT-2's splitting spans such a place, so byte-level
-/// tokenizers give the same tokens as for the whole document.
+/// tokenizers give the same tokens as for the whole document; those that put something before a text need the word before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TextChunk {
     pub(crate) text: String,
+    /// The end of the chunk before, of the same text: a word, if it is short. Empty at the beginning.
+    pub(crate) before: String,
     /// Whether it belongs to the prompt.
     pub(crate) masked: bool,
     /// Whether the text is a whole record as JSON, of which a [`RecordEncoder`] makes an example.
@@ -50,6 +52,7 @@ pub(crate) fn chunks(
             place,
             input,
             buffer: Vec::new(),
+            before: String::new(),
             offset: 0,
             done: false,
         }));
@@ -65,28 +68,42 @@ fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec
             |encoder: &dyn RecordEncoder| encoder.takes(&record) || !record.fields.contains_key("text");
         if encoder.is_some_and(is_example) {
             let (text, place) = (record.json(), record.place);
-            return Ok(vec![TextChunk { text, masked: false, is_record: true, place, ends_document: true }]);
+            let before = String::new();
+            return Ok(vec![TextChunk {
+                text,
+                before,
+                masked: false,
+                is_record: true,
+                place,
+                ends_document: true,
+            }]);
         }
         if record.text("text")?.is_none() {
             return Err(record.place.error("the text is null, but must be a string"));
         }
-        let chunk = |text, masked, ends_document| {
+        let chunk = |text, before, masked, ends_document| {
             let place = record.place.clone();
-            TextChunk { text, masked, is_record: false, place, ends_document }
+            TextChunk { text, before, masked, is_record: false, place, ends_document }
         };
         let mut chunks = Vec::new();
         for (column, masked) in [("prompt", true), ("text", false)] {
             let mut rest = record.text(column)?.unwrap_or_default();
+            let mut before = String::new();
             while !rest.is_empty() {
                 let end = if rest.len() <= CHUNK_BYTES { rest.len() } else { cut(rest, CHUNK_BYTES) };
                 let (text, left) = rest.split_at(end);
-                chunks.push(chunk(text.into(), masked, false));
+                chunks.push(chunk(
+                    text.into(),
+                    std::mem::replace(&mut before, last_word(text)),
+                    masked,
+                    false,
+                ));
                 rest = left;
             }
         }
         match chunks.last_mut() {
             Some(last) => last.ends_document = true,
-            None => chunks.push(chunk(String::new(), false, true)),
+            None => chunks.push(chunk(String::new(), String::new(), false, true)),
         }
         Ok(chunks)
     };
@@ -110,12 +127,21 @@ fn cut(text: &str, limit: usize) -> usize {
     limit
 }
 
+/// The last word of a text with the white space before it, or what it ends with if that is long.
+fn last_word(text: &str) -> String {
+    const MAX_BYTES: usize = 64;
+    let end = &text[text.ceil_char_boundary(text.len().saturating_sub(MAX_BYTES))..];
+    end[cut(end, end.len()) % end.len().max(1)..].to_owned()
+}
+
 /// A text file as one document.
 struct TextFileChunks {
     path: PathBuf,
     place: RecordLocation,
     input: Input,
     buffer: Vec<u8>,
+    /// The last word of the chunk before.
+    before: String,
     /// Where the buffer begins in the file.
     offset: u64,
     done: bool,
@@ -158,8 +184,8 @@ impl TextFileChunks {
         let text = valid[..end].to_string();
         self.buffer.drain(..end);
         self.offset += end as u64;
-        let place = self.place.clone();
-        Ok(TextChunk { text, masked: false, is_record: false, place, ends_document: at_end })
+        let (place, before) = (self.place.clone(), std::mem::replace(&mut self.before, last_word(&text)));
+        Ok(TextChunk { text, before, masked: false, is_record: false, place, ends_document: at_end })
     }
 }
 
@@ -176,6 +202,16 @@ mod tests {
         assert_eq!(cut("oneword", 5), 5);
         assert_eq!(cut("  one", 5), 5);
         assert_eq!(cut("ééé", 3), 2);
+    }
+
+    #[test]
+    fn the_last_word_begins_where_a_chunk_may() {
+        for (text, expected) in
+            [("one two", " two"), ("one", "one"), ("one  two", "  two"), ("", ""), ("one ", " ")]
+        {
+            assert_eq!(last_word(text), expected, "{text}");
+        }
+        assert_eq!(last_word(&"é".repeat(100)), "é".repeat(32));
     }
 
     proptest! {

@@ -30,6 +30,8 @@ pub(crate) enum Format {
     Text,
     /// Every line is a document.
     Jsonl,
+    /// Every element of an array is a document, or every object of several.
+    Json,
     /// Every row is a document.
     Parquet,
     /// Every row is a document; a stream or a file of Arrow's.
@@ -58,6 +60,16 @@ pub(crate) struct SourceFile {
 }
 
 impl SourceFile {
+    /// The file if its extension is known. As folders have settings in JSON beside their data, such a file must be asked for.
+    fn found(path: PathBuf) -> Option<Self> {
+        Self::known(path).filter(Self::is_data)
+    }
+
+    /// Whether it is data where nobody has named it.
+    fn is_data(&self) -> bool {
+        self.format != Format::Json || self.compression != Compression::None
+    }
+
     /// The file if its extension is known.
     fn known(path: PathBuf) -> Option<Self> {
         let lower = path.file_name()?.to_str()?.to_ascii_lowercase();
@@ -73,8 +85,7 @@ impl SourceFile {
         };
         let format = match extension {
             "jsonl" => Format::Jsonl,
-            // Without a compression, such a file is rather one value than a line for each.
-            "json" if compression != Compression::None => Format::Jsonl,
+            "json" => Format::Json,
             "parquet" if compression == Compression::None => Format::Parquet,
             "arrow" if compression == Compression::None => Format::Arrow,
             text if TEXT_EXTENSIONS.contains(&text) => Format::Text,
@@ -83,10 +94,10 @@ impl SourceFile {
         Some(Self { path, format, compression, object: None })
     }
 
-    /// The object if its extension is known.
+    /// The object if its extension is known; of JSON only if it `is_named`.
     #[cfg(feature = "object-store")]
-    pub(super) fn remote(object: Object) -> Option<Self> {
-        let file = Self::known(object.url().into())?;
+    pub(super) fn remote(object: Object, is_named: bool) -> Option<Self> {
+        let file = Self::known(object.url().into()).filter(|file| is_named || file.is_data())?;
         Some(Self { object: Some(object), ..file })
     }
 
@@ -195,7 +206,7 @@ fn globbed(pattern: &str, files: &mut Vec<SourceFile>) -> Result<()> {
         if path.is_dir() {
             walk(&path, files)?;
         } else if path.is_file() {
-            files.extend(SourceFile::known(path));
+            files.extend(SourceFile::known(path).filter(|file| file.is_data() || names_json(pattern)));
         }
     }
     if files.len() > before { Ok(()) } else { Err(no_files(pattern)) }
@@ -219,7 +230,7 @@ fn walk(folder: &Path, files: &mut Vec<SourceFile>) -> Result<()> {
         if entry.file_type().map_err(failed)?.is_dir() {
             walk(&path, files)?;
         } else if path.is_file() {
-            files.extend(SourceFile::known(path));
+            files.extend(SourceFile::found(path));
         }
     }
     Ok(())
@@ -271,6 +282,11 @@ pub(super) fn saved_files(name: &str, json: &[u8], folder: &str) -> Result<Optio
     Ok(Some(files.into_iter().filter_map(|file| Some(file.filename.file_name()?.into())).collect()))
 }
 
+/// Whether a pattern asks for files of JSON.
+pub(super) fn names_json(pattern: &str) -> bool {
+    pattern.to_ascii_lowercase().ends_with(".json")
+}
+
 fn is_glob(source: &str) -> bool {
     source.contains(['*', '?', '['])
 }
@@ -284,7 +300,7 @@ pub(super) fn no_files(given: &str) -> Error {
 }
 
 fn allowed() -> String {
-    let known = TEXT_EXTENSIONS.iter().chain(&["jsonl", "parquet", "arrow"]);
+    let known = TEXT_EXTENSIONS.iter().chain(&["jsonl", "json", "parquet", "arrow"]);
     let known: Vec<String> = known.map(|extension| format!(".{extension}")).collect();
-    format!("{}; text and JSONL also as .gz and .zst", known.join(" "))
+    format!("{}; text, JSONL and JSON also as .gz and .zst", known.join(" "))
 }

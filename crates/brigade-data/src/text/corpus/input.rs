@@ -41,6 +41,16 @@ impl Input {
         self.reader.by_ref().take(wanted).read_to_end(bytes).map(|count| count as u64)
     }
 
+    /// The next bytes, of which [`Self::consume`] says how many have been taken; none at the end.
+    pub(super) fn buffered(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    /// Goes past `count` bytes of those that are buffered.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.reader.consume(count);
+    }
+
     /// What a failed reading means; `place` says where it was.
     pub(super) fn error(&self, source: io::Error, place: &str) -> Error {
         let kind = match self.compression {

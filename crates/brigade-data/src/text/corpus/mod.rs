@@ -30,8 +30,8 @@ const MAX_NAMED: usize = 4;
 
 /// A corpus: which files hold the text. Nothing is read before [`prepare`](crate::prepare()).
 ///
-/// A document is one text file, one line of a JSONL file, or one row of a Parquet or Arrow file. These and compressed files (`.gz`,
-/// `.zst`: text and JSONL) take the feature `parquet`.
+/// A document is one text file, one line of a JSONL file, one object of a JSON file, or one row of a Parquet or Arrow file. Tables and compressed files (`.gz`,
+/// `.zst`: text, JSONL and JSON) take the feature `parquet`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corpus {
     origin: Origin,
@@ -60,12 +60,12 @@ impl Corpus {
 
     /// Files, folders, globs or URLs of object stores (by the feature `object-store`), in this order. A folder stands for all files in it and below it with a known extension
     /// ([`TEXT_EXTENSIONS`], `jsonl`, `parquet`, `arrow`), sorted by path, without hidden ones and without following links to
-    /// folders; of a folder that `datasets.save_to_disk` wrote it has the data set's files. A glob stands for its matches with a known extension. A file that is found twice counts once.
+    /// folders; files of JSON (`json`: an array of objects, or one after the other) are read where they are named or a glob ends in `.json`; of a folder that `datasets.save_to_disk` wrote it has the data set's files. A glob stands for its matches with a known extension. A file that is found twice counts once.
     ///
     /// A URL (`gs://`, `s3://`, `https://`) is one object, or else stands for those below it, as a folder does; in its last part and the ones
     /// before, `*` and `[…]` match as in a glob. Only its tokens are kept.
     ///
-    /// Lines of JSONL and rows of tables have [`Columns`].
+    /// Lines of JSONL, objects of JSON and rows of tables have [`Columns`].
     pub fn from_sources(sources: &[String]) -> Self {
         Self::of(Origin::Sources(sources.to_vec()))
     }

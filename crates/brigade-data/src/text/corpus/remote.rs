@@ -37,7 +37,7 @@ mod store {
     use brigade_store::{Location, Scheme, find, find_below, read_at};
     pub(crate) use brigade_store::{Object, Reader};
 
-    use super::super::files::{SourceFile, no_files, saved_files, unknown_extension};
+    use super::super::files::{SourceFile, names_json, no_files, saved_files, unknown_extension};
     use crate::{Error, Result};
 
     pub(super) fn check(url: &str) -> Result<()> {
@@ -62,7 +62,7 @@ mod store {
         match objects.as_slice() {
             [] => return Err(Error::NotFound { path: location.to_string().into() }),
             [one] if one.path() == location.path() => {
-                let file = SourceFile::remote(one.clone());
+                let file = SourceFile::remote(one.clone(), true);
                 return file.map(|file| vec![file]).ok_or_else(|| unknown_extension(one.url().as_ref()));
             }
             _ => {}
@@ -82,7 +82,9 @@ mod store {
         let fixed = pattern.split('/').take_while(|part| !part.contains(['*', '['])).count();
         let mut objects = find_below(location, fixed, timeout)?;
         objects.retain(|object| wanted.matches_with(object.path().as_ref(), options));
-        let files: Vec<SourceFile> = objects.into_iter().filter_map(SourceFile::remote).collect();
+        let is_named = names_json(pattern);
+        let files: Vec<SourceFile> =
+            objects.into_iter().filter_map(|object| SourceFile::remote(object, is_named)).collect();
         if files.is_empty() { Err(no_files(&location.to_string())) } else { Ok(files) }
     }
 
@@ -106,7 +108,8 @@ mod store {
             let name = PathBuf::from(object.path().filename().unwrap_or_default());
             !is_hidden && saved.get(&folder(object)).is_none_or(|files| files.contains(&name))
         };
-        Ok(objects.into_iter().filter(is_wanted).filter_map(SourceFile::remote).collect())
+        let files = objects.into_iter().filter(is_wanted);
+        Ok(files.filter_map(|object| SourceFile::remote(object, false)).collect())
     }
 
     /// More bytes of a `state.json` are not read.

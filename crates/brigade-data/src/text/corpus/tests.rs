@@ -159,7 +159,7 @@ fn jsonl_lines_are_documents_and_broken_ones_are_named() {
     for (line, what) in others {
         fs::write(&path, format!("{{\"text\":\"fine\"}}\n{line}\n")).unwrap();
         let message = message(&[&path]);
-        let said = format!("a.jsonl:2: it is {what}; a line is an object like {{\"text\": \"…\"}}");
+        let said = format!("a.jsonl:2: it is {what}; a record is an object like {{\"text\": \"…\"}}");
         assert!(message.contains(&said), "{message}");
     }
     fs::write(&path, b"{\"text\":\"fine\"}\n{\"text\":\"\xff\"}\n").unwrap();

@@ -209,7 +209,7 @@ impl<'a> Encoders<'a> {
             Some(records) if chunk.is_record => {
                 records.example(&chunk.place, &chunk.text, self.tokenizer).map(Encoded::Example)
             }
-            _ => self.encode_text(&chunk.text).map(Encoded::Text),
+            _ => self.encode_text(chunk).map(Encoded::Text),
         }
     }
 
@@ -221,12 +221,12 @@ impl<'a> Encoders<'a> {
         })
     }
 
-    fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
+    fn encode_text(&self, chunk: &TextChunk) -> Result<Vec<u32>> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let known = idle().pop();
         let mut encoder = known.unwrap_or_else(|| self.tokenizer.encoder());
-        let mut ids = Vec::with_capacity(text.len() / 2);
-        encoder.encode(text, &mut ids)?;
+        let mut ids = Vec::with_capacity(chunk.text.len() / 2);
+        encoder.encode_after(&chunk.before, &chunk.text, &mut ids)?;
         idle().push(encoder);
         Ok(ids)
     }

@@ -47,17 +47,37 @@ impl CachingEncoder {
         Self { tokenizer, known: HashMap::new() }
     }
 
+    /// As [`encode`](Self::encode) of a text that follows another one, whose end is `before`: without what the tokenizer puts before a text (the space of SentencePiece's). No token
+    /// may belong to both.
+    pub(crate) fn encode_after(&mut self, before: &str, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        if before.is_empty() || self.method(text) != EncodingMethod::Library {
+            return self.encode(text, ids);
+        }
+        let (mut known, mut both) = (Vec::new(), Vec::new());
+        self.encode(before, &mut known)?;
+        self.encode(&format!("{before}{text}"), &mut both)?;
+        match both.strip_prefix(known.as_slice()) {
+            Some(added) => ids.extend_from_slice(added),
+            // A tokenizer that does not split text at white space.
+            None => self.encode(text, ids)?,
+        }
+        Ok(())
+    }
+
+    fn method(&self, text: &str) -> EncodingMethod {
+        let special = self.tokenizer.inner.special.as_ref();
+        match special.is_some_and(|names| names.is_in(text)) {
+            true => EncodingMethod::Library,
+            false => self.tokenizer.inner.encoding,
+        }
+    }
+
     /// Adds the ids of `text` to `ids`.
     ///
     /// # Errors
     /// [`Error::Tokenizer`](crate::Error::Tokenizer) where the library fails.
     pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        let special = self.tokenizer.inner.special.as_ref();
-        let method = match special.is_some_and(|names| names.is_in(text)) {
-            true => EncodingMethod::Library,
-            false => self.tokenizer.inner.encoding,
-        };
-        match method {
+        match self.method(text) {
             EncodingMethod::Bytes => ids.extend(text.bytes().map(u32::from)),
             EncodingMethod::Words => {
                 for word in pre_tokenize(text) {

@@ -181,3 +181,32 @@ fn a_damaged_tokenizer_is_an_error() {
     let error = Tokenizer::from_json("t", json.into()).unwrap_err();
     assert!(matches!(error, Error::Tokenizer { .. }), "{error}");
 }
+
+#[test]
+fn a_text_that_goes_on_gets_no_space_of_its_own() {
+    let json = |normalizer: &str, pre_tokenizer: &str| {
+        let vocabulary = r#"{"▁": 0, "a": 1, "b": 2, "▁a": 3, "▁b": 4, "\n": 5, "</s>": 6}"#;
+        format!(
+            r#"{{"version": "1.0", "added_tokens": [{{"id": 6, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}}],
+                "normalizer": {normalizer}, "pre_tokenizer": {pre_tokenizer}, "post_processor": null, "decoder": null, "truncation": null, "padding": null,
+                "model": {{"type": "BPE", "vocab": {vocabulary}, "merges": ["▁ a", "▁ b"]}}}}"#
+        )
+    };
+    let prepend = r#"{"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}"#;
+    let metaspace = r#"{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false}"#;
+    let folder = tempfile::tempdir().unwrap();
+    for (index, json) in [json(prepend, "null"), json("null", metaspace)].into_iter().enumerate() {
+        let path = folder.path().join(format!("{index}.json"));
+        std::fs::write(&path, json).unwrap();
+        let tokenizer = Tokenizer::from_file(&path).unwrap();
+        let whole = "ab a\nb b";
+        let expected = tokenizer.encode(whole).unwrap();
+        assert_eq!(expected[0], 3);
+        for at in [2, 4, 6] {
+            let mut ids = tokenizer.encode(&whole[..at]).unwrap();
+            let before = &whole[at - 2..at];
+            tokenizer.encoder().encode_after(before, &whole[at..], &mut ids).unwrap();
+            assert_eq!(ids, expected, "{index}, cut at {at}");
+        }
+    }
+}

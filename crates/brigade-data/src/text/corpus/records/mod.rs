@@ -5,11 +5,13 @@ mod chunks;
 mod columns;
 mod encoder;
 mod lines;
+mod object;
 mod record;
 #[cfg(feature = "parquet")]
 mod tables;
 #[cfg(feature = "parquet")]
 mod value;
+mod values;
 
 use std::ops::Range;
 
@@ -23,6 +25,7 @@ use super::files::{Compression, Format, SourceFile};
 use super::input::Input;
 use crate::{Error, Result};
 use lines::Lines;
+use values::Values;
 
 /// A record above this size is refused rather than held in memory.
 const MAX_RECORD_BYTES: u64 = 256 << 20;
@@ -30,7 +33,7 @@ const MAX_RECORD_BYTES: u64 = 256 << 20;
 /// A stream of records.
 pub(crate) type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
 
-/// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text, Arrow and compressed files have no parts.
+/// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text, JSON, Arrow and compressed files have no parts.
 pub(crate) type Part = Option<Range<u64>>;
 
 /// The file in parts of about `part_bytes`, each with its size; whole where it is not larger, or cannot be read from the middle.
@@ -76,6 +79,7 @@ pub(crate) fn records(
             }))
         }
         Format::Jsonl => Box::new(Lines::open(file, part, columns, read)?),
+        Format::Json => Box::new(Values::open(file, columns, read)?),
         Format::Parquet | Format::Arrow => rows(file, part, columns, read)?,
     })
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
-/// A record of a file: a line of JSONL, or a row of a table.
+/// A record of a file: a line of JSONL, an object of a file of JSON, or a row of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     /// The columns, by the names that they were asked for. Bytes of a table are text here.

@@ -96,6 +96,67 @@ fn compressed_files_are_read_as_what_they_hold() {
 }
 
 #[test]
+fn json_is_an_array_or_one_object_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let columns = Columns::new(&["text"], &["id"]);
+    let expected = read(&file(&folder, "a.jsonl", lines(3).as_bytes()), &columns).unwrap();
+    let array = format!("[{}]\n", lines(3).trim().replace('\n', ","));
+    let spread = array.replace('{', "{\n  ").replace("},", "\n},\n").replace('[', "\u{feff} [\n");
+    let contents = [lines(3), array, spread, lines(3).replace('\n', " ")];
+    for (index, content) in contents.iter().enumerate() {
+        for name in [format!("{index}.json"), format!("{index}.json.gz")] {
+            let bytes = if name.ends_with("gz") { gzip(content.as_bytes()) } else { content.clone().into() };
+            let records = read(&file(&folder, &name, &bytes), &columns).unwrap();
+            let fields =
+                |records: &[Record]| records.iter().map(|record| record.fields.clone()).collect::<Vec<_>>();
+            assert_eq!(fields(&records), fields(&expected), "{content}");
+        }
+    }
+    let strings = r#"[{"text": "a } ] \\\" { [", "id": {"a": ["}"]}}]"#;
+    let records = read(&file(&folder, "strings.json", strings.as_bytes()), &columns).unwrap();
+    assert_eq!(
+        Value::Object(records[0].fields.clone()),
+        json!({"text": "a } ] \\\" { [", "id": {"a": ["}"]}})
+    );
+    assert!(read(&file(&folder, "none.json", b" [ ] \n"), &columns).unwrap().is_empty());
+    let path = file(&folder, "spread.json", contents[2].as_bytes());
+    assert_eq!(read(&path, &columns).unwrap()[1].place.to_string(), format!("{}:5", path.display()));
+
+    let object = r#"{"text": "a"}"#;
+    for (content, expected) in [
+        (format!("[{object}\n {object}]"), "wrong.json:2: a comma or the end of the array is missing"),
+        (format!("[{object},]"), "an element is missing before the end of the array"),
+        (format!("[{object}] {object}"), "something follows the array"),
+        (format!("[{object},\n"), "wrong.json:2: the file ends within an array"),
+        (r#"[{"text": "a""#.to_owned(), "wrong.json:1: the file ends within this object"),
+        ("[1]".to_owned(), "it is a number; a .json file is one array of objects"),
+        ("\"text\"".to_owned(), "it is a string; a .json file is one array of objects"),
+        (format!("[{object}, {{\"text\" \"a\"}}]"), "a record is a JSON object like"),
+        (format!("[{object}, {{\"txt\": \"a\"}}]"), "wrong.json:1: "),
+    ] {
+        let said = message(&file(&folder, "wrong.json", content.as_bytes()), &columns);
+        assert!(said.contains(expected), "{content}: {said}");
+    }
+}
+
+#[test]
+fn json_is_data_where_it_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = |source: String| -> Vec<String> {
+        let files = Corpus::from_sources(&[source]).files().unwrap();
+        files.iter().map(|file| file.path.file_name().unwrap().display().to_string()).collect()
+    };
+    for name in ["a.jsonl", "b.json", "c.json.gz"] {
+        file(&folder, name, b"");
+    }
+    let folder = folder.path().display();
+    assert_eq!(names(format!("{folder}")), ["a.jsonl", "c.json.gz"]);
+    assert_eq!(names(format!("{folder}/*")), ["a.jsonl", "c.json.gz"]);
+    assert_eq!(names(format!("{folder}/*.json")), ["b.json"]);
+    assert_eq!(names(format!("{folder}/b.json")), ["b.json"]);
+}
+
+#[test]
 fn damaged_compressed_files_are_named_with_the_place() {
     let folder = tempfile::tempdir().unwrap();
     let text = lines(50_000);
