@@ -120,8 +120,14 @@ pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
 
 /// The axes of the mesh with their sizes.
 pub(super) fn mesh_text(plan: &RunPlan) -> String {
-    let axes = plan.mesh.axes().iter().map(|axis| format!("{} {}", axis.name, axis.size));
-    axes.collect::<Vec<_>>().join(" x ")
+    // Those of a launch that has nothing else are its mesh.
+    let servers = if plan.servers() < plan.mesh.size(DP) { plan.servers() } else { 0 };
+    let axes = plan.mesh.axes().iter().map(|axis| match axis.name == DP {
+        true => format!("{DP} {}", axis.size - servers),
+        false => format!("{} {}", axis.name, axis.size),
+    });
+    let axes = axes.collect::<Vec<_>>().join(" x ");
+    if servers == 0 { axes } else { format!("{axes}, and {}", counted(servers, "server")) }
 }
 
 #[cfg(test)]
