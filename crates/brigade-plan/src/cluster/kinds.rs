@@ -251,7 +251,10 @@ pub(super) fn nearest(name: &str) -> Vec<&'static str> {
     if least > given.chars().count().div_ceil(2) {
         return Vec::new();
     }
-    ROWS.iter().filter(|row| distance(row) == least).map(|row| row.name).collect()
+    let nearest: Vec<&str> = ROWS.iter().filter(|row| distance(row) == least).map(|row| row.name).collect();
+    let begins_alike = |name: &&&str| given.chars().next() == name.chars().next();
+    let alike: Vec<&str> = nearest.iter().filter(begins_alike).copied().collect();
+    if alike.is_empty() { nearest } else { alike }
 }
 
 impl Row {
