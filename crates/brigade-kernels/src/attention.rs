@@ -52,6 +52,16 @@ impl Mask {
         }
     }
 
+    /// Whether a query may see no key at all.
+    fn may_hide_all(&self, [queries, keys]: [usize; 2]) -> bool {
+        match self {
+            Self::None => false,
+            Self::Causal => queries > keys,
+            Self::Window(window) => *window == 0 || queries > keys,
+            Self::Ranges(_) => true,
+        }
+    }
+
     /// Where a query must not look: `[batch or 1, 1, queries, keys]`.
     fn hidden(&self, [batch, queries, keys]: [usize; 3], device: &Device) -> Option<Tensor<4, Bool>> {
         let positions = |count: usize| Tensor::<1, Int>::arange(0..count as i64, device);
@@ -245,9 +255,9 @@ fn plain(
             let scores = scores.reshape(shape);
             let hidden = hidden.expand(shape);
             let probabilities = softmax(scores.mask_fill(hidden, f32::NEG_INFINITY), 3);
-            let probabilities = match mask {
-                Mask::Ranges(_) => probabilities.mask_fill(none.expand(shape), 0.0),
-                _ => probabilities,
+            let probabilities = match mask.may_hide_all([queries, keys]) {
+                true => probabilities.mask_fill(none.expand(shape), 0.0),
+                false => probabilities,
             };
             probabilities.reshape([batch, key_heads, group * queries, keys])
         }

@@ -32,7 +32,7 @@ pub struct CrossEntropyConfig {
 ///
 /// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. A row whose target is below 0 (PyTorch's
 /// `ignore_index` is -100), or whose weight is 0, is ignored: it counts for nothing, and its gradient is 0. On the CPU the logits of a few rows are in memory at a time; the gradients
-/// of `x` and `weight` are made with them, in the forward pass. Of `x` and `weight` in bf16, logits (but on GPUs), loss and the sums of gradients are fp32.
+/// of `x` and `weight`, where they can be wanted, are made with them, in the forward pass. Of `x` and `weight` in bf16, logits (but on GPUs), loss and the sums of gradients are fp32.
 ///
 /// # Panics
 /// If the shapes do not fit, or, on the CPU, a target that is not ignored is above the last class; elsewhere the loss is infinite then.
@@ -142,18 +142,18 @@ struct LinearCrossEntropy {
     config: CrossEntropyConfig,
 }
 
-/// The gradients of x and weight where that of the loss is 1.
-#[derive(Debug, Clone)]
-struct Saved {
-    d_x: FlexTensor,
-    d_weight: FlexTensor,
-}
+/// The gradients of x and weight where that of the loss is 1, if they are wanted.
+type Saved = [Option<FlexTensor>; 2];
 
 impl FusedOperation<2> for LinearCrossEntropy {
     type Saved = Saved;
     type Extra = f32;
 
-    fn forward<T: Number>(&self, inputs: [FlexTensor; 2], tracked: bool) -> (FlexTensor, Option<Saved>, f32) {
+    fn forward<T: Number>(
+        &self,
+        inputs: [FlexTensor; 2],
+        wanted: [bool; 2],
+    ) -> (FlexTensor, Option<Saved>, f32) {
         let [x, weight] = inputs.map(contiguous);
         let ([count, width], [classes, _]) = (rows(&x), rows(&weight));
         let divisor = self.config.rows_divisor.max(1);
@@ -161,8 +161,8 @@ impl FusedOperation<2> for LinearCrossEntropy {
         let chunk = rows.clamp(1, count.max(1));
         let [mut logits, mut logarithms, mut losses, mut hits] =
             [chunk * classes, chunk, count, count].map(Buffer::<f32>::new);
-        let mut gradients =
-            tracked.then(|| (Buffer::<T>::new(count * width), Buffer::<f32>::zeros(classes * width)));
+        let mut d_x = wanted[0].then(|| Buffer::<T>::new(count * width));
+        let mut d_weight = wanted[1].then(|| Buffer::<f32>::zeros(classes * width));
         let ones = vec![1.0; chunk];
         let smoothing = Smoothing {
             label_smoothing: self.config.label_smoothing as f32,
@@ -178,23 +178,27 @@ impl FusedOperation<2> for LinearCrossEntropy {
             matmul(x, matrix(&weight).transposed(), MatrixMut::rows_of(logits, size), Product::Write, 1.0);
             let (losses, hits) = (&mut losses[part.clone()], &mut hits[part.clone()]);
             kernel::cross_entropy(logits, targets, smoothing, losses, hits, logarithms);
-            let Some((d_x, d_weight)) = &mut gradients else { continue };
+            if !wanted.contains(&true) {
+                continue;
+            }
             let scales =
                 self.row_weights.as_ref().map_or(&ones[..part.len()], |weights| &weights[part.clone()]);
             kernel::cross_entropy_backward(logits, targets, smoothing, logarithms, scales);
             let slopes = Matrix::rows_of(&*convert_in_place::<T>(logits), size);
-            let d_x = MatrixMut::rows_of(&mut d_x[elements], [part.len(), width]);
-            matmul(slopes, matrix(&weight), d_x, Product::Write, 1.0);
-            let d_weight = MatrixMut::rows_of(d_weight, [classes, width]);
-            matmul(slopes.transposed(), x, d_weight, Product::Add, 1.0);
+            if let Some(d_x) = &mut d_x {
+                let d_x = MatrixMut::rows_of(&mut d_x[elements], [part.len(), width]);
+                matmul(slopes, matrix(&weight), d_x, Product::Write, 1.0);
+            }
+            if let Some(d_weight) = &mut d_weight {
+                let d_weight = MatrixMut::rows_of(d_weight, [classes, width]);
+                matmul(slopes.transposed(), x, d_weight, Product::Add, 1.0);
+            }
         }
         let mut loss = Buffer::<f32>::new(1);
         loss[0] = self.sum(&losses);
-        let saved = gradients.map(|(d_x, d_weight)| Saved {
-            d_x: d_x.into_tensor([count, width]),
-            d_weight: d_weight.into_tensor_of::<T>([classes, width]),
-        });
-        (loss.into_tensor([1]), saved, self.sum(&hits))
+        let d_x = d_x.map(|d_x| d_x.into_tensor([count, width]));
+        let d_weight = d_weight.map(|d_weight| d_weight.into_tensor_of::<T>([classes, width]));
+        (loss.into_tensor([1]), Some([d_x, d_weight]), self.sum(&hits))
     }
 
     fn backward<T: Number>(
@@ -204,9 +208,10 @@ impl FusedOperation<2> for LinearCrossEntropy {
         wanted: [bool; 2],
     ) -> [Option<FlexTensor>; 2] {
         let factor = values::<f32>(&contiguous(gradient))[0];
-        let Saved { d_x, d_weight } = saved;
-        let [x, weight] = wanted;
-        [(x, d_x), (weight, d_weight)].map(|(wanted, gradient)| wanted.then(|| scaled::<T>(gradient, factor)))
+        let [x, weight] = saved;
+        [(wanted[0], x), (wanted[1], weight)].map(|(wanted, gradient)| {
+            gradient.filter(|_| wanted).map(|gradient| scaled::<T>(gradient, factor))
+        })
     }
 }
 

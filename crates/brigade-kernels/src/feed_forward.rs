@@ -110,7 +110,7 @@ impl<const N: usize> FusedOperation<N> for FeedForward {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: [bool; N]) -> (FlexTensor, Option<Saved>, ()) {
         let Inputs { x, up, up_bias, down, down_bias, residual } = self.inputs(inputs);
         let (x, up, down) = (contiguous(x), forward_strides(up), forward_strides(down));
         let [up_bias, down_bias, residual] = [up_bias, down_bias, residual].map(|part| part.map(contiguous));

@@ -40,7 +40,7 @@ impl FusedOperation<2> for Gated {
     fn forward<T: Number>(
         &self,
         inputs: [FlexTensor; 2],
-        _: bool,
+        _: [bool; 2],
     ) -> (FlexTensor, Option<[FlexTensor; 2]>, ()) {
         let [gate, up] = inputs.map(contiguous);
         let mut y = Buffer::<T>::new(gate.layout().num_elements());

@@ -8,7 +8,7 @@
 //! - Sums, statistics of norms, softmaxes and losses are fp32, whatever type the values have.
 //! - An operation's result and gradients depend only on its inputs: not on other threads, addresses or state.
 //! - A gradient that is left for later ([`deferring`]) has the same bits.
-//! - A row's result depends only on that row (and on parameters).
+//! - A row's result depends only on that row (and on parameters); but in fp32 a product of one row alone sums in another order than one of several.
 //! - Memory is not cleared before results are written: a process that keeps its heap (`brigade_cpu::keep_heap`) gets no fresh pages after its
 //!   first steps.
 
@@ -46,7 +46,7 @@ pub use gated::gated;
 pub use gradients::deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use gradients::injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
-pub use norm::{layer_norm, rms_norm};
+pub use norm::{layer_norm, rms_norm, rms_norm_above_one};
 pub use optimizer::{
     AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, StepRun, square_sums,
 };

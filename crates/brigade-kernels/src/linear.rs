@@ -245,7 +245,7 @@ impl<const N: usize> FusedOperation<N> for Linear {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: [bool; N]) -> (FlexTensor, Option<Saved>, ()) {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));
         let (x, weight) = (contiguous(next()), forward_strides(next()));

@@ -36,11 +36,26 @@ pub fn layer_norm<const D: usize>(
 /// # Panics
 /// If the shapes do not fit.
 pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
+    norm_of_squares(x, gamma, 0.0, epsilon)
+}
+
+/// [`rms_norm`] with the factors `1 + gamma`, as Gemma's. On the CPU the sum is fp32, so that in bf16 a small `gamma` counts; elsewhere it has the type of `gamma`.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn rms_norm_above_one<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
+    norm_of_squares(x, gamma, 1.0, epsilon)
+}
+
+fn norm_of_squares<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, above: f32, epsilon: f64) -> Tensor<D> {
     check(&x, &gamma);
-    let operation = RmsNorm { epsilon: epsilon as f32 };
-    let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
-    match operation.fused(&tensors) {
-        Some(output) => Tensor::from_dispatch(output),
+    let operation = RmsNorm { epsilon: epsilon as f32, above };
+    if let Some(output) = operation.fused(&x, &gamma) {
+        return output;
+    }
+    let gamma = if above == 0.0 { gamma } else { gamma.add_scalar(above) };
+    match operation.by_kernels(&x, &gamma) {
+        Some(output) => output,
         None => {
             // In a narrow number type the squares would overflow.
             let dtype: FloatDType = x.dtype().into();
@@ -103,7 +118,7 @@ impl<const N: usize> FusedOperation<N> for LayerNorm {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; N], _: [bool; N]) -> (FlexTensor, Option<Saved>, ()) {
         let mut inputs = inputs.map(contiguous).into_iter();
         let mut next = || inputs.next().unwrap_or_else(|| unreachable!("it has as many inputs as flags"));
         let (x, gamma) = (next(), next());
@@ -111,8 +126,9 @@ impl<const N: usize> FusedOperation<N> for LayerNorm {
         let [count, width] = rows(&x);
         let mut y = Buffer::<T>::new(count * width);
         let [mut means, mut factors] = [(); 2].map(|()| Buffer::<f32>::new(count));
-        let beta = beta.as_ref().map(values);
-        norm::layer_norm(values(&x), values(&gamma), beta, self.epsilon, &mut y, &mut means, &mut factors);
+        let (scales, shifts) = (wide::<T>(&gamma, 0.0), beta.map(|beta| wide::<T>(&beta, 0.0)));
+        let shifts = shifts.as_deref();
+        norm::layer_norm(values::<T>(&x), &scales, shifts, self.epsilon, &mut y, &mut means, &mut factors);
         let y = y.into_tensor(x.layout().shape().clone());
         let (means, factors) = (Some(means.into_tensor([count])), factors.into_tensor([count]));
         (y, Some(Saved { x, gamma, means, factors }), ())
@@ -134,7 +150,7 @@ impl<const N: usize> FusedOperation<N> for LayerNorm {
             values(&x),
             means.as_ref().map_or(&[], values),
             values(&factors),
-            values(&gamma),
+            &wide::<T>(&gamma, 0.0),
             &mut d_x,
             &mut d_gamma,
             &mut d_beta,
@@ -150,30 +166,52 @@ impl<const N: usize> FusedOperation<N> for LayerNorm {
 #[derive(Debug, Clone, Copy)]
 struct RmsNorm {
     epsilon: f32,
+    /// What is added to gamma.
+    above: f32,
 }
 
 impl RmsNorm {
-    /// The operation where there is one for these tensors. It is compiled here, not in each crate with such a layer.
-    fn fused(self, tensors: &[DispatchTensor; 2]) -> Option<DispatchTensor> {
-        let fused = apply(self, tensors.each_ref());
-        #[cfg(feature = "cube")]
-        let fused = fused.or_else(|| {
-            let norm = crate::cube::Norm { epsilon: self.epsilon, is_centred: false };
-            crate::cube::apply(norm, tensors.each_ref())
-        });
-        fused.map(|(output, ())| output)
+    /// The operation where the tensors are in host memory. It is compiled here, not in each crate with such a layer.
+    fn fused<const D: usize>(self, x: &Tensor<D>, gamma: &Tensor<1>) -> Option<Tensor<D>> {
+        let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
+        apply(self, tensors.each_ref()).map(|(output, ())| Tensor::from_dispatch(output))
     }
+
+    /// The operation on other devices with kernels, where `above` has been added.
+    fn by_kernels<const D: usize>(self, x: &Tensor<D>, gamma: &Tensor<1>) -> Option<Tensor<D>> {
+        #[cfg(feature = "cube")]
+        {
+            let norm = crate::cube::Norm { epsilon: self.epsilon, is_centred: false };
+            let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
+            crate::cube::apply(norm, tensors.each_ref()).map(|(output, ())| Tensor::from_dispatch(output))
+        }
+        #[cfg(not(feature = "cube"))]
+        {
+            let _ = (x, gamma);
+            None
+        }
+    }
+}
+
+/// A parameter's values in fp32.
+fn wide<T: Number>(parameter: &FlexTensor, above: f32) -> Buffer<f32> {
+    let mut wide = Buffer::new(parameter.layout().num_elements());
+    brigade_simd::convert(values::<T>(parameter), &mut wide);
+    if above != 0.0 {
+        wide.iter_mut().for_each(|value| *value += above);
+    }
+    wide
 }
 
 impl FusedOperation<2> for RmsNorm {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward<T: Number>(&self, inputs: [FlexTensor; 2], _: bool) -> (FlexTensor, Option<Saved>, ()) {
+    fn forward<T: Number>(&self, inputs: [FlexTensor; 2], _: [bool; 2]) -> (FlexTensor, Option<Saved>, ()) {
         let [x, gamma] = inputs.map(contiguous);
         let [count, width] = rows(&x);
         let (mut y, mut factors) = (Buffer::<T>::new(count * width), Buffer::<f32>::new(count));
-        norm::rms_norm(values(&x), values(&gamma), self.epsilon, &mut y, &mut factors);
+        norm::rms_norm(values::<T>(&x), &wide::<T>(&gamma, self.above), self.epsilon, &mut y, &mut factors);
         let y = y.into_tensor(x.layout().shape().clone());
         (y, Some(Saved { x, gamma, means: None, factors: factors.into_tensor([count]) }), ())
     }
@@ -188,8 +226,9 @@ impl FusedOperation<2> for RmsNorm {
         let gradient = contiguous(gradient);
         let [count, width] = rows(&x);
         let (mut d_x, mut d_gamma) = (Buffer::<T>::new(count * width), Buffer::<f32>::zeros(width));
-        let (gradient, factors) = (values(&gradient), values(&factors));
-        norm::rms_norm_backward::<T>(gradient, values(&x), factors, values(&gamma), &mut d_x, &mut d_gamma);
+        let (gradient, factors, scales) =
+            (values(&gradient), values(&factors), wide::<T>(&gamma, self.above));
+        norm::rms_norm_backward::<T>(gradient, values(&x), factors, &scales, &mut d_x, &mut d_gamma);
         [Some(d_x.into_tensor(x.layout().shape().clone())), Some(d_gamma.into_tensor_of::<T>([width]))]
     }
 }

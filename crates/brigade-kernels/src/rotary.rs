@@ -74,7 +74,7 @@ impl FusedOperation<1> for Rotary {
     type Saved = ();
     type Extra = ();
 
-    fn forward<T: Number>(&self, [x]: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<()>, ()) {
+    fn forward<T: Number>(&self, [x]: [FlexTensor; 1], _: [bool; 1]) -> (FlexTensor, Option<()>, ()) {
         (self.rotate::<T>(x, Rotation::Forward), Some(()), ())
     }
 

@@ -7,7 +7,7 @@ mod common;
 use brigade_kernels::{
     ActivationFunction, AttentionDropout, CrossEntropyConfig, Mask, Weight, attention, attention_packed,
     attention_with_dropout, deferring, embedding, feed_forward, gated, layer_norm, linear, linear_activation,
-    linear_cross_entropy, linear_residual, rms_norm, rotary,
+    linear_cross_entropy, linear_residual, rms_norm, rms_norm_above_one, rotary,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::{Case, check};
@@ -146,6 +146,22 @@ fn embeddings() {
 }
 
 #[test]
+fn gradients_of_a_row_that_is_looked_up_often_are_summed_in_fp32() {
+    check(&Case::new([vec![3, 16]]), |[weight]| {
+        let indices = TensorData::new(vec![1_i64; 4096], [4, 1024]);
+        let indices = Tensor::<2, Int>::from_data(indices, &weight.device());
+        embedding(weight.reshape([3, 16]), indices)
+    });
+}
+
+#[test]
+#[should_panic(expected = "`indices` has 3, which is none of 3 rows")]
+fn indices_above_the_last_row_are_named() {
+    let device = Device::flex();
+    embedding(Tensor::<2>::ones([3, 4], &device), Tensor::<2, Int>::from_ints([[0, 3]], &device));
+}
+
+#[test]
 fn layer_norms() {
     for [rows, width, _] in SIZES.into_iter().filter(|[_, width, _]| *width > 1) {
         let case = Case::new([vec![rows, width], vec![width], vec![width]]);
@@ -153,7 +169,20 @@ fn layer_norms() {
         let case = Case::new([vec![rows, width], vec![width]]);
         check(&case, |[x, gamma]| layer_norm(x.reshape([rows, width]), gamma, None, 1e-5));
         check(&case, |[x, gamma]| rms_norm(x.reshape([rows, width]), gamma, 1e-6));
+        check(&case, |[x, gamma]| rms_norm_above_one(x.reshape([rows, width]), gamma, 1e-6));
     }
+}
+
+#[test]
+fn what_is_added_to_one_counts_in_bf16() {
+    let device = Device::flex();
+    let x = Tensor::<2>::from_floats([[1.0, 2.0, 4.0, 8.0]], &device).cast(DType::BF16);
+    let norm = |gamma: f32| {
+        let gamma = Tensor::<1>::full([4], gamma, &device).cast(DType::BF16);
+        rms_norm_above_one(x.clone(), gamma, 0.0).cast(DType::F32).into_data().try_to_vec::<f32>().unwrap()
+    };
+    // A tenth of bf16's distance between 1 and the next number, which decides where a product is rounded to.
+    assert_ne!(norm(0.0), norm(0.0035));
 }
 
 /// Batch, heads, heads of keys, queries, keys, depth.
@@ -340,6 +369,27 @@ fn cross_entropies() {
 }
 
 #[test]
+fn a_head_that_is_frozen_has_the_same_loss_and_gradient() {
+    let [x, w] = Case::new([vec![70 * 16], vec![33 * 16]]).tensors(&Device::flex());
+    let gradients = |tracked: [bool; 2]| {
+        let [x, w] =
+            [(x.clone(), 70), (w.clone(), 33)].map(|(values, rows)| values.reshape([rows, 16]).autodiff());
+        let x = if tracked[0] { x.require_grad() } else { x };
+        let w = if tracked[1] { w.require_grad() } else { w };
+        let targets = (0..70).map(|row| row * 7919 % 33).collect::<Vec<i64>>();
+        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [70]), &Device::flex());
+        let (loss, _) =
+            linear_cross_entropy(x.clone(), w.clone(), targets, None, CrossEntropyConfig::default());
+        let gradients = loss.clone().backward();
+        let of = |tensor: Tensor<2>| tensor.grad(&gradients).map(|gradient| gradient.into_data());
+        (loss.into_data(), of(x), of(w))
+    };
+    let (loss, of_x, of_w) = gradients([true, true]);
+    assert_eq!(gradients([true, false]), (loss.clone(), of_x, None));
+    assert_eq!(gradients([false, true]), (loss, None, of_w));
+}
+
+#[test]
 #[should_panic(expected = "`targets` has 7 in row 2, which is none of 7 classes")]
 fn targets_above_the_last_class_are_named() {
     let device = Device::flex();
@@ -359,5 +409,40 @@ proptest! {
             let (x, w) = (x.reshape([rows, inputs]), w.reshape([inputs, outputs]));
             linear_activation(x, w, Some(b), ActivationFunction::Gelu)
         });
+    }
+
+    #[test]
+    // The gradient of a norm of a few elements is a small difference of large numbers; `SIZES` has fewer.
+    fn any_rows(rows in 0usize..20, width in 8usize..40) {
+        let case = Case::new([vec![rows, width], vec![width], vec![width]]);
+        check(&case, |[x, gamma, beta]| layer_norm(x.reshape([rows, width]), gamma, Some(beta), 1e-5));
+        let case = Case::new([vec![rows, width], vec![width]]);
+        check(&case, |[x, gamma]| rms_norm(x.reshape([rows, width]), gamma, 1e-6));
+        let case = Case::new([vec![rows, width], vec![rows, width]]);
+        check(&case, |[gate, up]| {
+            gated(gate.reshape([rows, width]), up.reshape([rows, width]), ActivationFunction::Silu)
+        });
+        check(&Case::new([vec![7, width]]), |[table]| {
+            let indices: Vec<i64> = (0..rows).map(|row| (row * row % 7) as i64).collect();
+            let indices = Tensor::<2, Int>::from_data(TensorData::new(indices, [1, rows]), &table.device());
+            embedding(table.reshape([7, width]), indices)
+        });
+    }
+
+    #[test]
+    // Who sees a single key has no slopes, which nothing can be near to; `ATTENTIONS` has such queries.
+    fn any_attention(
+        (batch, group, key_heads) in (1usize..3, 1usize..4, 1usize..3),
+        (queries, more, depth) in (8usize..90, 0usize..90, 1usize..20),
+        window in 5usize..40,
+    ) {
+        let (heads, keys) = (group * key_heads, queries + more);
+        let of = |heads: usize, positions: usize| [batch, heads, positions, depth];
+        let shapes = [of(heads, queries), of(key_heads, keys), of(key_heads, keys)];
+        for mask in [Mask::None, Mask::Causal, Mask::Window(window)] {
+            check(&Case::new(shapes.map(Vec::from)), |[q, k, v]| {
+                attention(q.reshape(shapes[0]), k.reshape(shapes[1]), v.reshape(shapes[2]), mask.clone(), 0.3)
+            });
+        }
     }
 }

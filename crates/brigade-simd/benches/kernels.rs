@@ -86,8 +86,7 @@ fn activations<T: Element>(group: &mut Group, rows: usize) {
 }
 
 fn norms<T: Element>(group: &mut Group, rows: usize) {
-    let (x, gradient, gamma) =
-        (values::<T>(rows * WIDTH), values::<T>(rows * WIDTH), vec![T::from_f32(1.0); WIDTH]);
+    let (x, gradient, gamma) = (values::<T>(rows * WIDTH), values::<T>(rows * WIDTH), vec![1.0; WIDTH]);
     let mut y = x.clone();
     let (mut means, mut factors) = (vec![0.0; rows], vec![0.0; rows]);
     let (mut d_gamma, mut d_beta) = (vec![0.0; WIDTH], vec![0.0; WIDTH]);

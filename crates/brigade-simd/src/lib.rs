@@ -35,4 +35,4 @@ pub use convert::{convert, convert_in_place};
 pub use element::Element;
 pub use matrix::{Matrix, MatrixMut};
 pub use product::{Factor, Product, matmul};
-pub use rows::{add_rows, column_sums, multiply};
+pub use rows::{add, add_rows, column_sums, multiply};

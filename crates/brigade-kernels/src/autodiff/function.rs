@@ -83,10 +83,10 @@ where
     fn forward(
         &self,
         inputs: [B::FloatTensorPrimitive; N],
-        tracked: bool,
+        wanted: [bool; N],
     ) -> (B::FloatTensorPrimitive, Option<F::Saved>, F::Extra) {
         let (output, saved, extra) = self.function.forward(inputs.map(of_primitive::<B>));
-        (of_function::<B>(&output), tracked.then_some(saved), extra)
+        (of_function::<B>(&output), wanted.contains(&true).then_some(saved), extra)
     }
 
     fn backward(

@@ -22,8 +22,8 @@ pub(crate) trait Operation<const N: usize, T = FlexTensor>: Debug + Send + Sized
 
     /// The result, what its backward needs, and additional outputs.
     ///
-    /// `tracked`: whether there can be a backward pass.
-    fn forward(&self, inputs: [T; N], tracked: bool) -> (T, Option<Self::Saved>, Self::Extra);
+    /// `wanted`: the inputs for which a backward pass may want a gradient; if none is, there is no such pass.
+    fn forward(&self, inputs: [T; N], wanted: [bool; N]) -> (T, Option<Self::Saved>, Self::Extra);
 
     /// From the gradient of the result, those of the inputs for which one is `wanted`.
     fn backward(self, saved: Self::Saved, gradient: T, wanted: [bool; N]) -> [Option<T>; N];
@@ -54,7 +54,7 @@ where
 {
     let plain = inputs.iter().filter_map(|tensor| primitive::<B>(tensor)).collect::<Vec<_>>();
     if let Ok(inputs) = <[_; N]>::try_from(plain) {
-        let (output, _, extra) = operation.forward(inputs, false);
+        let (output, _, extra) = operation.forward(inputs, [false; N]);
         return Ok((of_primitive::<B>(output), extra));
     }
     let tracked = |tensor: &DispatchTensor| {
@@ -64,9 +64,9 @@ where
     let tracked = inputs.into_iter().filter_map(tracked).collect::<Vec<_>>();
     let Ok(tracked) = <[_; N]>::try_from(tracked) else { return Err(operation) };
     let nodes = tracked.each_ref().map(AutodiffTensor::<B, C>::node);
-    let is_tracked = tracked.iter().any(AutodiffTensor::<B, C>::is_tracked);
+    let wanted = tracked.each_ref().map(AutodiffTensor::<B, C>::is_tracked);
     let inputs = tracked.map(AutodiffTensor::<B, C>::into_primitive);
-    let (output, saved, extra) = operation.forward(inputs, is_tracked);
+    let (output, saved, extra) = operation.forward(inputs, wanted);
     let step = Backward::<B, N>::prepare::<C>(Step(operation), nodes).compute_bound().stateful();
     let output = match (step, saved) {
         (OpsKind::Tracked(step), Some(saved)) => step.finish(saved, output),

@@ -48,7 +48,8 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
     type Saved = Saved;
     type Extra = Tensor<1>;
 
-    fn forward(&self, inputs: [CubeTensor; 2], tracked: bool) -> (CubeTensor, Option<Saved>, Tensor<1>) {
+    fn forward(&self, inputs: [CubeTensor; 2], wanted: [bool; 2]) -> (CubeTensor, Option<Saved>, Tensor<1>) {
+        let tracked = wanted.contains(&true);
         let [(x, [count, width]), (weight, [classes, _])] = inputs.map(rows);
         let chunks = (count * classes).div_ceil(CHUNK / self.config.rows_divisor.max(1)).max(1);
         let chunk = count.div_ceil(chunks).next_multiple_of(TILE).max(TILE);

@@ -43,7 +43,7 @@ impl Operation<1, CubeTensor> for Embedding {
     type Saved = ();
     type Extra = ();
 
-    fn forward(&self, [weight]: [CubeTensor; 1], _: bool) -> (CubeTensor, Option<()>, ()) {
+    fn forward(&self, [weight]: [CubeTensor; 1], _: [bool; 1]) -> (CubeTensor, Option<()>, ()) {
         let [batch, positions] = self.indices.dims();
         let weight = Tensor::<2>::from_primitive::<Cube>(weight);
         let indices = self.indices.clone().without_autodiff().reshape([batch * positions]);

@@ -15,7 +15,7 @@ impl Operation<2, CubeTensor> for Gated {
     type Saved = [CubeTensor; 2];
     type Extra = ();
 
-    fn forward(&self, inputs: [CubeTensor; 2], _: bool) -> (CubeTensor, Option<[CubeTensor; 2]>, ()) {
+    fn forward(&self, inputs: [CubeTensor; 2], _: [bool; 2]) -> (CubeTensor, Option<[CubeTensor; 2]>, ()) {
         let [gate, up] = inputs.map(|input| rows(input).0);
         let output = empty(&gate, gate.meta.shape().clone(), gate.dtype);
         let (elements, vector) = elements(&gate);

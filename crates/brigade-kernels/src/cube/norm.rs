@@ -32,7 +32,7 @@ impl<const N: usize> Operation<N, CubeTensor> for Norm {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward(&self, inputs: [CubeTensor; N], _: bool) -> (CubeTensor, Option<Saved>, ()) {
+    fn forward(&self, inputs: [CubeTensor; N], _: [bool; N]) -> (CubeTensor, Option<Saved>, ()) {
         let mut inputs = inputs.into_iter();
         let mut next = || inputs.next().map(rows);
         let (Some((x, [count, width])), Some((gamma, _)), beta) = (next(), next(), next()) else {

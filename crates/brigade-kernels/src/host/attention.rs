@@ -109,7 +109,11 @@ impl FusedOperation<3> for Separate {
     type Saved = Saved<3>;
     type Extra = ();
 
-    fn forward<T: Number>(&self, inputs: [FlexTensor; 3], _: bool) -> (FlexTensor, Option<Saved<3>>, ()) {
+    fn forward<T: Number>(
+        &self,
+        inputs: [FlexTensor; 3],
+        _: [bool; 3],
+    ) -> (FlexTensor, Option<Saved<3>>, ()) {
         let inputs = inputs.map(vectors_in_pieces);
         let AttentionShape { batch, heads, queries, value_depth, .. } = self.0.shape;
         let mut output = New::<T>::like(&inputs[0], [batch, heads, queries, value_depth]);
@@ -173,7 +177,11 @@ impl FusedOperation<1> for Packed {
     type Saved = Saved<1>;
     type Extra = ();
 
-    fn forward<T: Number>(&self, inputs: [FlexTensor; 1], _: bool) -> (FlexTensor, Option<Saved<1>>, ()) {
+    fn forward<T: Number>(
+        &self,
+        inputs: [FlexTensor; 1],
+        _: [bool; 1],
+    ) -> (FlexTensor, Option<Saved<1>>, ()) {
         let inputs = inputs.map(contiguous);
         let AttentionShape { batch, heads, queries, depth, .. } = self.0.shape;
         let mut output = Buffer::<T>::new(batch * queries * heads * depth);

@@ -25,7 +25,7 @@ pub(crate) trait FusedOperation<const N: usize>: Debug + Send + Sized + 'static 
     fn forward<T: Number>(
         &self,
         inputs: [FlexTensor; N],
-        tracked: bool,
+        wanted: [bool; N],
     ) -> (FlexTensor, Option<Self::Saved>, Self::Extra);
 
     /// See [`Operation::backward`].
@@ -56,8 +56,12 @@ impl<const N: usize, T: Number, O: FusedOperation<N>> Operation<N> for Of<T, O> 
     type Saved = O::Saved;
     type Extra = O::Extra;
 
-    fn forward(&self, inputs: [FlexTensor; N], tracked: bool) -> (FlexTensor, Option<O::Saved>, O::Extra) {
-        self.0.forward::<T>(inputs, tracked)
+    fn forward(
+        &self,
+        inputs: [FlexTensor; N],
+        wanted: [bool; N],
+    ) -> (FlexTensor, Option<O::Saved>, O::Extra) {
+        self.0.forward::<T>(inputs, wanted)
     }
 
     fn backward(self, saved: O::Saved, gradient: FlexTensor, wanted: [bool; N]) -> [Option<FlexTensor>; N] {

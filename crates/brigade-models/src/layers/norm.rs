@@ -1,6 +1,6 @@
 //! Norms.
 
-use brigade_kernels::{layer_norm, rms_norm};
+use brigade_kernels::{layer_norm, rms_norm, rms_norm_above_one};
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
@@ -32,9 +32,10 @@ impl RmsNormConfig {
 impl RmsNorm {
     /// Over the last dimension.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let weight = self.weight.val();
-        let factors = if self.above_one { weight + 1.0 } else { weight };
-        rms_norm(x, factors, self.epsilon)
+        match self.above_one {
+            true => rms_norm_above_one(x, self.weight.val(), self.epsilon),
+            false => rms_norm(x, self.weight.val(), self.epsilon),
+        }
     }
 }
 

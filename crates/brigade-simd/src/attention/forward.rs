@@ -54,6 +54,11 @@ pub fn attention<T: Factor>(
                     matmul(rounded::<T>(&scores, size), v, mixed, Product::Add, 1.0);
                 }
                 for (row, query) in tile.clone().enumerate() {
+                    // The softmax of nothing but minus infinities is no number.
+                    let sees = || seen.tiles().any(|others| !seen.within(row, &others).is_empty());
+                    if sums[row] == 0.0 && sees() {
+                        sums[row] = f32::NAN;
+                    }
                     let mixed = &mut mixed[row * shape.value_depth..][..shape.value_depth];
                     normalize(mixed, sums[row], kept, output.vector([batch, head], query, shape.value_depth));
                     logarithms[from + query] = highest[row] + sums[row].ln();

@@ -44,8 +44,10 @@ pub(super) fn softmax_tile<T: Element>(
                 }
                 let before = self.highest[row];
                 let now = before.max(max(simd, &scores[seen.clone()]));
-                let rescaled = exp_one(simd, before - now);
-                let sum = exp_sum::<S, T>(simd, scores, seen.clone(), now);
+                // So far all may be minus infinity: nothing to sum, and nothing to take away.
+                let shift = if now == f32::NEG_INFINITY { 0.0 } else { now };
+                let rescaled = exp_one(simd, before - shift);
+                let sum = exp_sum::<S, T>(simd, scores, seen.clone(), shift);
                 clear_unseen::<T>(scores, &seen);
                 if before != now {
                     scale(simd, &mut self.mixed[row * depth..][..depth], rescaled);
@@ -152,7 +154,6 @@ fn clear_unseen<T: Element>(row: &mut [f32], seen: &Range<usize>) {
 
 /// `output ← factor · mixed / sum`, or 0 where nothing was summed.
 pub(super) fn normalize<T: Element>(mixed: &mut [f32], sum: f32, factor: f32, output: &mut [T]) {
-    // All that was seen may be minus infinity, whose softmax is no number.
     multiply(mixed, if sum == 0.0 { 0.0 } else { factor / sum });
     convert(mixed, output);
 }

@@ -159,6 +159,33 @@ fn what_is_no_number_shows() {
 }
 
 #[test]
+fn scores_of_minus_infinity_are_seen_as_nothing() {
+    let keys = 130;
+    let shape =
+        AttentionShape { batch: 1, heads: 1, key_heads: 1, queries: 2, keys, depth: 2, value_depth: 2 };
+    let visible = Probabilities { visible: Visible::All, scale: 1.0, dropout: None };
+    // The products with these overflow: all of a tile's, or those of some keys.
+    for hidden in [0..TILE, 0..TILE + 3, 70..keys, 5..9] {
+        let key = |key: usize| if hidden.contains(&key) { [-1e30, 0.0] } else { [0.0, key as f32 / 100.0] };
+        let k: Vec<f32> = (0..keys).flat_map(key).collect();
+        let (v, gradient) = (numbers::<f32>(2 * keys, 3, 1.0), numbers::<f32>(4, 4, 1.0));
+        let inputs = [&[1e30, 1.0, 2e30, -0.5][..], &k, &v, &gradient];
+        let wide = inputs.map(|values| values.iter().copied().map(f64::from).collect::<Vec<_>>());
+        let expected = exact(&shape, wide.each_ref().map(Vec::as_slice), visible);
+        compare(&shape, inputs, visible, &expected, 2e-6);
+    }
+    let q = [1e30, 1.0, 0.0, 1.0];
+    let k: Vec<f32> = (0..keys).flat_map(|_| [-1e30, 1.0]).collect();
+    on_each(|kind| {
+        let [output, ..] = fused(&shape, [&q, &k, &k, &q], visible);
+        assert!(
+            output[..2].iter().all(|x| x.is_nan()) && output[2..].iter().all(|x| x.is_finite()),
+            "{kind:?}"
+        );
+    });
+}
+
+#[test]
 fn dropout_is_even_and_depends_on_the_place_alone() {
     let dropout = AttentionDropout { probability: 0.3, seed: 11 };
     let mut rows = vec![0.0; 400 * 500];

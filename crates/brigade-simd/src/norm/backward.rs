@@ -20,7 +20,7 @@ pub fn layer_norm_backward<T: Element>(
     x: &[T],
     means: &[f32],
     factors: &[f32],
-    gamma: &[T],
+    gamma: &[f32],
     d_x: &mut [T],
     d_gamma: &mut [f32],
     d_beta: &mut [f32],
@@ -40,7 +40,7 @@ pub fn rms_norm_backward<T: Element>(
     gradient: &[T],
     x: &[T],
     factors: &[f32],
-    gamma: &[T],
+    gamma: &[f32],
     d_x: &mut [T],
     d_gamma: &mut [f32],
 ) {
@@ -55,7 +55,7 @@ struct Saved<'a, T> {
     /// Of layer norms.
     means: Option<&'a [f32]>,
     factors: &'a [f32],
-    gamma: &'a [T],
+    gamma: &'a [f32],
 }
 
 /// A row of it.
@@ -65,7 +65,7 @@ struct Row<'a, T> {
     x: &'a [T],
     mean: f32,
     factor: f32,
-    gamma: &'a [T],
+    gamma: &'a [f32],
 }
 
 fn backward<T: Element>(saved: Saved<'_, T>, d_x: &mut [T], d_gamma: &mut [f32], d_beta: Option<&mut [f32]>) {
@@ -126,7 +126,7 @@ fn layer_sums<S: Simd, T: Element>(
             let normal = simd.mul_f32s(simd.sub_f32s(T::load(simd, x), mean), factor);
             accumulate(simd, d_beta, gradient);
             accumulate_product(simd, d_gamma, gradient, normal);
-            let scaled = simd.mul_f32s(gradient, T::load(simd, gamma));
+            let scaled = simd.mul_f32s(gradient, f32::load(simd, gamma));
             of_gradient[chain] = simd.add_f32s(of_gradient[chain], scaled);
             of_product[chain] = simd.mul_add_f32s(scaled, normal, of_product[chain]);
         },
@@ -148,7 +148,7 @@ fn rms_sums<S: Simd, T: Element>(simd: S, row: Row<'_, T>, d_gamma: &mut [f32]) 
             let gradient = T::load(simd, gradient);
             let normal = simd.mul_f32s(T::load(simd, x), factor);
             accumulate_product(simd, d_gamma, gradient, normal);
-            let scaled = simd.mul_f32s(gradient, T::load(simd, gamma));
+            let scaled = simd.mul_f32s(gradient, f32::load(simd, gamma));
             of_product[chain] = simd.mul_add_f32s(scaled, normal, of_product[chain]);
         },
     );
@@ -174,7 +174,7 @@ fn input_gradient<S: Simd, T: Element>(
         #[inline(always)]
         |(((gradient, x), gamma), d_x)| {
             let off = simd.mul_add_f32s(simd.sub_f32s(T::load(simd, x), mean), slope, shift);
-            let scaled = simd.mul_f32s(T::load(simd, gradient), T::load(simd, gamma));
+            let scaled = simd.mul_f32s(T::load(simd, gradient), f32::load(simd, gamma));
             T::store(simd, d_x, simd.mul_add_f32s(scaled, factor, simd.sub_f32s(simd.splat_f32s(0.0), off)));
         },
     );

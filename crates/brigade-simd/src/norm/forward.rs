@@ -16,15 +16,15 @@ use crate::slices::{first_lanes, for_each_in_chains, for_each_vector, no_sums, t
 /// If `beta` is not as long as `gamma`, `y` not as long as `x`, or `means` and `factors` do not have an element for each row.
 pub fn layer_norm<T: Element>(
     x: &[T],
-    gamma: &[T],
-    beta: Option<&[T]>,
+    gamma: &[f32],
+    beta: Option<&[f32]>,
     epsilon: f32,
     y: &mut [T],
     means: &mut [f32],
     factors: &mut [f32],
 ) {
     #[inline(always)]
-    fn pass<S: Simd, T: Element>(simd: S, a: Affine<T>, x: &[T], y: &mut [T], (means, factors): Of<'_>) {
+    fn pass<S: Simd, T: Element>(simd: S, a: Affine<'_>, x: &[T], y: &mut [T], (means, factors): Of<'_>) {
         let statistics = means.iter_mut().zip(factors);
         let width = a.gamma.len().max(1);
         for ((x, y), (mean, factor)) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(statistics) {
@@ -38,7 +38,7 @@ pub fn layer_norm<T: Element>(
     let statistics = [("means", means.len()), ("factors", factors.len())];
     check(factors.len(), gamma.len(), &[("x", x.len()), ("y", y.len())], &statistics);
     let of: Of<'_> = (means, factors);
-    dispatch!(pass[T: Element](affine: Affine<'_, T>, x: &[T], y: &mut [T], of: Of<'_>) -> ());
+    dispatch!(pass[T: Element](affine: Affine<'_>, x: &[T], y: &mut [T], of: Of<'_>) -> ());
 }
 
 /// `y ← x / √(mean of x² + epsilon) · gamma`, for each row, as long as `gamma` (Zhang and Sennrich, "Root Mean Square Layer Normalization",
@@ -46,9 +46,9 @@ pub fn layer_norm<T: Element>(
 ///
 /// # Panics
 /// If `y` is not as long as `x`, or `factors` does not have an element for each row.
-pub fn rms_norm<T: Element>(x: &[T], gamma: &[T], epsilon: f32, y: &mut [T], factors: &mut [f32]) {
+pub fn rms_norm<T: Element>(x: &[T], gamma: &[f32], epsilon: f32, y: &mut [T], factors: &mut [f32]) {
     #[inline(always)]
-    fn pass<S: Simd, T: Element>(simd: S, a: Affine<T>, x: &[T], y: &mut [T], factors: &mut [f32]) {
+    fn pass<S: Simd, T: Element>(simd: S, a: Affine<'_>, x: &[T], y: &mut [T], factors: &mut [f32]) {
         let width = a.gamma.len().max(1);
         for ((x, y), factor) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(factors) {
             let exact = inverse_root(simd, x, a.epsilon);
@@ -58,7 +58,7 @@ pub fn rms_norm<T: Element>(x: &[T], gamma: &[T], epsilon: f32, y: &mut [T], fac
     }
     let affine = Affine::new(gamma, None, epsilon);
     check(factors.len(), gamma.len(), &[("x", x.len()), ("y", y.len())], &[]);
-    dispatch!(pass[T: Element](affine: Affine<'_, T>, x: &[T], y: &mut [T], factors: &mut [f32]) -> ());
+    dispatch!(pass[T: Element](affine: Affine<'_>, x: &[T], y: &mut [T], factors: &mut [f32]) -> ());
 }
 
 /// Means and factors of rows.
@@ -66,14 +66,14 @@ type Of<'a> = (&'a mut [f32], &'a mut [f32]);
 
 /// What is the same for all rows.
 #[derive(Clone, Copy)]
-struct Affine<'a, T> {
-    gamma: &'a [T],
-    beta: Option<&'a [T]>,
+struct Affine<'a> {
+    gamma: &'a [f32],
+    beta: Option<&'a [f32]>,
     epsilon: f32,
 }
 
-impl<'a, T> Affine<'a, T> {
-    fn new(gamma: &'a [T], beta: Option<&'a [T]>, epsilon: f32) -> Self {
+impl<'a> Affine<'a> {
+    fn new(gamma: &'a [f32], beta: Option<&'a [f32]>, epsilon: f32) -> Self {
         if let Some(beta) = beta {
             check_length("beta", beta.len(), gamma.len());
         }
@@ -131,7 +131,7 @@ fn inverse_root<S: Simd, T: Element>(simd: S, x: &[T], epsilon: f32) -> f64 {
 }
 
 #[inline(always)]
-fn normalize<S: Simd, T: Element>(simd: S, x: &[T], a: Affine<T>, mean: f32, factor: f64, y: &mut [T]) {
+fn normalize<S: Simd, T: Element>(simd: S, x: &[T], a: Affine<'_>, mean: f32, factor: f64, y: &mut [T]) {
     let rest = simd.splat_f32s((factor - f64::from(factor as f32)) as f32);
     let (mean, factor) = (simd.splat_f32s(mean), simd.splat_f32s(factor as f32));
     let Some(beta) = a.beta else {
@@ -141,7 +141,7 @@ fn normalize<S: Simd, T: Element>(simd: S, x: &[T], a: Affine<T>, mean: f32, fac
             #[inline(always)]
             |((x, gamma), y)| {
                 let (normal, rest) = product(simd, simd.sub_f32s(T::load(simd, x), mean), factor, rest);
-                let gamma = T::load(simd, gamma);
+                let gamma = f32::load(simd, gamma);
                 T::store(simd, y, simd.mul_add_f32s(normal, gamma, simd.mul_f32s(rest, gamma)));
             },
         );
@@ -153,7 +153,7 @@ fn normalize<S: Simd, T: Element>(simd: S, x: &[T], a: Affine<T>, mean: f32, fac
         #[inline(always)]
         |(((x, gamma), beta), y)| {
             let (normal, rest) = product(simd, simd.sub_f32s(T::load(simd, x), mean), factor, rest);
-            let (gamma, beta) = (T::load(simd, gamma), T::load(simd, beta));
+            let (gamma, beta) = (f32::load(simd, gamma), f32::load(simd, beta));
             T::store(simd, y, simd.mul_add_f32s(normal, gamma, simd.mul_add_f32s(rest, gamma, beta)));
         },
     );

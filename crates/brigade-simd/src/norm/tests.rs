@@ -71,7 +71,7 @@ fn near<T: Element>(kind: Arch, got: &[T], exact: &[(f64, f64)]) {
 fn check_all<T: Element>(rows: usize, width: usize, seed: u64) {
     let count = rows * width;
     let x = numbers::<T>(count, seed, 4.0);
-    let (gamma, beta) = (numbers::<T>(width, seed + 2, 2.0), numbers::<T>(width, seed + 3, 1.0));
+    let (gamma, beta) = (numbers::<f32>(width, seed + 2, 2.0), numbers::<f32>(width, seed + 3, 1.0));
     let gradient = numbers::<T>(count, seed + 4, 1.0);
     let (wide_gamma, wide_beta) = (wide(&gamma), wide(&beta));
     let zeros = vec![T::ZERO; count];

@@ -215,7 +215,7 @@ impl<const N: usize> Operation<N, CubeTensor> for Layout {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward(&self, inputs: [CubeTensor; N], _: bool) -> (CubeTensor, Option<Saved>, ()) {
+    fn forward(&self, inputs: [CubeTensor; N], _: [bool; N]) -> (CubeTensor, Option<Saved>, ()) {
         let inputs = self.inputs(inputs.into_iter());
         if let Some(flash) = Flash::of(self.attention(), self.vectors(), &inputs[0]) {
             let output = self.empty_output(&inputs[0]);

@@ -28,12 +28,12 @@ impl<const N: usize> Operation<N, CubeTensor> for FeedForward {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward(&self, inputs: [CubeTensor; N], tracked: bool) -> (CubeTensor, Option<Saved>, ()) {
+    fn forward(&self, inputs: [CubeTensor; N], _: [bool; N]) -> (CubeTensor, Option<Saved>, ()) {
         let given = self.inputs(inputs);
         let up = Linear { activation: Some(self.activation), ..self.up };
-        let (activated, of_up, ()) = run(up, [Some(given.x), Some(given.up), given.up_bias, None], tracked);
+        let (activated, of_up, ()) = run(up, [Some(given.x), Some(given.up), given.up_bias, None]);
         let own = [Some(activated), Some(given.down), given.down_bias, given.residual];
-        let (output, of_down, ()) = run(self.down, own, tracked);
+        let (output, of_down, ()) = run(self.down, own);
         (output, of_up.zip(of_down).map(|(up, down)| Saved { up, down }), ())
     }
 
@@ -66,18 +66,14 @@ impl<const N: usize> Operation<N, CubeTensor> for FeedForward {
 }
 
 /// A linear layer of the inputs that there are.
-fn run(
-    layer: Linear,
-    inputs: [Option<CubeTensor>; 4],
-    tracked: bool,
-) -> (CubeTensor, Option<linear::Saved>, ()) {
+fn run(layer: Linear, inputs: [Option<CubeTensor>; 4]) -> (CubeTensor, Option<linear::Saved>, ()) {
     let inputs: Vec<_> = inputs.into_iter().flatten().collect();
     match <[CubeTensor; 2]>::try_from(inputs) {
-        Ok(inputs) => layer.forward(inputs, tracked),
+        Ok(inputs) => layer.forward(inputs, [true; 2]),
         Err(inputs) => match <[CubeTensor; 3]>::try_from(inputs) {
-            Ok(inputs) => layer.forward(inputs, tracked),
+            Ok(inputs) => layer.forward(inputs, [true; 3]),
             Err(inputs) => match <[CubeTensor; 4]>::try_from(inputs) {
-                Ok(inputs) => layer.forward(inputs, tracked),
+                Ok(inputs) => layer.forward(inputs, [true; 4]),
                 Err(inputs) => unreachable!("{} inputs of a linear layer", inputs.len()),
             },
         },

@@ -32,7 +32,7 @@ impl<const N: usize> Operation<N, CubeTensor> for Linear {
     type Saved = Saved;
     type Extra = ();
 
-    fn forward(&self, inputs: [CubeTensor; N], _: bool) -> (CubeTensor, Option<Saved>, ()) {
+    fn forward(&self, inputs: [CubeTensor; N], _: [bool; N]) -> (CubeTensor, Option<Saved>, ()) {
         let mut inputs = inputs.into_iter();
         let (Some(x), Some(weight)) = (inputs.next(), inputs.next()) else {
             unreachable!("it has an input and a weight")
