@@ -2,6 +2,7 @@
 
     python benches/peers/transformers_bench.py --model folder
     python benches/peers/transformers_bench.py --model folder --lora-rank 16             # with peft
+    python benches/peers/transformers_bench.py --model folder --task classification
     torchrun --standalone --nproc-per-node 2 benches/peers/transformers_bench.py --model folder
 
 `cargo xtask bench --only fine-tuning` makes the folder and runs it in turns with Brigade. With several ranks the model is in DistributedDataParallel. Rank 0 prints one
@@ -10,10 +11,11 @@ JSON line a step: tokens_per_second counts the tokens of the whole world.
 import argparse, json, os, resource, time
 import torch
 import torch.distributed as dist
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 p = argparse.ArgumentParser()
 p.add_argument("--model", required=True)
+p.add_argument("--task", choices=["causal-lm", "classification"], default="causal-lm")
 p.add_argument("--steps", type=int, default=8)
 p.add_argument("--batch", type=int, default=8)
 p.add_argument("--seq", type=int, default=256)
@@ -24,7 +26,8 @@ a = p.parse_args()
 torch.set_num_threads(a.threads)
 torch.manual_seed(0)
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32)
+kind = AutoModelForCausalLM if a.task == "causal-lm" else AutoModelForSequenceClassification
+model = kind.from_pretrained(a.model, dtype=torch.float32)
 vocabulary = model.config.vocab_size
 if a.lora_rank:
     from peft import LoraConfig, get_peft_model
@@ -36,10 +39,13 @@ if world > 1:
     model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=1e-3)
 tokens = torch.randint(0, vocabulary, (a.batch // world, a.seq))
+batch = dict(input_ids=tokens, labels=tokens, use_cache=False)
+if a.task == "classification":
+    batch = dict(input_ids=tokens, labels=torch.randint(0, 2, (a.batch // world,)))
 for step in range(a.steps):
     start = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=a.bf16):
-        loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        loss = model(**batch).loss
     loss.backward()
     optimizer.step(), optimizer.zero_grad()
     if rank == 0:

@@ -14,16 +14,23 @@ pub struct Side {
     peer: Option<Kind>,
     /// Tokens per second.
     pub rates: Samples,
+    /// Tokens of what the run counts.
+    tokens: usize,
 }
 
 impl Side {
     /// A run of [`super::train`], under its name.
     pub fn brigade(name: impl Into<String>, line: String) -> Self {
-        Self { name: name.into(), line, peer: None, rates: Samples::default() }
+        Self { name: name.into(), line, peer: None, rates: Samples::default(), tokens: 1 }
     }
 
     pub fn peer(kind: Kind, name: impl Into<String>, line: String) -> Self {
-        Self { name: name.into(), line, peer: Some(kind), rates: Samples::default() }
+        Self { name: name.into(), line, peer: Some(kind), rates: Samples::default(), tokens: 1 }
+    }
+
+    /// The same run, which counts texts of so many tokens.
+    pub fn in_texts_of(self, tokens: usize) -> Self {
+        Self { tokens, ..self }
     }
 
     /// Runs once more, and gives the steps that were recorded. A peer that fails leaves a note.
@@ -39,7 +46,7 @@ impl Side {
             self.line,
             steps.len()
         );
-        if let Some(rate) = rate {
+        if let Some(rate) = rate.map(|rate| rate * self.tokens as f64) {
             runner.progress(run, &self.name, Unit::TokensPerSecond.show(rate));
             self.rates.0.push(rate);
         }
