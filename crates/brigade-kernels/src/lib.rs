@@ -48,7 +48,8 @@ pub use gradients::injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
 pub use norm::{layer_norm, rms_norm, rms_norm_above_one};
 pub use optimizer::{
-    AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, StepRun, square_sums,
+    AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, StepRun, chunk_square_sums,
+    square_sums,
 };
 pub use rotary::rotary;
 pub use switch::set_fused;

@@ -19,6 +19,7 @@ mod matrix;
 mod product;
 mod rows;
 mod slices;
+mod sums;
 #[cfg(test)]
 mod testing;
 
@@ -35,4 +36,5 @@ pub use convert::{convert, convert_in_place};
 pub use element::Element;
 pub use matrix::{Matrix, MatrixMut};
 pub use product::{Factor, Product, matmul};
-pub use rows::{add, add_rows, column_sums, multiply};
+pub use rows::{add_rows, column_sums, multiply};
+pub use sums::{add, square_sums};

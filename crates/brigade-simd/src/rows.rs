@@ -131,24 +131,6 @@ pub fn column_sums<T: Element>(x: &[T], sums: &mut [f32]) {
     dispatch!(pass[T: Element](x: &[T], sums: &mut [f32]) -> ())
 }
 
-/// `sums ← sums + x`.
-///
-/// # Panics
-/// If `x` is not as long as `sums`.
-pub fn add<T: Element>(x: &[T], sums: &mut [f32]) {
-    #[inline(always)]
-    fn pass<S: Simd, T: Element>(simd: S, x: &[T], sums: &mut [f32]) {
-        for_each_vector(
-            simd,
-            (x, sums),
-            #[inline(always)]
-            |(x, sums)| accumulate(simd, sums, T::load(simd, x)),
-        );
-    }
-    check_length("x", x.len(), sums.len());
-    dispatch!(pass[T: Element](x: &[T], sums: &mut [f32]) -> ())
-}
-
 /// `x ← factor · x`.
 pub fn multiply<T: Element>(x: &mut [T], factor: f32) {
     #[inline(always)]

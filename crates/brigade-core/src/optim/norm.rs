@@ -1,6 +1,6 @@
 //! The global gradient norm, which has the same bits on any mesh, and clipping by it.
 
-use brigade_kernels::square_sums;
+use brigade_kernels::{chunk_square_sums, square_sums};
 use brigade_plan::CHUNK;
 use burn::tensor::{Int, Tensor, TensorData, Transaction};
 
@@ -11,8 +11,23 @@ use crate::exact_sum::{EXPONENTS, ExactSum};
 enum Squares {
     /// By exponent, as [`square_sums`] makes them.
     ByExponent(Tensor<3, Int>),
-    /// Those of chunks.
+    /// Those of chunks, by Burn's operations.
     OfChunks(Tensor<1>),
+}
+
+/// What there is to read of a device, if it does not have all of them already.
+fn squares(gradients: &[Tensor<1>], at_once: usize, sum: &mut ExactSum) -> Option<Squares> {
+    if let Some(sums) = square_sums(gradients, CHUNK) {
+        return Some(Squares::ByExponent(sums));
+    }
+    let on_host: Option<Vec<_>> =
+        gradients.iter().map(|gradient| chunk_square_sums(gradient, CHUNK)).collect();
+    if let Some(sums) = on_host {
+        sums.iter().for_each(|sums| sum.add_all(sums));
+        return None;
+    }
+    let chunks: Vec<_> = gradients.iter().flat_map(|gradient| chunks(gradient, at_once)).collect();
+    (!chunks.is_empty()).then(|| Squares::OfChunks(Tensor::cat(chunks, 0)))
 }
 
 /// The sum of the squares of flat gradients, without rounding what each chunk of [`CHUNK`] elements has in fp32, so that those of all shards add up to that of the whole buffer: a shard
@@ -26,10 +41,8 @@ pub(crate) fn sum_of_squares(
     at_once: usize,
     numbers: Vec<Tensor<1>>,
 ) -> Result<(ExactSum, Vec<f32>)> {
-    let squares = square_sums(gradients, CHUNK).map(Squares::ByExponent).or_else(|| {
-        let chunks: Vec<_> = gradients.iter().flat_map(|gradient| chunks(gradient, at_once)).collect();
-        (!chunks.is_empty()).then(|| Squares::OfChunks(Tensor::cat(chunks, 0)))
-    });
+    let mut sum = ExactSum::default();
+    let squares = squares(gradients, at_once, &mut sum);
     let device = |squares: &Squares| match squares {
         Squares::ByExponent(sums) => sums.device(),
         Squares::OfChunks(sums) => sums.device(),
@@ -40,7 +53,6 @@ pub(crate) fn sum_of_squares(
         }
         _ => (numbers, Vec::new()),
     };
-    let mut sum = ExactSum::default();
     let mut read = match squares {
         None => Transaction::default(),
         Some(Squares::ByExponent(ref sums)) => Transaction::default().register(sums.clone()),
@@ -69,7 +81,7 @@ fn execute(transaction: Transaction) -> Result<Vec<TensorData>> {
     transaction.try_execute().map_err(|error| Error::Device(error.to_string()))
 }
 
-/// The sum of squares of each chunk.
+/// The sum of squares of each chunk, by Burn's operations.
 fn chunks(gradient: &Tensor<1>, at_once: usize) -> Vec<Tensor<1>> {
     let [len] = gradient.dims();
     let starts = (0..len).step_by(at_once);
@@ -118,6 +130,12 @@ mod tests {
                 shards.merge(&sum(shard));
             }
             assert_eq!(whole, shards, "neither padding nor sharding changes anything at {len}");
+            let gradient = Tensor::from_floats(values.as_slice(), &device);
+            let mut by_burn = ExactSum::default();
+            for sums in chunks(&gradient, AT_ONCE) {
+                by_burn.add_all(&sums.into_data().iter::<f32>().collect::<Vec<_>>());
+            }
+            assert!((by_burn.value() - exact).abs() <= 1e-5 * exact.max(1e-9), "{len}: {by_burn:?} {exact}");
         }
     }
 

@@ -96,6 +96,15 @@ pub fn square_sums(tensors: &[Tensor<1>], chunk: usize) -> Option<Tensor<3, Int>
     }
 }
 
+/// Of each `chunk` elements of a flat fp32 tensor in host memory, the last padded with zeros, the sum of squares, in one pass; none on other devices. A chunk has the same sum wherever it is.
+pub fn chunk_square_sums(tensor: &Tensor<1>, chunk: usize) -> Option<Vec<f32>> {
+    let values = fits(tensor).then(|| host(tensor.clone()))?;
+    let values = self::values::<f32>(&values);
+    let mut sums = vec![0.0; values.len().div_ceil(chunk)];
+    brigade_simd::square_sums(values, chunk, &mut sums);
+    Some(sums)
+}
+
 /// Whether a tensor can be stepped in one pass.
 fn fits<const D: usize>(tensor: &Tensor<D>) -> bool {
     is_on_host(&tensor.clone().into_dispatch()) && tensor.dtype() == DType::F32
