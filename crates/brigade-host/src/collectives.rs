@@ -13,6 +13,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use crate::copies::{Copier, DeviceCopies, HostTensor};
 use crate::memory_space::MemorySpace;
 use crate::message;
+use crate::page_pool::PagePool;
 use crate::unsharded_buffer::UnshardedHostBuffer;
 
 /// The longest message between stages that a rank takes, in bytes.
@@ -23,6 +24,7 @@ const LONGEST_MESSAGE: usize = 16 << 30;
 pub struct HostCollectives {
     group: Arc<dyn ProcessGroup>,
     copier: Arc<Copier>,
+    pool: Arc<PagePool>,
     scalar_gathers: AtomicU64,
     scalar_bytes: AtomicU64,
 }
@@ -34,6 +36,7 @@ impl HostCollectives {
         Self {
             group: Arc::new(group),
             copier,
+            pool: Arc::default(),
             scalar_gathers: AtomicU64::new(0),
             scalar_bytes: AtomicU64::new(0),
         }
@@ -134,7 +137,13 @@ impl Collectives for HostCollectives {
         device: &Device,
     ) -> Option<Box<dyn ReshardedBuffer>> {
         let MemorySpace::Host = self.copier.memory_space else { return None };
-        let buffer = UnshardedHostBuffer::new(self.group.clone(), self.copier.clone(), shard, dtype, device)?;
+        let buffer = UnshardedHostBuffer::new(
+            self.group.clone(),
+            self.copier.clone(),
+            self.pool.clone(),
+            shard,
+            (dtype, device),
+        )?;
         Some(Box::new(buffer))
     }
 

@@ -12,7 +12,9 @@ mod copies;
 mod groups;
 mod memory_space;
 pub mod message;
+mod page_pool;
 mod pages;
+mod region;
 mod unsharded_buffer;
 
 pub use collectives::HostCollectives;

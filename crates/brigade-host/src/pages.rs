@@ -6,53 +6,61 @@ use std::sync::Arc;
 use brigade_comm::HostBuffer;
 use burn::tensor::Bytes;
 use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
-use memmap2::{MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
+
+use crate::page_pool::PagePool;
+use crate::region::Region;
 
 /// A region of memory pages of its own. Tensors read it through [`Pages::bytes`], a collective writes it through
-/// [`Pages::writer`], and [`Pages::free`] returns the pages to the system.
+/// [`Pages::writer`], and [`Pages::free`] leaves the pages to others of the pool, or to the system.
 ///
 /// Anybody who holds a tensor may read it. So everything that changes the memory is `unsafe`, and its caller makes sure that
 /// reading, writing and freeing never overlap.
-pub(crate) struct Pages(Arc<MmapRaw>);
+pub(crate) struct Pages {
+    region: Arc<Region>,
+    pool: Arc<PagePool>,
+}
 
 impl Pages {
-    pub(crate) fn new(bytes: usize) -> std::io::Result<Self> {
-        let map: MmapMut = MmapOptions::new().len(bytes.max(1)).map_anon()?;
-        // Every fill gets its pages anew, so fewer and larger ones are cheaper; where the system has none, small ones will do.
-        #[cfg(target_os = "linux")]
-        drop(map.advise(memmap2::Advice::HugePage));
-        Ok(Self(Arc::new(MmapRaw::from(map))))
+    pub(crate) fn new(bytes: usize, pool: Arc<PagePool>) -> std::io::Result<Self> {
+        Ok(Self { region: Arc::new(Region::new(bytes)?), pool })
     }
 
     /// The region as the memory of a tensor of `length` bytes.
     pub(crate) fn bytes(&self, length: usize) -> Bytes {
-        assert!(length <= self.0.len());
+        assert!(length <= self.region.len());
         // SAFETY: the view has this many bytes, and pages of an anonymous map are always initialized, with zeros at first.
-        unsafe { Bytes::from_controller(Box::new(View(self.0.clone())), length) }
+        unsafe { Bytes::from_controller(Box::new(View(self.region.clone())), length) }
     }
 
-    /// The first `length` bytes, to be written.
+    /// The first `length` bytes, to be written. What is in them before is unknown.
     ///
     /// # Safety
-    /// While the writer lives, nobody reads tensors of the region, and there is no other writer and no free.
+    /// While the writer lives, nobody reads tensors of the region, and there is no other writer and no free. Nobody reads tensors of freed regions of the pool.
     pub(crate) unsafe fn writer(&self, length: usize) -> Writer {
-        Writer { map: self.0.clone(), length: length.min(self.0.len()) }
+        // SAFETY: the caller vouches for this region and for freed ones.
+        unsafe { self.pool.fill(&self.region) };
+        Writer { region: self.region.clone(), length: length.min(self.region.len()) }
     }
 
-    /// Gives the pages back to the system; they read as zeros until they are written again.
+    /// Leaves the pages to whoever needs some, or to the system. What is read until they are written again is unknown.
     ///
     /// # Safety
-    /// Nobody reads tensors of the region meanwhile, and there is no writer.
+    /// Nobody reads tensors of the region until then, and there is no writer.
     pub(crate) unsafe fn free(&self) {
-        // SAFETY: the map is anonymous and private, so its pages stay valid and turn into zeros; the caller vouches that
-        // nobody holds a reference to them. Where the system refuses, the pages just stay.
-        drop(unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) });
+        // SAFETY: the caller vouches for it.
+        unsafe { self.pool.free(&self.region) };
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.pool.forget(&self.region);
     }
 }
 
 /// A tensor's view of the pages. It never gives write access. Operations ask for it only if a tensor is the sole owner of its
 /// memory, so whoever hands out such tensors keeps one.
-struct View(Arc<MmapRaw>);
+struct View(Arc<Region>);
 
 impl AllocationController for View {
     fn alloc_align(&self) -> usize {
@@ -69,8 +77,8 @@ impl AllocationController for View {
     }
 
     fn memory(&self, _: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
-        // SAFETY: the map lives as long as `self`, and whoever writes it or frees its pages vouches that it is not read.
-        Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len()) })
+        // SAFETY: the region lives as long as `self`, and whoever writes it or frees its pages vouches that it is not read.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.as_mut_ptr().cast(), self.0.len()) })
     }
 
     fn capacity(&self) -> usize {
@@ -80,19 +88,19 @@ impl AllocationController for View {
 
 /// Write access to a region, for a collective.
 pub(crate) struct Writer {
-    map: Arc<MmapRaw>,
+    region: Arc<Region>,
     length: usize,
 }
 
 impl HostBuffer for Writer {
     fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the map lives as long as `self` and is as long; whoever asked for this writer vouches that nobody else uses it.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.length) }
+        // SAFETY: the region lives as long as `self` and is as long; whoever asked for this writer vouches that nobody else uses it.
+        unsafe { std::slice::from_raw_parts(self.region.as_mut_ptr(), self.length) }
     }
 
     fn as_bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.length) }
+        unsafe { std::slice::from_raw_parts_mut(self.region.as_mut_ptr(), self.length) }
     }
 }
 
@@ -103,7 +111,7 @@ mod tests {
 
     #[test]
     fn views_see_what_is_written_and_operations_never_write() {
-        let pages = Pages::new(4096 * 4).unwrap();
+        let pages = Pages::new(4096 * 4, Arc::default()).unwrap();
         let fill = |value: f32| {
             // SAFETY: this thread does nothing else meanwhile, and no other has a tensor of the region.
             let mut writer = unsafe { pages.writer(4096 * 4) };
@@ -117,7 +125,6 @@ mod tests {
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 10.0);
         // SAFETY: as above.
         unsafe { pages.free() };
-        assert_eq!(view.clone().sum().into_scalar::<f32>(), 0.0);
         fill(3.0);
         assert_eq!(view.clone().sum().into_scalar::<f32>(), 30.0);
         let doubled = view.mul_scalar(2.0);

@@ -7,6 +7,7 @@ use brigade_core::{Error, Pending, PendingTensor, ReshardedBuffer, UnshardedBuff
 use burn::tensor::{DType as TensorDType, Device, FloatDType, Tensor, TensorData};
 
 use crate::copies::Copier;
+use crate::page_pool::PagePool;
 use crate::pages::Pages;
 
 /// A flat buffer that all ranks' shards are gathered into, always in the same memory.
@@ -24,13 +25,13 @@ impl UnshardedHostBuffer {
     pub(crate) fn new(
         group: Arc<dyn ProcessGroup>,
         copier: Arc<Copier>,
+        pool: Arc<PagePool>,
         shard: usize,
-        dtype: FloatDType,
-        device: &Device,
+        (dtype, device): (FloatDType, &Device),
     ) -> Option<Self> {
         let dtype = TensorDType::from(dtype);
         let (length, bytes) = (shard * group.size(), shard * group.size() * dtype.size());
-        let pages = Pages::new(bytes).ok()?;
+        let pages = Pages::new(bytes, pool).ok()?;
         let data = TensorData::from_bytes(pages.bytes(bytes), [length], dtype);
         let tensor = Tensor::from_data(data, (device, dtype));
         Some(Self { group, copier, pages, bytes, tensor })
