@@ -26,7 +26,7 @@ use brigade_models::ShardSize;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use changes::changes;
+pub(crate) use changes::{changes, fixed_differences};
 pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_transport, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};

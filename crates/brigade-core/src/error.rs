@@ -109,7 +109,8 @@ impl fmt::Display for NonFiniteLocation {
             None if self.one_step => {
                 write!(
                     f,
-                    "every rank's own values are finite: their sum over the ranks overflows, or a gradient hook makes it so"
+                    "every value of every micro-batch is finite: the sum over micro-batches or ranks, the squares for the norm (of \
+                    gradients above 1.8e19), or a gradient hook overflows"
                 )
             }
             None => write!(f, "not in this step, but in an earlier one of this update, or in their sum"),

@@ -54,7 +54,8 @@ fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
     files.sort();
     if files.is_empty() {
         let nothing = anyhow!(
-            "{} holds no flight records (rank-0.json, …); ranks write them when a run fails, but a killed rank cannot",
+            "{} holds no flight records (rank-0.json, …); ranks write them when communication fails (a rank dies, \
+            hangs or calls another operation), but a killed rank cannot",
             dir.display()
         );
         return Err(UsageError(nothing).into());
