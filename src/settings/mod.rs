@@ -59,6 +59,14 @@ pub enum SettingError {
         /// What is allowed.
         allowed: String,
     },
+    /// An option without another one that it needs.
+    #[error("{option} needs {needed}")]
+    Missing {
+        /// The option as it was given.
+        option: &'static str,
+        /// The other one.
+        needed: &'static str,
+    },
     /// The pipeline schedule is impossible.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

@@ -266,7 +266,7 @@ mod tests {
             ("data.tokenizer=gpt2", "\"bytes\", \"bpe:4096\" or the path of a tokenizer.json"),
             ("data.tokenizer=none/tokenizer.json", "none/tokenizer.json: it cannot be read"),
             ("data.validation_fraction=1", "data.validation_fraction = 1 is not possible"),
-            ("model.name=llama", "`model.name`: unknown variant `llama`, expected `gpt2`"),
+            ("model.name=llama", "`model.name`: it must be gpt2, not llama"),
             ("train.seed=-1", "`train.seed`: a whole number of 0 or more is needed, not -1"),
             ("model.config.model_type=mamba", "mamba"),
             ("model.config={model_type='llama', hidden=64}", "hidden"),

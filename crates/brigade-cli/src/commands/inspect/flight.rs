@@ -41,6 +41,13 @@ pub fn run(args: &FlightArgs) -> anyhow::Result<ExitCode> {
 fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
     let inside = dir.join(FLIGHT_FOLDER);
     let dir = if inside.is_dir() { inside } else { dir.to_owned() };
+    if !dir.is_dir() {
+        let given = dir.display();
+        return Err(UsageError(anyhow!(
+            "{given} is not a folder; give that of a run, or of its flight records"
+        ))
+        .into());
+    }
     let entries =
         std::fs::read_dir(&dir).with_context(|| format!("{}", dir.display())).map_err(UsageError)?;
     let mut files = Vec::new();
