@@ -214,7 +214,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             Ok(true)
         };
         let given: Vec<_> = prompts.iter().zip(&tokens).enumerate().collect();
-        let (place, pipelines) = session.data_place();
+        let (pipeline, pipelines) = (session.data_parallel_rank(), session.data_parallel_size());
         for round in given.chunks(pipelines) {
             let mut text = String::new();
             let mut keep = |part: &str| {
@@ -223,7 +223,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             };
             let show_now: &mut dyn FnMut(&str) -> anyhow::Result<bool> =
                 if pipelines == 1 { &mut show } else { &mut keep };
-            if let Some((index, (prompt, tokens))) = round.get(place) {
+            if let Some((index, (prompt, tokens))) = round.get(pipeline) {
                 answer(&mut generator, (*index, prompt), tokens, args.format, show_now)?;
             }
             if pipelines > 1 {
