@@ -252,7 +252,7 @@ pub struct ScheduleSettings {
     pub warmup_tokens: u64,
     /// Lowest learning rate, as a fraction of the peak.
     pub min_ratio: f64,
-    /// Steps of the decay at the end (`wsd`).
+    /// Steps of the decay at the end (`wsd`); 0: a tenth of all steps.
     pub decay_steps: u64,
 }
 

@@ -92,7 +92,7 @@ impl Page<'_> {
         let mut page = format!(
             "# {}\n\n\
              `cargo xtask bench` measures this page, alternating between Brigade and its peers on the same machine. \
-             {figures}. {} To repeat it, set up the peers as described in `benches/peers/README.md`, leave the machine idle, and run:\n\n\
+             {figures}. {} Sections were measured at different times; compare figures within one table only. To repeat it, set up the peers as described in `benches/peers/README.md`, leave the machine idle, and run:\n\n\
              ```sh\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
             self.title, self.counted
         );
