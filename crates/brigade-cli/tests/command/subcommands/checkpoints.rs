@@ -321,7 +321,7 @@ fn nothing_to_go_on_from() {
         "--resume = empty is not possible: it must be the folder of a run; it holds no config.toml",
     );
     refused("train --resume nowhere", "it holds no config.toml");
-    refused("train --resume auto", "--out; give --out");
+    refused("train --resume auto", "--resume auto needs --out");
     refused("train --resume a --out b", "leave out --out b");
     refused("train --resume a --overwrite", "cannot be used with");
     assert!(
