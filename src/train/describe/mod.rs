@@ -149,7 +149,7 @@ impl Session {
             let all = counted(samples, "sample");
             let are = if samples == 1 { "is" } else { "are" };
             lines.push(format!(
-                "note: {all} {are} less than the global batch of {}; each step takes the same samples several times",
+                "note: {all} {are} less than the global batch of {}; each step takes samples more than once",
                 settings.global_batch_size
             ));
         }

@@ -126,8 +126,9 @@ fn notes_on_amounts(prepared: &PreparedData, data: &DataSection, length: usize) 
     let are_whole = prepared.sources.iter().all(|source| source.counts.notes.is_empty());
     let is_far = share > FAR * wanted || share * FAR < wanted;
     if is_split && are_whole && validated > 0 && is_far && (share - wanted).abs() > FAR_AT_LEAST {
+        let are = if counts.validation_documents == 1 { "is" } else { "are" };
         notes.push(format!(
-            "{} of {} are set aside for validation, {:.1}% of all tokens instead of {:.1}% (data.validation_fraction), because \
+            "{} of {} {are} set aside for validation, {:.1}% of all tokens instead of {:.1}% (data.validation_fraction), because \
             documents are not divided",
             HumanCount(counts.validation_documents as u64),
             counted(counts.train_documents + counts.validation_documents, "document"),
