@@ -234,7 +234,7 @@ mod tests {
         .markdown();
         for part in [
             "# Benchmarks\n",
-            "median of 3 runs, with the lowest and the highest in brackets. All counts. To",
+            "median of 3 runs, with the lowest and the highest in brackets. All counts. Sections were measured at",
             "cargo xtask bench --peer-python",
             "| CPU | a fast one |\n",
             "\n## Start\n\nHow long.\n\n| | first | second | goal | met |\n|---|---:|---:|---:|---|\n",
