@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use brigade_files::write_atomic;
 
-use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, changes, config_to_toml};
+use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml, fixed_differences};
 
 /// The weights at the end of a run.
 pub const WEIGHTS_FILE: &str = "model.safetensors";
@@ -72,9 +72,13 @@ pub(crate) fn refuse_other(dir: &Path, config: &str) -> anyhow::Result<()> {
     let before = std::fs::read_to_string(dir.join(CONFIG_FILE)).ok();
     let before = before.and_then(|text| text.parse::<toml::Table>().ok());
     let before = before.and_then(|table| serde_json::to_value(table).ok());
-    let is_other = before.is_some_and(|before| changes(0, &before, config).is_err());
-    if is_other || RESULTS.into_iter().any(|file| dir.join(file).exists()) {
-        let what = if is_other { "a run of another configuration" } else { "a finished run" };
+    let differences =
+        before.map(|before| fixed_differences(&before, config)).transpose()?.unwrap_or_default();
+    if !differences.is_empty() || RESULTS.into_iter().any(|file| dir.join(file).exists()) {
+        let what = match differences.is_empty() {
+            false => format!("a run of another configuration ({})", differences.join("; ")),
+            true => "a finished run".to_owned(),
+        };
         bail!(
             "--out {} holds {what} and no checkpoint to resume from; give another folder, or --overwrite",
             dir.display()
@@ -216,5 +220,11 @@ mod tests {
         assert!(config.exists() && !template.exists(), "the other model's template");
         assert_eq!(text("other.safetensors"), "not of this run");
         refuse_other(&dir, "a = 2").unwrap();
+        write_config(&dir, "[model]\nwidth = 64\n[train]\nseed = 1").unwrap();
+        let error = refuse_other(&dir, "[model]\nwidth = 32\n[train]\nseed = 2").unwrap_err().to_string();
+        assert!(
+            error.contains("another configuration (model.width was 64, now 32; train.seed was 1, now 2)"),
+            "{error}"
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use brigade_checkpoint::{Holder, Lease, lease_place, take_lease};
+use brigade_checkpoint::{Holder, Lease, lease_location, take_lease};
 use brigade_launch::exit;
 use brigade_report::{HISTORY_FILE, HistoryRecord, METRICS_FILE, RunEvent};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub(crate) fn lease(
     let duration = Duration::from_secs_f64(settings.checkpoint.lease_seconds);
     let waits = &mut |text: &str| print_stderr(format_args!("{text} (checkpoint.lease_seconds)"));
     let check = || check().map_err(|error| format_error(&error));
-    let lease = lease_place(place).and_then(|place| take_lease(place, &holder, duration, waits, &check));
+    let lease = lease_location(place).and_then(|place| take_lease(place, &holder, duration, waits, &check));
     let lease = lease.with_context(|| option.to_owned())?;
     let lost = |message: &str| {
         print_stderr(format_args!("brigade: {message}; this run stops and writes nothing more"));

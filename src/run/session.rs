@@ -1,7 +1,7 @@
 //! A rank in its world.
 
 use std::cell::{Cell, RefCell};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,11 +144,6 @@ impl Session {
         &self.settings
     }
 
-    /// The folder of the run's results; only rank 0 writes there.
-    pub fn output_dir(&self) -> &Path {
-        &self.out
-    }
-
     /// The world's group, for communication of your own.
     pub fn group(&self) -> &Group {
         &self.group
@@ -186,21 +181,25 @@ impl Session {
         Ok(())
     }
 
-    /// This rank's position among pipelines that compute the same thing at the same time on different data, and their number. All ranks of a pipeline have the same
-    /// place.
-    pub fn data_place(&self) -> (usize, usize) {
-        (self.plan.mesh.position(self.rank(), &DATA), self.plan.mesh.size_over(&DATA))
+    /// This rank's position among pipelines that compute the same thing at the same time on different data. All ranks of a pipeline have the same.
+    pub fn data_parallel_rank(&self) -> usize {
+        self.plan.mesh.position(self.rank(), &DATA)
     }
 
-    /// A text of each pipeline, in the order of their [places](Self::data_place): all ranks call it, those of a pipeline with the same text.
+    /// The number of these pipelines.
+    pub fn data_parallel_size(&self) -> usize {
+        self.plan.mesh.size_over(&DATA)
+    }
+
+    /// A text of each pipeline, in the order of their [ranks](Self::data_parallel_rank): all ranks call it, those of a pipeline with the same text.
     ///
     /// # Errors
     /// If a text has more than 16 MiB, or a rank failed.
     pub fn all_gather_text(&self, text: &str) -> anyhow::Result<Vec<String>> {
         let texts = crate::world::all_gather_whole_text(&self.group, text)?;
-        let (_, pipelines) = self.data_place();
-        let first_rank = |place| (0..texts.len()).find(|rank| self.plan.mesh.position(*rank, &DATA) == place);
-        Ok((0..pipelines).filter_map(first_rank).map(|rank| texts[rank].clone()).collect())
+        let first_rank =
+            |pipeline| (0..texts.len()).find(|rank| self.plan.mesh.position(*rank, &DATA) == pipeline);
+        Ok((0..self.data_parallel_size()).filter_map(first_rank).map(|rank| texts[rank].clone()).collect())
     }
 
     /// Tells the launcher that this rank is alive, and what it is doing. A step does so by itself; what takes minutes between steps does so now and then, as a rank

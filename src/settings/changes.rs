@@ -47,6 +47,34 @@ const FREE: [&str; 18] = [
 /// # Errors
 /// If the run cannot resume with them; the message names the first such setting.
 pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for Difference { key, was, now, is_fixed } in differences(before, config)? {
+        if is_fixed {
+            bail!(
+                "{key} = {now} is not possible: the run resumes from step {step}, where it was {was}; start a new run, or \
+                leave it unchanged"
+            );
+        }
+        lines.push(format!("{key}: {was} before, now {now}"));
+    }
+    Ok(lines)
+}
+
+/// The settings that differ from earlier ones so that a run with those cannot resume, in words; none if it may.
+pub(crate) fn fixed_differences(before: &Value, config: &str) -> anyhow::Result<Vec<String>> {
+    let fixed = differences(before, config)?.into_iter().filter(|difference| difference.is_fixed);
+    Ok(fixed.map(|Difference { key, was, now, .. }| format!("{key} was {was}, now {now}")).collect())
+}
+
+/// A setting that affects what is computed, with its value as text before and now.
+struct Difference {
+    key: String,
+    was: String,
+    now: String,
+    is_fixed: bool,
+}
+
+fn differences(before: &Value, config: &str) -> anyhow::Result<Vec<Difference>> {
     let now = resolve_auto(config.parse()?);
     let (mut old, mut new) = (SortedMap::new(), SortedMap::new());
     flatten(before, String::new(), &mut old);
@@ -56,23 +84,14 @@ pub(crate) fn changes(step: u64, before: &Value, config: &str) -> anyhow::Result
     let names_it = |names: &[&str], key: &str| {
         names.iter().any(|name| key == *name || name.ends_with('.') && key.starts_with(name))
     };
-    let mut lines = Vec::new();
+    let mut found = Vec::new();
     for (key, value) in &new {
-        let Some(was) = old.get(key).filter(|was| *was != value) else { continue };
+        let Some(was) = old.get(key).filter(|was| *was != value && !names_it(&FREE, key)) else { continue };
         let both_files = key == "data.tokenizer" && is_path(was) && is_path(value);
-        if names_it(&FIXED, key) && !both_files {
-            bail!(
-                "{key} = {} is not possible: the run resumes from step {step}, where it was {}; start a new run, or \
-                leave it unchanged",
-                brief(value),
-                brief(was)
-            );
-        }
-        if !names_it(&FREE, key) {
-            lines.push(format!("{key}: {} before, now {}", brief(was), brief(value)));
-        }
+        let is_fixed = names_it(&FIXED, key) && !both_files;
+        found.push(Difference { key: key.clone(), was: brief(was), now: brief(value), is_fixed });
     }
-    Ok(lines)
+    Ok(found)
 }
 
 /// A value as text; of a long list, say of files, the beginning.

@@ -236,7 +236,7 @@ impl StandardFlags {
                 }
             }
             Some(Resume::Auto) if self.out.is_none() => {
-                wrong(&"auto".into(), "it resumes the run in --out; give --out".into())?
+                Err(SettingError::Missing { option: "--resume auto", needed: "--out" })?
             }
             _ => None,
         };

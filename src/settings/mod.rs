@@ -26,7 +26,7 @@ use brigade_models::ShardSize;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use changes::changes;
+pub(crate) use changes::{changes, fixed_differences};
 pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_transport, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};
@@ -58,6 +58,14 @@ pub enum SettingError {
         given: String,
         /// What is allowed.
         allowed: String,
+    },
+    /// An option without another one that it needs.
+    #[error("{option} needs {needed}")]
+    Missing {
+        /// The option as it was given.
+        option: &'static str,
+        /// The other one.
+        needed: &'static str,
     },
     /// The pipeline schedule is impossible.
     #[error(transparent)]
@@ -244,7 +252,7 @@ pub struct ScheduleSettings {
     pub warmup_tokens: u64,
     /// Lowest learning rate, as a fraction of the peak.
     pub min_ratio: f64,
-    /// Steps of the decay at the end (`wsd`).
+    /// Steps of the decay at the end (`wsd`); 0: a tenth of all steps.
     pub decay_steps: u64,
 }
 

@@ -30,11 +30,27 @@ impl fmt::Display for Suggestion {
     }
 }
 
+/// What other programs and papers call settings.
+const ABBREVIATIONS: [(&str, &str); 5] = [
+    ("lr", "learning_rate"),
+    ("wd", "weight_decay"),
+    ("eps", "epsilon"),
+    ("batch_size", "global_batch_size"),
+    ("seq_len", "sequence_length"),
+];
+
 /// The setting or section that `given` is most likely a misspelling of, in its section or another; if none is near, what is allowed
 /// in its section.
 pub(super) fn suggest(given: &str, known: &Table) -> Suggestion {
     let mut all = Vec::new();
     names(known, "", &mut all);
+    let abbreviated = ABBREVIATIONS.into_iter().find(|(short, _)| *short == last(given));
+    if let Some((short, full)) = abbreviated
+        && !all.iter().any(|name| last(name) == short)
+        && let Some(name) = all.iter().find(|name| last(name) == full)
+    {
+        return Suggestion::Nearest(name.clone());
+    }
     let distance = |name: &str| strsim::damerau_levenshtein(last(given), last(name));
     let nearest = all.iter().min_by_key(|name| (distance(name), strsim::damerau_levenshtein(given, name)));
     match nearest.filter(|name| distance(name) <= last(given).chars().count() / 3) {
@@ -78,7 +94,7 @@ mod tests {
     #[test]
     fn near_names_are_suggested_and_others_listed() {
         let known: Table =
-            "name = 1\n[train]\nsteps = 1\nseed = 1\nnonfinite_limit = 1\n[optimizer]\nlearning_rate = 1\n[optimizer.group]\nlr = 1"
+            "name = 1\n[train]\nsteps = 1\nseed = 1\nnonfinite_limit = 1\n[optimizer]\nlearning_rate = 1\nweight_decay = 1\n[optimizer.group]\nlr = 1"
                 .parse()
                 .unwrap();
         let said = |given: &str| suggest(given, &known).to_string();
@@ -89,12 +105,14 @@ mod tests {
             ("steps", "train.steps"),
             ("optimizer.learning_rat", "optimizer.learning_rate"),
             ("optimizer.nonfinit_limit", "train.nonfinite_limit"),
+            ("optimizer.wd", "optimizer.weight_decay"),
+            ("train.lr", "optimizer.group.lr"),
         ] {
             assert_eq!(said(given), format!("did you mean `{meant}`?"));
         }
         assert_eq!(said("train.init"), "[train] has steps, seed, nonfinite_limit");
         assert_eq!(said("optimizer.group.momentum"), "[optimizer.group] has lr");
-        assert_eq!(said("optimizer.beta.other"), "[optimizer] has learning_rate, group");
+        assert_eq!(said("optimizer.beta.other"), "[optimizer] has learning_rate, weight_decay, group");
         assert_eq!(said("data"), "the sections are name, train, optimizer");
     }
 }

@@ -49,6 +49,19 @@ impl Error for WrongValue {
     }
 
     #[cold]
+    fn unknown_variant(given: &str, names: &'static [&'static str]) -> Self {
+        let distance = |name: &&&str| strsim::damerau_levenshtein(given, name);
+        let nearest =
+            names.iter().min_by_key(distance).filter(|name| distance(name) <= given.chars().count() / 3);
+        let meant = nearest.map_or(String::new(), |name| format!("; did you mean {name}?"));
+        let all = match names {
+            [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+            _ => names.concat(),
+        };
+        Self::custom(format_args!("it must be {all}, not {given}{meant}"))
+    }
+
+    #[cold]
     fn invalid_value(given: Unexpected<'_>, needed: &dyn Expected) -> Self {
         Self::invalid_type(given, needed)
     }

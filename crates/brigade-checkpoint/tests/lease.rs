@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use brigade_checkpoint::{
-    Error, Holder, LeasePlace, LeaseRecord, Result, lease_place, look_at_lease, take_lease,
+    Error, Holder, LeaseLocation, LeaseRecord, Result, lease_location, look_at_lease, take_lease,
 };
 
 /// How long a lease lasts here.
@@ -20,7 +20,7 @@ fn holder(pid: u32) -> Holder {
 }
 
 /// A lease as a process leaves it that was killed just now.
-fn dead(place: &dyn LeasePlace, lock: &str) {
+fn dead(place: &dyn LeaseLocation, lock: &str) {
     let record = LeaseRecord {
         holder: Holder { lock: lock.into(), ..holder(1) },
         seconds: SHORT.as_secs_f64(),
@@ -43,7 +43,7 @@ fn places(folder: &tempfile::TempDir) -> Vec<String> {
 }
 
 fn take(place: &str, me: &Holder, said: &mut Vec<String>) -> Result<brigade_checkpoint::Lease> {
-    take_lease(lease_place(place)?, me, SHORT, &mut |text| said.push(text.to_owned()), &|| Ok(()))
+    take_lease(lease_location(place)?, me, SHORT, &mut |text| said.push(text.to_owned()), &|| Ok(()))
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn a_holder_that_lives(place: &str) {
     let who = "process 1 on host node-7 (folder /runs/a) since 2026-05-28 20:26:40 UTC";
     assert!(error.contains(place) && error.contains(who), "{error}");
     assert!(said[0].contains(who) && said[0].contains("waiting up to"), "{said:?}");
-    let found = look_at_lease(&*lease_place(place).unwrap()).unwrap().unwrap();
+    let found = look_at_lease(&*lease_location(place).unwrap()).unwrap().unwrap();
     assert!(found.is_held() && found.record.status["step"] == 7, "{found:?}");
     first.release("finished").unwrap();
-    let found = look_at_lease(&*lease_place(place).unwrap()).unwrap().unwrap();
+    let found = look_at_lease(&*lease_location(place).unwrap()).unwrap().unwrap();
     assert!(!found.is_held() && found.record.ended.as_deref() == Some("finished"), "{found:?}");
     said.clear();
     drop(take(place, &holder(2), &mut said).unwrap());
     drop(take(place, &holder(3), &mut said).unwrap());
     assert!(said.is_empty(), "{said:?}");
-    let names = lease_place(place).unwrap().names().unwrap();
+    let names = lease_location(place).unwrap().names().unwrap();
     assert_eq!(names, ["00000003.json"], "nothing else is left");
 }
 
@@ -85,7 +85,7 @@ fn a_silent_holder_is_replaced_by_exactly_one_and_not_before_its_time() {
 }
 
 fn a_silent_holder(place: &str) {
-    dead(&*lease_place(place).unwrap(), "");
+    dead(&*lease_location(place).unwrap(), "");
     let (begin, barrier) = (Instant::now(), Barrier::new(4));
     let taken = thread::scope(|scope| {
         let race = |pid| {
@@ -119,7 +119,7 @@ fn whoever_has_the_lock_of_a_holder_before_it_does_not_wait() {
 }
 
 fn the_lock_of_a_holder(place: &str) {
-    dead(&*lease_place(place).unwrap(), "boot:1:2");
+    dead(&*lease_location(place).unwrap(), "boot:1:2");
     let (mut said, me) = (Vec::new(), Holder { lock: "boot:1:2".into(), ..holder(2) });
     drop(take(place, &me, &mut said).unwrap());
     assert!(said.is_empty(), "{said:?}");
@@ -130,11 +130,12 @@ fn the_lock_of_a_holder(place: &str) {
 fn a_silent_holder_keeps_a_place_that_would_be_of_no_use_to_others() {
     let folder = tempfile::tempdir().unwrap();
     for place in places(&folder) {
-        dead(&*lease_place(&place).unwrap(), "");
-        let refused =
-            take_lease(lease_place(&place).unwrap(), &holder(2), SHORT, &mut |_| {}, &|| Err("full".into()));
+        dead(&*lease_location(&place).unwrap(), "");
+        let refused = take_lease(lease_location(&place).unwrap(), &holder(2), SHORT, &mut |_| {}, &|| {
+            Err("full".into())
+        });
         assert_eq!(refused.err().unwrap().to_string(), "full");
-        assert_eq!(look_at_lease(&*lease_place(&place).unwrap()).unwrap().unwrap().record.holder.pid, 1);
+        assert_eq!(look_at_lease(&*lease_location(&place).unwrap()).unwrap().unwrap().record.holder.pid, 1);
         drop(take(&place, &holder(2), &mut Vec::new()).unwrap());
     }
 }
@@ -149,11 +150,11 @@ fn a_replaced_holder(place: &str) {
     let lease = take(place, &holder(1), &mut Vec::new()).unwrap();
     let (lost, told) = channel();
     lease.watch(|| serde_json::Value::Null, move |text| lost.send(text.to_owned()).unwrap(), |_| {});
-    dead(&*lease_place(place).unwrap(), "");
+    dead(&*lease_location(place).unwrap(), "");
     let text = told.recv_timeout(Duration::from_secs(30)).unwrap();
     assert!(text.contains(place) && text.contains("was taken over by process 1 on host node-7"), "{text}");
     lease.release("finished").unwrap();
-    let found = look_at_lease(&*lease_place(place).unwrap()).unwrap().unwrap();
+    let found = look_at_lease(&*lease_location(place).unwrap()).unwrap().unwrap();
     assert_eq!(found.record.ended, None);
 }
 
@@ -161,7 +162,7 @@ fn a_replaced_holder(place: &str) {
 fn a_lease_that_is_not_whole_is_waited_for_like_any_other() {
     let folder = tempfile::tempdir().unwrap();
     let place = &places(&folder)[0];
-    lease_place(place).unwrap().create("00000001.json", b"{\"holder\":").unwrap();
+    lease_location(place).unwrap().create("00000001.json", b"{\"holder\":").unwrap();
     let (begin, mut said) = (Instant::now(), Vec::new());
     drop(take(place, &holder(2), &mut said).unwrap());
     assert!(begin.elapsed() >= SHORT && said[0].contains("an unknown process"), "{said:?}");
@@ -218,7 +219,7 @@ mod real_stores {
     #[ignore = "needs the servers of `cargo xtask test-stores`"]
     fn a_lease_in_a_real_store_is_its_creators_also_if_no_answer_came() {
         for server in Protocol::ALL.map(server) {
-            let place = lease_place(&server.url(BUCKET, "run")).unwrap();
+            let place = lease_location(&server.url(BUCKET, "run")).unwrap();
             for (number, fault) in [Fault::LostAnswer, Fault::LostRequest].into_iter().enumerate() {
                 let (name, mut is_first) = (format!("0000000{number}.json"), true);
                 server.proxy().plan(move |request| {

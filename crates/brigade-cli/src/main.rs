@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use brigade::launcher::interrupt;
 use brigade::log::LogFormat;
 use brigade::{UsageError, exit, format_error};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 use commands::runs::{report, scaling, status, watch};
@@ -94,9 +95,25 @@ enum Command {
     Evaluate(evaluate::EvaluateArgs),
 }
 
+/// An error with the setting that takes the place of a flag that other programs have.
+fn with_setting(mut error: clap::Error) -> clap::Error {
+    let rate = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(flag)) if LEARNING_RATE.contains(&&**flag));
+    if rate {
+        error.remove(ContextKind::SuggestedArg);
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.remove(ContextKind::Usage);
+        let tip = "give it as a setting: --set optimizer.learning_rate=VALUE".into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
+}
+
+/// How other programs call the flag of a learning rate.
+const LEARNING_RATE: [&str; 2] = ["--lr", "--learning-rate"];
+
 fn main() -> ExitCode {
     interrupt::block_signals();
-    let command = Cli::parse().command;
+    let command = Cli::try_parse().unwrap_or_else(|error| with_setting(error).exit()).command;
     let (quiet, format) = match &command {
         Command::Train(args) => (args.standard.quiet, args.standard.log_format),
         _ => (false, LogFormat::Text),

@@ -50,9 +50,22 @@ pub struct RankProgram<'a> {
 impl RankFlags {
     /// Whether to start or join ranks.
     pub fn are_given(&self) -> bool {
+        self.first_given().is_some()
+    }
+
+    /// The first of these flags that is given.
+    pub fn first_given(&self) -> Option<&'static str> {
         let Self { backend, collectives, pp, transport, world } = self;
-        let of_ranks = pp.is_some() || *world != LaunchArgs::default();
-        of_ranks || backend.is_some() || collectives.is_some() || transport.is_some()
+        let given = [
+            (backend.is_some(), "--backend"),
+            (collectives.is_some(), "--collectives"),
+            (pp.is_some(), "--pp"),
+            (transport.is_some(), "--transport"),
+            (world.nproc_per_node.is_some(), "--nproc-per-node"),
+            (world.nnodes.is_some(), "--nnodes"),
+            (*world != LaunchArgs::default(), "a flag about ranks"),
+        ];
+        given.into_iter().find(|(is_given, _)| *is_given).map(|(_, flag)| flag)
     }
 
     /// Overrides settings.

@@ -39,7 +39,7 @@ impl Config {
             self.model.path = model_folder(&self.model.path)?;
             let (file, given) = (self.model.config_file()?, self.model.given());
             if self.lora.targets.is_empty() {
-                self.lora.targets = LoraConfig::usual_targets(Some(&file.config));
+                self.lora.targets = LoraConfig::usual_targets(&file.config);
             }
             self.take_adapters(&file)?;
             self.check_has_rank(&no_adapters(&file))?;
@@ -63,12 +63,13 @@ impl Config {
         } else if !matches!(self.task.name, TaskName::Auto | TaskName::CausalLm) {
             bail!("task.name (--task) is for existing models; give one with --model");
         }
-        if self.lora.targets.is_empty() {
-            self.lora.targets = LoraConfig::usual_targets(None);
-        }
         if self.model.is_new() {
             let usual = LoraConfig { targets: self.lora.targets.clone(), ..LoraConfig::default() };
             self.check_has_rank(&usual)?;
+        }
+        if self.lora.rank == 0 {
+            // Those of another model may be others.
+            self.lora.targets.clear();
         }
         let fraction = self.data.validation_fraction;
         if !(0.0..1.0).contains(&fraction) {
@@ -107,10 +108,6 @@ impl Config {
             );
         }
         let file = self.model.new_config_file()?;
-        self.lora.targets = match self.lora.targets.is_empty() {
-            true => LoraConfig::usual_targets(Some(&file.config)),
-            false => std::mem::take(&mut self.lora.targets),
-        };
         self.task = self.task.clone().resolved(&file, &self.data, "model.config", false)?;
         self.describe().map(drop)
     }
@@ -193,7 +190,7 @@ impl Config {
 
 /// `[lora]` where none of it is given.
 fn no_adapters(file: &ConfigFile) -> LoraConfig {
-    LoraConfig { targets: LoraConfig::usual_targets(Some(&file.config)), ..LoraConfig::default() }
+    LoraConfig { targets: LoraConfig::usual_targets(&file.config), ..LoraConfig::default() }
 }
 
 fn in_words(LoraConfig { rank, alpha, targets, rslora, .. }: &LoraConfig) -> String {
@@ -245,6 +242,7 @@ mod tests {
         assert!(Path::new(&config.data.source[0].path).is_absolute());
         assert_eq!((config.data.source[1].weight, config.data.columns["text"].as_str()), (2.0, "content"));
         assert_eq!(config.model.shape.vocabulary, 4096);
+        assert!(config.lora.targets.is_empty(), "another model may have other layers");
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), brigade::config_to_toml(&config).unwrap()).unwrap();
         let mut again = Config::read(&[file.path()], &[]).unwrap();
@@ -268,7 +266,7 @@ mod tests {
             ("data.tokenizer=gpt2", "\"bytes\", \"bpe:4096\" or the path of a tokenizer.json"),
             ("data.tokenizer=none/tokenizer.json", "none/tokenizer.json: it cannot be read"),
             ("data.validation_fraction=1", "data.validation_fraction = 1 is not possible"),
-            ("model.name=llama", "`model.name`: unknown variant `llama`, expected `gpt2`"),
+            ("model.name=llama", "`model.name`: it must be gpt2, not llama"),
             ("train.seed=-1", "`train.seed`: a whole number of 0 or more is needed, not -1"),
             ("model.config.model_type=mamba", "mamba"),
             ("model.config={model_type='llama', hidden=64}", "hidden"),

@@ -90,6 +90,8 @@ pub struct NonFiniteLocation {
     pub rank: Option<usize>,
     /// Whether the gradients are those of this step alone, so that only their sum can be other than finite where no rank is named.
     pub one_step: bool,
+    /// How many ranks there are.
+    pub ranks: usize,
     /// The rank's micro-batch, counted from 0.
     pub micro_batch: usize,
     /// Name of the block.
@@ -107,9 +109,11 @@ impl fmt::Display for NonFiniteLocation {
                 self.micro_batch, self.place, self.block
             ),
             None if self.one_step => {
+                let over = if self.ranks > 1 { "micro-batches or ranks" } else { "micro-batches" };
                 write!(
                     f,
-                    "every rank's own values are finite: their sum over the ranks overflows, or a gradient hook makes it so"
+                    "every value of every micro-batch is finite: the sum over {over}, the squares for the norm (of gradients above \
+                    1.8e19), or a gradient hook overflows"
                 )
             }
             None => write!(f, "not in this step, but in an earlier one of this update, or in their sum"),
@@ -140,5 +144,22 @@ impl Error {
     /// Wraps an error of a collective.
     pub fn collective(error: impl Into<BoxError>) -> Self {
         Self::Collective(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_norm_that_overflows_alone_names_what_may_have_overflowed() {
+        let said = |ranks| {
+            let (block, place) = (String::new(), "gradient");
+            let location =
+                NonFiniteLocation { rank: None, one_step: true, ranks, micro_batch: 0, block, place };
+            location.to_string()
+        };
+        assert!(said(1).contains("the sum over micro-batches, the squares for the norm"), "{}", said(1));
+        assert!(said(2).contains("the sum over micro-batches or ranks, the squares"), "{}", said(2));
     }
 }

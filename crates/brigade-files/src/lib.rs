@@ -58,7 +58,8 @@ impl AtomicFile {
                 .rand_bytes(RANDOM_CHARACTERS)
                 .suffix(SUFFIX)
                 .permissions(Permissions::from_mode(0o666))
-                .tempfile_in(folder)?;
+                .tempfile_in(folder)
+                .map_err(|error| about_target(&error, folder))?;
             match part.as_file().try_lock() {
                 Ok(()) if part.as_file().metadata()?.nlink() == 0 => {}
                 Err(TryLockError::WouldBlock) => {}
@@ -106,11 +107,12 @@ impl AtomicFile {
 
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.part.write(bytes)
+        // The error of the file itself does not tell its name, which nobody gave.
+        self.part.as_file_mut().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.part.flush()
+        self.part.as_file_mut().flush()
     }
 }
 
@@ -122,6 +124,22 @@ pub fn write_atomic(target: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = AtomicFile::create(target)?;
     file.write_all(content)?;
     file.commit().map(drop)
+}
+
+/// Why something new cannot be made beside a target in this folder, without the new name, which nobody gave.
+pub fn about_target(error: &io::Error, folder: &Path) -> io::Error {
+    let kind = error.kind();
+    if kind == ErrorKind::NotFound && !folder.is_dir() {
+        return io::Error::new(kind, format!("the folder {} does not exist", folder.display()));
+    }
+    let mut inner = error.get_ref().and_then(|error| error.source());
+    while let Some(cause) = inner {
+        match cause.downcast_ref().and_then(io::Error::raw_os_error) {
+            Some(code) => return io::Error::from_raw_os_error(code),
+            None => inner = cause.source(),
+        }
+    }
+    error.raw_os_error().map_or_else(|| io::Error::from(kind), io::Error::from_raw_os_error)
 }
 
 /// Where a target's new file is written: its folder, and the beginning of its name.

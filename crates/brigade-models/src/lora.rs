@@ -80,10 +80,9 @@ impl LoraConfig {
         Ok(adapters)
     }
 
-    /// The layers that adapters have where none are named: those of queries and values. None stands for a model of Brigade's own.
-    pub fn usual_targets(of: Option<&Config>) -> Vec<String> {
-        let targets = usual_targets(of.map_or(Family::Llama, Config::family));
-        targets.iter().map(|target| (*target).to_owned()).collect()
+    /// The layers that adapters have where none are named: those of queries and values.
+    pub fn usual_targets(of: &Config) -> Vec<String> {
+        usual_targets(of.family()).iter().map(|target| (*target).to_owned()).collect()
     }
 
     fn adapters_among(

@@ -51,7 +51,7 @@ pub use machine::{
 pub use prometheus::{MetricsServer, metrics_address};
 pub use record::{
     CheckpointRecord, CollectiveRecord, DeviceMemory, MemoryRecord, OuterStepRecord, PLANNED_MEMORY_FILE,
-    PlannedMemory, RankSeconds, RoundRecord, StepRecord, compute::Compute,
+    PlannedMemory, RankSeconds, RoundRecord, StepRecord, TARGET_COUNTS, compute::Compute,
 };
 pub use reporter::{METRICS_FILE, Reporter, ReporterOptions};
 pub use summary::Summary;

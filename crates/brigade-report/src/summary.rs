@@ -2,11 +2,14 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use brigade_sorted::SortedMap;
-use indicatif::{FormattedDuration, HumanBytes, HumanCount, HumanFloatCount};
+use brigade_sorted::{SortedMap, SortedSet};
+use indicatif::{FormattedDuration, HumanBytes, HumanCount};
 
 use crate::counted;
-use crate::record::{DeviceMemory, RoundRecord};
+use crate::record::{DeviceMemory, RoundRecord, TARGET_COUNTS};
+
+/// The width of the column of names, if none is longer.
+const LEAST_WIDTH: usize = 13;
 
 /// A run in a few numbers, counted in this process alone. `Display` gives the lines to print.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -69,85 +72,124 @@ pub struct Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
-        let (steps, tokens, unit) = (HumanCount(self.steps), HumanCount(self.tokens), &self.unit);
-        write!(f, "steps         {steps} ({tokens} {unit}) in {}", elapsed(self.seconds))?;
-        if let Some(step) = self.resumed_at {
-            write!(f, ", resumed at step {step}")?;
+        let rows = self.rows();
+        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(LEAST_WIDTH);
+        for (i, (name, text)) in rows.iter().enumerate() {
+            write!(f, "{}{name:<width$} {text}", if i == 0 { "" } else { "\n" })?;
         }
-        writeln!(f)?;
+        Ok(())
+    }
+}
+
+impl Summary {
+    /// What each line is about, and what it says.
+    fn rows(&self) -> Vec<(String, String)> {
+        let mut rows = Vec::new();
+        let mut row = |name: &str, text: String| rows.push((name.to_owned(), text));
+        let loss = |loss: Option<f64>| loss.map_or("-".into(), |loss| format!("{loss:.4}"));
+        let (tokens, unit) = (HumanCount(self.tokens), &self.unit);
+        let resumed = self.resumed_at.map_or(String::new(), |step| format!(", resumed at step {step}"));
+        row(
+            "steps",
+            format!("{} ({tokens} {unit}) in {}{resumed}", HumanCount(self.steps), elapsed(self.seconds)),
+        );
         if self.undone_steps > 0 {
-            writeln!(f, "undone        {} of these steps", HumanCount(self.undone_steps))?;
+            row("undone", format!("{} of these steps", HumanCount(self.undone_steps)));
         }
         if self.restarts > 0 {
-            writeln!(f, "restarts      {}", self.restarts)?;
+            row("restarts", self.restarts.to_string());
         }
         if let Some(ended) = &self.ended_early {
-            writeln!(f, "ended early   {ended}")?;
+            row("ended early", ended.clone());
         }
         if self.steps > 0 {
-            writeln!(f, "loss          {} -> {}", loss(self.first_loss), loss(self.last_loss))?;
+            row("loss", format!("{} -> {}", loss(self.first_loss), loss(self.last_loss)));
         }
         if self.validation_loss.is_some() {
-            writeln!(f, "validation    {}", loss(self.validation_loss))?;
+            row("validation", loss(self.validation_loss));
         }
         if let Some(step) = self.best_step {
-            writeln!(f, "best          step {}", HumanCount(step))?;
+            row("best", format!("step {}", HumanCount(step)));
         }
-        for (name, value) in &self.metrics {
-            writeln!(f, "{name:<13} {}", HumanFloatCount(*value))?;
-        }
-        for (name, value) in &self.validation_metrics {
-            writeln!(f, "{name:<13} {} (validation)", HumanFloatCount(*value))?;
+        for (name, text) in self.metrics() {
+            row(name, text);
         }
         if let Some(rate) = self.median_tokens_per_second {
-            let rate_of = format!("{unit}/s");
-            writeln!(f, "{rate_of:<13} {} (median)", HumanCount(rate.round() as u64))?;
+            row(&format!("{unit}/s"), format!("{} (median)", HumanCount(rate.round() as u64)));
         }
         if let Some(tflops) = self.median_tflops {
             let mfu = self.median_mfu_percent.map_or(String::new(), |mfu| format!(", MFU {mfu:.1}%"));
-            writeln!(f, "TFLOP/s       {tflops:.3} a device{mfu} (median)")?;
+            row("TFLOP/s", format!("{tflops:.3} a device{mfu} (median)"));
         }
         if let Some(devices) = &self.devices {
-            writeln!(f, "devices       {devices}")?;
+            row("devices", devices.clone());
         }
         if self.steps > 0 {
             let (data, ranks) = (self.data_wait_percent, self.comm_wait_percent);
-            writeln!(f, "waiting       data {data:.1}%, other ranks {ranks:.1}%")?;
+            row("waiting", format!("data {data:.1}%, other ranks {ranks:.1}%"));
         }
         if let Some(RoundRecord { staleness_mean, staleness_max, waits, wait_seconds, .. }) = self.rounds {
             let waits = counted(waits as usize, "time");
-            writeln!(
-                f,
-                "staleness     {staleness_mean:.2} steps (mean), {staleness_max:.2} (most); workers waited {waits} at the bound, {wait_seconds:.1} s"
-            )?;
+            row(
+                "staleness",
+                format!(
+                    "{staleness_mean:.2} steps (mean), {staleness_max:.2} (most); workers waited {waits} at the bound, {wait_seconds:.1} s"
+                ),
+            );
         }
         if self.checkpoints > 0 {
             let (s, each) = if self.checkpoints == 1 { ("", "") } else { ("s", " each") };
-            writeln!(
-                f,
-                "saved         {} checkpoint{s}, {}{each}, interrupted training for {:.1}% of the time",
-                HumanCount(self.checkpoints),
-                HumanBytes(self.checkpoint_bytes),
-                self.checkpoint_stall_percent
-            )?;
+            let (count, bytes) = (HumanCount(self.checkpoints), HumanBytes(self.checkpoint_bytes));
+            let stall = self.checkpoint_stall_percent;
+            row(
+                "saved",
+                format!(
+                    "{count} checkpoint{s}, {bytes}{each}, interrupted training for {stall:.1}% of the time"
+                ),
+            );
         }
         if let Some(memory) = self.device_memory {
-            write!(f, "device memory {}", HumanBytes(memory.reserved_peak))?;
-            if let (Some(total), Some(part)) = (memory.total, memory.peak_percent()) {
-                write!(f, " of {} ({part:.1}%)", HumanBytes(total))?;
-            }
-            writeln!(f, " on the fullest device")?;
+            let of = match (memory.total, memory.peak_percent()) {
+                (Some(total), Some(part)) => format!(" of {} ({part:.1}%)", HumanBytes(total)),
+                _ => String::new(),
+            };
+            row("device memory", format!("{}{of} on the fullest device", HumanBytes(memory.reserved_peak)));
         }
         // A run that was over when it was resumed has measured nothing.
         match self.peak_rss_bytes {
-            0 => write!(f, "peak memory   –")?,
-            bytes => write!(f, "peak memory   {} in the largest rank", HumanBytes(bytes))?,
+            0 => row("peak memory", "–".into()),
+            bytes => row("peak memory", format!("{} in the largest rank", HumanBytes(bytes))),
         }
         for (i, file) in self.files.iter().enumerate() {
-            write!(f, "\n{:<14}{}", if i == 0 { "files" } else { "" }, file.display())?;
+            row(if i == 0 { "files" } else { "" }, file.display().to_string());
         }
-        Ok(())
+        rows
+    }
+
+    /// The last values of the named metrics, of training and of validation. How many targets a step had is no result.
+    fn metrics(&self) -> impl Iterator<Item = (&str, String)> {
+        let names: SortedSet<&str> = [&self.metrics, &self.validation_metrics]
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        names.into_iter().filter(|name| !TARGET_COUNTS.contains(name)).map(|name| {
+            let value = |of: &SortedMap<String, f64>| of.get(name).map(|value| number(*value));
+            let text = match (value(&self.metrics), value(&self.validation_metrics)) {
+                (Some(trained), Some(validated)) => format!("{trained}, validation {validated}"),
+                (Some(trained), None) => trained,
+                (None, validated) => format!("validation {}", validated.unwrap_or_default()),
+            };
+            (name, text)
+        })
+    }
+}
+
+/// With four decimals, like the loss; where these would show nothing of a number, as a power of ten.
+fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 | 0.001..1e9 => format!("{value:.4}"),
+        _ => format!("{value:.4e}"),
     }
 }
 
@@ -180,8 +222,15 @@ mod tests {
                 comm_wait_seconds: 0.1,
                 peak_rss_bytes: 1 << 30,
                 validation_loss: (i == 1).then_some(4.25),
-                metrics: SortedMap::from([("accuracy".to_owned(), 0.1 * i as f64)]),
-                validation_metrics: SortedMap::from([("accuracy".to_owned(), 0.125)]),
+                metrics: SortedMap::from([
+                    ("accuracy".to_owned(), 0.1 * i as f64),
+                    ("valid_targets".to_owned(), 1000.0),
+                    ("variance".to_owned(), 1e-7),
+                ]),
+                validation_metrics: SortedMap::from([
+                    ("accuracy".to_owned(), 0.125),
+                    ("valid_targets".to_owned(), 96.0),
+                ]),
                 ..StepRecord::default()
             });
         }
@@ -192,8 +241,8 @@ mod tests {
             "steps         3 (3,000 images) in 7.0 s\n\
              loss          5.0000 -> 3.5000\n\
              validation    4.2500\n\
-             accuracy      0.2\n\
-             accuracy      0.125 (validation)\n\
+             accuracy      0.2000, validation 0.1250\n\
+             variance      1.0000e-7\n\
              images/s      1,000 (median)\n\
              TFLOP/s       0.500 a device (median)\n\
              waiting       data 1.0%, other ranks 5.0%\n\
@@ -209,6 +258,20 @@ mod tests {
         assert!(
             none.contains("\nended early   after step 4 of 9: x\nbest          step 2\npeak memory"),
             "{none}"
+        );
+    }
+
+    #[test]
+    fn a_long_name_moves_the_column() {
+        let summary = Summary {
+            validation_metrics: SortedMap::from([("next_token_accuracy".to_owned(), 0.5)]),
+            ..Summary::default()
+        };
+        assert_eq!(
+            summary.to_string(),
+            "steps               0 (0 ) in 0.0 s\n\
+             next_token_accuracy validation 0.5000\n\
+             peak memory         –"
         );
     }
 

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn what_cannot_be_combined_is_refused_with_what_can() {
         for (toml, said) in [
-            ("[comm]\ncompress = \"int7\"\n", "unknown variant `int7`, expected one of `none`, `bf16`"),
+            ("[comm]\ncompress = \"int7\"\n", "`comm.compress`: it must be none, bf16"),
             (
                 "[comm]\ncompress_gathers = \"int8\"\n",
                 "comm.compress_gathers = int8 is not possible: without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3",

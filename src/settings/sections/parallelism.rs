@@ -149,7 +149,7 @@ impl ComputeSettings {
             _ => Err(SettingError::new(
                 "compute.recompute (--recompute)",
                 &self.recompute,
-                "it must be none, all, or every-K for every K-th block, as every-2",
+                "it must be none, all, or every-K for every K-th block, as in every-2",
             )),
         }
     }

@@ -143,6 +143,16 @@ impl Session {
             plan.learning_rate,
             plan.learning_rate_reason
         ));
+        if let Some((samples, _)) = data
+            && samples < settings.global_batch_size
+        {
+            let all = counted(samples, "sample");
+            let are = if samples == 1 { "is" } else { "are" };
+            lines.push(format!(
+                "note: {all} {are} less than the global batch of {}; each step takes samples more than once",
+                settings.global_batch_size
+            ));
+        }
         lines.extend(self.settings.strategy.describe(workers));
         lines.extend(self.settings.strategy.describe_servers(plan.data_ranks()));
         lines.extend(self.settings.notes_on_unused(plan));

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::place::LeasePlace;
+use super::location::LeaseLocation;
 use super::{LeaseRecord, encoded, name, newest};
 use crate::error::{Error, Result};
 
-/// A place that is held, until this is dropped or released.
+/// A location that is held, until this is dropped or released.
 pub struct Lease {
     held: Arc<Held>,
     end: Option<Sender<()>>,
@@ -17,7 +17,7 @@ pub struct Lease {
 }
 
 struct Held {
-    place: Box<dyn LeasePlace>,
+    location: Box<dyn LeaseLocation>,
     number: u64,
     record: Mutex<LeaseRecord>,
     watch: Mutex<Watch>,
@@ -32,7 +32,7 @@ struct Watch {
 
 impl Lease {
     pub(super) fn start(
-        place: Box<dyn LeasePlace>,
+        location: Box<dyn LeaseLocation>,
         number: u64,
         record: LeaseRecord,
         every: Duration,
@@ -42,7 +42,7 @@ impl Lease {
             lost: Box::new(|_| {}),
             warn: Box::new(|_| {}),
         };
-        let held = Arc::new(Held { place, number, record: Mutex::new(record), watch: Mutex::new(watch) });
+        let held = Arc::new(Held { location, number, record: Mutex::new(record), watch: Mutex::new(watch) });
         let (end, ended) = channel();
         let renewing = Arc::clone(&held);
         let renew = move || {
@@ -51,7 +51,7 @@ impl Lease {
                 match renewing.renew() {
                     Ok(true) => warned = false,
                     Ok(false) => return,
-                    // It may come back; whoever takes the place meanwhile is seen then.
+                    // It may come back; whoever takes the location meanwhile is seen then.
                     Err(error) if !std::mem::replace(&mut warned, true) => renewing.warn(&error.to_string()),
                     Err(_) => {}
                 }
@@ -63,7 +63,7 @@ impl Lease {
         Ok(Self { held, end: Some(end), thread: Some(thread) })
     }
 
-    /// What happens at renewals from now on: what the holder says of itself, what it does when another has taken the place, and when the
+    /// What happens at renewals from now on: what the holder says of itself, what it does when another has taken the location, and when the
     /// lease cannot be renewed.
     pub fn watch(
         &self,
@@ -75,15 +75,15 @@ impl Lease {
         *self.held.watch.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
 
-    /// The place.
+    /// The location.
     pub fn location(&self) -> String {
-        self.held.place.location()
+        self.held.location.text()
     }
 
-    /// Gives the place back, and says how the run ended.
+    /// Gives the location back, and says how the run ended.
     ///
     /// # Errors
-    /// Those of the place; then the lease ends by silence.
+    /// Those of the location; then the lease ends by silence.
     pub fn release(mut self, ended: &str) -> Result<()> {
         self.stop(ended)
     }
@@ -105,16 +105,16 @@ impl Drop for Lease {
 }
 
 impl Held {
-    /// Writes the lease again; false if another has taken the place.
+    /// Writes the lease again; false if another has taken the location.
     fn renew(&self) -> Result<bool> {
         let watch = || self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if newest(&*self.place)? > Some(self.number) {
-            let who = super::look_at_lease(&*self.place).ok().flatten();
+        if newest(&*self.location)? > Some(self.number) {
+            let who = super::look_at_lease(&*self.location).ok().flatten();
             let who =
                 who.map_or_else(|| "an unknown process".into(), |found| found.record.holder.to_string());
-            let place = self.place.location();
+            let location = self.location.text();
             (watch().lost)(&format!(
-                "{place} was taken over by {who}, because this run gave no sign of life for too long"
+                "{location} was taken over by {who}, because this run gave no sign of life for too long"
             ));
             return Ok(false);
         }
@@ -125,17 +125,17 @@ impl Held {
             record.status = status;
             encoded(&record)?
         };
-        self.place.write(&name(self.number), &content)?;
+        self.location.write(&name(self.number), &content)?;
         Ok(true)
     }
 
     fn warn(&self, error: &str) {
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        (watch.warn)(&format!("the lease of {} cannot be renewed: {error}", self.place.location()));
+        (watch.warn)(&format!("the lease of {} cannot be renewed: {error}", self.location.text()));
     }
 
     fn end(&self, ended: &str) -> Result<()> {
-        if newest(&*self.place)? > Some(self.number) {
+        if newest(&*self.location)? > Some(self.number) {
             return Ok(());
         }
         let status = (self.watch.lock().unwrap_or_else(PoisonError::into_inner).status)();
@@ -144,6 +144,6 @@ impl Held {
         if !status.is_null() {
             record.status = status;
         }
-        self.place.write(&name(self.number), &encoded(&record)?)
+        self.location.write(&name(self.number), &encoded(&record)?)
     }
 }

@@ -1,20 +1,20 @@
-//! Whose a place for checkpoints is, where no lock of the operating system says so: in object stores, and on file systems without locks.
+//! Whose a location for checkpoints is, where no lock of the operating system says so: in object stores, and on file systems without locks.
 //!
 //! ```text
-//! <place>/lease/00000007.json     who holds the place; written again every few seconds, and once more at the end
+//! <location>/lease/00000007.json     who holds the location; written again every few seconds, and once more at the end
 //! ```
 //!
-//! - **Whoever creates the next number holds the place.** Stores create an object only if there is none (`If-None-Match: *`), so of several that
+//! - **Whoever creates the next number holds the location.** Stores create an object only if there is none (`If-None-Match: *`), so of several that
 //!   try, one succeeds. The highest number counts, and is never removed.
 //! - **The next number may be created when the one before has ended, or is silent**: when it was not written again for the time that it names.
 //!   Both the last writing and the present are times of the store (`Last-Modified`), which is asked for the present by writing a file;
 //!   waiting is measured by the clock that cannot be set. No two clocks are compared.
-//! - **A holder that finds a higher number has lost the place**, whatever the reason, and must write nothing more.
+//! - **A holder that finds a higher number has lost the location**, whatever the reason, and must write nothing more.
 
 mod hold;
+mod location;
 #[cfg(feature = "object-store")]
 mod object;
-mod place;
 
 use std::fmt;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -23,8 +23,8 @@ use humantime::format_rfc3339_seconds;
 use serde::{Deserialize, Serialize};
 
 pub use hold::Lease;
-pub use place::{LeasePlace, lease_place};
-use place::{now, number_of, random_name};
+pub use location::{LeaseLocation, lease_location};
+use location::{now, number_of, random_name};
 
 use crate::error::{Error, Result};
 
@@ -40,7 +40,7 @@ const GRANULARITY: Duration = Duration::from_secs(1);
 /// The end of the year 9999: later times cannot be written.
 const LAST_SECOND: u64 = 253_402_300_799;
 
-/// Who holds a place.
+/// Who holds a location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The host's name.
@@ -92,7 +92,7 @@ impl LeaseRecord {
     }
 }
 
-/// The newest lease of a place.
+/// The newest lease of a location.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeaseFound {
     /// What it says.
@@ -108,25 +108,25 @@ impl LeaseFound {
     }
 }
 
-/// The newest lease of a place; `None` if there is none that can be read.
+/// The newest lease of a location; `None` if there is none that can be read.
 ///
 /// # Errors
-/// Those of the place.
-pub fn look_at_lease(place: &dyn LeasePlace) -> Result<Option<LeaseFound>> {
-    let Some(number) = newest(place)? else { return Ok(None) };
-    let Some((content, written)) = place.read(&name(number))? else { return Ok(None) };
+/// Those of the location.
+pub fn look_at_lease(location: &dyn LeaseLocation) -> Result<Option<LeaseFound>> {
+    let Some(number) = newest(location)? else { return Ok(None) };
+    let Some((content, written)) = location.read(&name(number))? else { return Ok(None) };
     let Ok(record) = serde_json::from_slice(&content) else { return Ok(None) };
-    Ok(Some(LeaseFound { record, silent: silence(place, written)? }))
+    Ok(Some(LeaseFound { record, silent: silence(location, written)? }))
 }
 
-/// Takes a place, as soon as nobody holds it, for as long as the result is kept; a lease is over `seconds` after the last sign of life.
-/// `waits` is called with what is waited for, and `check` before the place is taken from an earlier holder, who may only be suspended: it says why that would be of no
+/// Takes a location, as soon as nobody holds it, for as long as the result is kept; a lease is over `seconds` after the last sign of life.
+/// `waits` is called with what is waited for, and `check` before the location is taken from an earlier holder, who may only be suspended: it says why that would be of no
 /// use.
 ///
 /// # Errors
-/// [`Error::Held`] when another holder is alive; [`Error::NotTaken`] by `check`; those of the place.
+/// [`Error::Held`] when another holder is alive; [`Error::NotTaken`] by `check`; those of the location.
 pub fn take_lease(
-    place: Box<dyn LeasePlace>,
+    location: Box<dyn LeaseLocation>,
     holder: &Holder,
     duration: Duration,
     waits: &mut dyn FnMut(&str),
@@ -141,31 +141,31 @@ pub fn take_lease(
         status: serde_json::Value::Null,
     };
     loop {
-        let before = newest(&*place)?;
+        let before = newest(&*location)?;
         if let Some(number) = before {
-            await_end(&*place, number, holder, duration, waits)?;
+            await_end(&*location, number, holder, duration, waits)?;
             check().map_err(|reason| Error::NotTaken { reason })?;
         }
         let number = before.map_or(1, |before| before + 1);
-        if place.create(&name(number), &encoded(&record)?)? {
+        if location.create(&name(number), &encoded(&record)?)? {
             // Nobody looks at older ones any more.
-            for older in numbers(&*place)?.into_iter().filter(|older| *older < number) {
-                place.remove(&name(older))?;
+            for older in numbers(&*location)?.into_iter().filter(|older| *older < number) {
+                location.remove(&name(older))?;
             }
-            return Lease::start(place, number, record, duration / RENEWALS);
+            return Lease::start(location, number, record, duration / RENEWALS);
         }
     }
 }
 
 /// Returns when the lease is over.
 fn await_end(
-    place: &dyn LeasePlace,
+    location: &dyn LeaseLocation,
     number: u64,
     me: &Holder,
     duration: Duration,
     waits: &mut dyn FnMut(&str),
 ) -> Result<()> {
-    let Some((first, written)) = place.read(&name(number))? else { return Ok(()) };
+    let Some((first, written)) = location.read(&name(number))? else { return Ok(()) };
     // What is not whole yet was begun just now.
     let record: Option<LeaseRecord> = serde_json::from_slice(&first).ok();
     if let Some(record) = &record
@@ -173,29 +173,29 @@ fn await_end(
     {
         return Ok(());
     }
-    let (begin, silent) = (Instant::now(), silence(place, written)?);
+    let (begin, silent) = (Instant::now(), silence(location, written)?);
     let duration = record.as_ref().map_or(duration, LeaseRecord::duration);
     let left = (duration + GRANULARITY).saturating_sub(silent);
     let who = record.map_or_else(|| "an unknown process".into(), |record| record.holder.to_string());
     if left > Duration::ZERO {
         waits(&format!(
             "{} was held {:.0} s ago by {who}; waiting up to {:.0} s for a sign of life",
-            place.location(),
+            location.text(),
             silent.as_secs_f64(),
             left.as_secs_f64()
         ));
     }
     loop {
-        let content = place.read(&name(number))?.map(|(content, _)| content);
+        let content = location.read(&name(number))?.map(|(content, _)| content);
         if content.as_ref().is_some_and(|content| *content != first) {
             let record = content.and_then(|content| serde_json::from_slice::<LeaseRecord>(&content).ok());
             if record.is_some_and(|record| record.ended.is_some()) {
                 return Ok(());
             }
-            return Err(Error::Held { place: place.location(), holder: who });
+            return Err(Error::Held { place: location.text(), holder: who });
         }
-        // Another process may have taken the place meanwhile: it is waited for in the same way.
-        if begin.elapsed() >= left || newest(place)? != Some(number) {
+        // Another process may have taken the location meanwhile: it is waited for in the same way.
+        if begin.elapsed() >= left || newest(location)? != Some(number) {
             return Ok(());
         }
         std::thread::sleep((duration / LOOKS).min(left.saturating_sub(begin.elapsed())));
@@ -203,16 +203,16 @@ fn await_end(
 }
 
 /// How long ago something was written, by the store's clock.
-fn silence(place: &dyn LeasePlace, written: Duration) -> Result<Duration> {
-    Ok(now(place)?.saturating_sub(written))
+fn silence(location: &dyn LeaseLocation, written: Duration) -> Result<Duration> {
+    Ok(now(location)?.saturating_sub(written))
 }
 
-fn newest(place: &dyn LeasePlace) -> Result<Option<u64>> {
-    Ok(numbers(place)?.into_iter().max())
+fn newest(location: &dyn LeaseLocation) -> Result<Option<u64>> {
+    Ok(numbers(location)?.into_iter().max())
 }
 
-fn numbers(place: &dyn LeasePlace) -> Result<Vec<u64>> {
-    Ok(place.names()?.iter().filter_map(|name| number_of(name)).collect())
+fn numbers(location: &dyn LeaseLocation) -> Result<Vec<u64>> {
+    Ok(location.names()?.iter().filter_map(|name| number_of(name)).collect())
 }
 
 fn name(number: u64) -> String {

@@ -6,7 +6,7 @@ use brigade_store::Client;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
 
-use super::LeasePlace;
+use super::LeaseLocation;
 use crate::error::Result;
 use crate::storage::{ObjectStorage, Storage};
 
@@ -33,8 +33,8 @@ impl ObjectLeases {
     }
 }
 
-impl LeasePlace for ObjectLeases {
-    fn location(&self) -> String {
+impl LeaseLocation for ObjectLeases {
+    fn text(&self) -> String {
         self.location.clone()
     }
 

@@ -52,7 +52,7 @@ enum CheckpointCommand {
     /// Show what a checkpoint contains: step, mesh, position in the data, parameters.
     Show(OneStep),
     /// Read every byte of a run's checkpoints and compare checksums.
-    Verify(OneStep),
+    Verify(VerifyArgs),
     /// Write the weights of a checkpoint into a file, and those of each additional model into a file beside it,
     /// reading one parameter at a time.
     Consolidate(ConsolidateArgs),
@@ -69,7 +69,16 @@ struct Location {
 struct OneStep {
     #[command(flatten)]
     location: Location,
-    /// The checkpoint of this step [default: the newest whole one; `verify` checks all].
+    /// The checkpoint of this step [default: the newest whole one].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    step: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+struct VerifyArgs {
+    #[command(flatten)]
+    location: Location,
+    /// Only the checkpoint of this step [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     step: Option<u64>,
 }
@@ -131,7 +140,7 @@ impl OneStep {
         let storage = self.location.open()?;
         let act = |step| act(&Checkpoint::open(storage.clone(), step)?);
         if let Some(step) = self.step {
-            return act(step);
+            return act(step).map_err(|error| if is_gone(&error) { UsageError(error).into() } else { error });
         }
         for _ in 0..MAX_LISTINGS {
             let mut are_all_there = true;
@@ -249,7 +258,7 @@ fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
+fn verified(of: &VerifyArgs) -> anyhow::Result<(String, u8)> {
     let storage = of.location.open()?;
     let steps = match of.step {
         Some(step) => vec![step],
@@ -262,6 +271,7 @@ fn verified(of: &OneStep) -> anyhow::Result<(String, u8)> {
                 writeln!(text, "step {step:<8}  removed in the meantime")?;
                 continue;
             }
+            Err(error @ CheckpointError::StepNotFound { .. }) => return Err(UsageError(error.into()).into()),
             verified => verified?,
         };
         damaged += usize::from(!problems.is_empty());
@@ -289,6 +299,10 @@ fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
     }
     // A run writes this file at its end: newer weights must not be replaced by older ones.
     let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !beside.is_dir() {
+        let (to, folder) = (to.display(), beside.display());
+        return Err(UsageError(anyhow::anyhow!("--to {to}: the folder {folder} does not exist")).into());
+    }
     let _held = match args.overwrite && beside.join(CONFIG_FILE).exists() {
         true => brigade::lock_folder(beside, "--to").map_err(UsageError)?,
         false => None,

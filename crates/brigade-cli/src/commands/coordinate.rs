@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
 pub struct CoordinateArgs {
-    /// Workers of the run, as --workers of each says.
+    /// Number of workers, the same as each worker's --workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
     /// The port to listen on; 0 for any that is free.

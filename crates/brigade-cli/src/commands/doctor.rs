@@ -43,8 +43,8 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if args.network {
         return network::run(&args.ranks);
     }
-    if args.ranks.are_given() {
-        return Err(UsageError(anyhow::anyhow!("flags about ranks need --network")).into());
+    if let Some(flag) = args.ranks.first_given() {
+        return Err(UsageError(anyhow::anyhow!("{flag} needs --network")).into());
     }
     let findings = examine(args.world_size);
     print(&table(&findings))?;

@@ -8,16 +8,19 @@ use anyhow::{Context, bail};
 use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::Encoder;
 use brigade::models::{Adapters, CausalLm, ShardSize, WeightsDtype, WeightsFormat, convert_weights};
+use brigade::report::{HumanBytes, METRICS_FILE, counted};
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, AdaptedModel, TOKENIZER_COMPANIONS,
     UsageError, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, exit, merge_adapters,
 };
+use brigade_files::about_target;
 use brigade_hf::{Config, ConfigFile, Task};
 use clap::Args;
 
 use crate::config::TOKENIZER_FILE;
 use crate::model_files::adapters::{Origin, SavedAdapters};
 use crate::model_files::weights::Weights;
+use crate::output::print;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -79,11 +82,17 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(&prefix).suffix(".part");
     let part = builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    let part = part.tempdir_in(beside).with_context(given)?;
+    let part = part.tempdir_in(beside).map_err(|error| about_target(&error, beside)).with_context(given)?;
     write(args, &origin, part.path())?;
     std::fs::rename(part.path(), &out).with_context(given)?;
     // There is nothing left to remove.
     drop(part.keep());
+    let (mut files, mut bytes) = (0, 0);
+    for entry in std::fs::read_dir(&out).with_context(given)? {
+        files += 1;
+        bytes += entry.and_then(|entry| entry.metadata()).with_context(given)?.len();
+    }
+    print(&format!("{}: {}, {}\n", args.out.display(), counted(files, "file"), HumanBytes(bytes)))?;
     Ok(ExitCode::from(exit::DONE))
 }
 
@@ -170,7 +179,14 @@ fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
         None => ["config.json", WEIGHTS_FILE],
     };
     if let Some(missing) = needed.into_iter().find(|name| !is_there(name)) {
-        bail!("{run}: it has no {missing}; is it the folder of a finished run?");
+        let is_run = missing != "config.json" && is_there(METRICS_FILE);
+        let hint = match is_run {
+            true => {
+                "a run writes it when it ends, and brigade checkpoint consolidate makes it from a checkpoint"
+            }
+            false => "is it the folder of a finished run?",
+        };
+        bail!("{run}: it has no {missing}; {hint}");
     }
     let entries = match std::fs::read_dir(&args.out) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -35,7 +35,7 @@ half of them.";
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
     /// Folder of a finished run, or a model: a folder as Hugging Face's libraries write it, or organization/name[@revision] on the hub.
-    #[arg(long, value_name = "MODEL", visible_alias = "out")]
+    #[arg(long, value_name = "MODEL", alias = "out")]
     model: PathBuf,
     /// Text to continue [default: the beginning of a document].
     #[arg(
@@ -214,7 +214,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             Ok(true)
         };
         let given: Vec<_> = prompts.iter().zip(&tokens).enumerate().collect();
-        let (place, pipelines) = session.data_place();
+        let (pipeline, pipelines) = (session.data_parallel_rank(), session.data_parallel_size());
         for round in given.chunks(pipelines) {
             let mut text = String::new();
             let mut keep = |part: &str| {
@@ -223,7 +223,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             };
             let show_now: &mut dyn FnMut(&str) -> anyhow::Result<bool> =
                 if pipelines == 1 { &mut show } else { &mut keep };
-            if let Some((index, (prompt, tokens))) = round.get(place) {
+            if let Some((index, (prompt, tokens))) = round.get(pipeline) {
                 answer(&mut generator, (*index, prompt), tokens, args.format, show_now)?;
             }
             if pipelines > 1 {
@@ -231,8 +231,8 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
                     show(&text)?;
                 }
             }
-            let news = if output.as_ref().is_none_or(BackgroundOutput::is_read) { "" } else { NOT_READ };
-            if session.all_gather_text(news)?.first().is_some_and(|text| text == NOT_READ) {
+            let notice = if output.as_ref().is_none_or(BackgroundOutput::is_read) { "" } else { NOT_READ };
+            if session.all_gather_text(notice)?.first().is_some_and(|text| text == NOT_READ) {
                 break;
             }
         }

@@ -14,6 +14,12 @@ use crate::config::Config;
 use crate::data::chats::Chats;
 use crate::data::{DataSection, sources};
 
+/// How many times the share of text for validation that is set the actual one may be, or the reverse, without a word.
+const FAR: f64 = 1.5;
+
+/// By how much the two must differ to be worth one.
+const FAR_AT_LEAST: f64 = 0.02;
+
 /// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings, .. } = config;
@@ -29,6 +35,9 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
     if show != ConsoleMode::Quiet {
         describe(&prepared, settings.train.validate_every);
+        notes_on_amounts(&prepared, data, length).iter().for_each(|note| {
+            brigade::print_stderr(format_args!("note: {note}"));
+        });
     }
     if prepared.sources.iter().any(|source| source.train.is_empty()) {
         let length = model.shape.sequence_length;
@@ -97,6 +106,37 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
             "note: there is no validation text (data.validation_fraction), so there will be no validation loss"
         ));
     }
+}
+
+/// Where there is less text than a row holds, or where the documents set aside are no fair share of it.
+fn notes_on_amounts(prepared: &PreparedData, data: &DataSection, length: usize) -> Vec<String> {
+    let counts = &prepared.summary.counts;
+    let (trained, validated) = (counts.train_tokens, counts.validation_tokens);
+    let mut notes = Vec::new();
+    if prepared.summary.train_sequences == 1 && trained <= length as u64 {
+        notes.push(format!(
+            "a row holds up to {length} tokens (model.sequence_length), but there are only {} to train on",
+            HumanCount(trained)
+        ));
+    }
+    let (wanted, share) = (data.validation_fraction, validated as f64 / (trained + validated).max(1) as f64);
+    let is_split =
+        data.validation.is_empty() && data.source.iter().all(|source| source.validation.is_empty());
+    // A single document that is divided has a note of its own.
+    let are_whole = prepared.sources.iter().all(|source| source.counts.notes.is_empty());
+    let is_far = share > FAR * wanted || share * FAR < wanted;
+    if is_split && are_whole && validated > 0 && is_far && (share - wanted).abs() > FAR_AT_LEAST {
+        let are = if counts.validation_documents == 1 { "is" } else { "are" };
+        notes.push(format!(
+            "{} of {} {are} set aside for validation, {:.1}% of all tokens instead of {:.1}% (data.validation_fraction), because \
+            documents are not divided",
+            HumanCount(counts.validation_documents as u64),
+            counted(counts.train_documents + counts.validation_documents, "document"),
+            100.0 * share,
+            100.0 * wanted
+        ));
+    }
+    notes
 }
 
 /// What became of documents that rows hold whole.

@@ -101,11 +101,6 @@ impl Group {
         self.run(OpType::AllGather, slice, None, None)
     }
 
-    /// As `gather`, on a slice, blocking.
-    pub fn gather_in_place<T: Element>(&self, slice: &mut [T], root: usize) -> Result<()> {
-        self.run(OpType::Gather, slice, None, Some(root))
-    }
-
     /// As `broadcast`, on a slice, blocking.
     pub fn broadcast_in_place<T: Element>(&self, slice: &mut [T], root: usize) -> Result<()> {
         self.run(OpType::Broadcast, slice, None, Some(root))

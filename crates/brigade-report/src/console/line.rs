@@ -2,7 +2,7 @@
 
 use indicatif::{HumanCount, HumanFloatCount};
 
-use crate::record::StepRecord;
+use crate::record::{StepRecord, TARGET_COUNTS};
 
 /// The columns of a step as plain text: step, loss, named metrics, grad_norm, lr, `unit`s per second, TFLOP/s and MFU of a rank where
 /// known, the most memory of a rank (that of its device where it has its own, with the share of it), data-wait, and the
@@ -41,8 +41,7 @@ pub fn line(record: &StepRecord, total_steps: u64, unit: &str) -> String {
 pub fn bar_message(record: &StepRecord, unit: &str) -> String {
     let rate = HumanCount(record.tokens_per_second.round() as u64);
     let StepRecord { loss, learning_rate, metrics, .. } = record;
-    let named =
-        metrics.iter().filter(|(name, _)| !["valid_targets", "target_weight"].contains(&name.as_str()));
+    let named = metrics.iter().filter(|(name, _)| !TARGET_COUNTS.contains(&name.as_str()));
     let named: String = named.map(|(name, value)| format!(" {name} {}", HumanFloatCount(*value))).collect();
     format!(
         "loss {loss:.4}{named} lr {learning_rate:.2e} {rate} {unit}/s data-wait {:.1}%",

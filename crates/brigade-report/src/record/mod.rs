@@ -11,6 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use memory::{DeviceMemory, MemoryRecord, PLANNED_MEMORY_FILE, PlannedMemory};
 pub use rounds::{OuterStepRecord, RoundRecord};
 
+/// Metrics that say how many targets a step had, and no result.
+pub const TARGET_COUNTS: [&str; 2] = ["valid_targets", "target_weight"];
+
 /// One step of a run: a line of `metrics.jsonl`, whose field names these are.
 ///
 /// Numbers describe the whole world; the caller gathers them. A number that is not finite is written as

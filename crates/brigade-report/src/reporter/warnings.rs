@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 
 use crate::record::{RankSeconds, StepRecord};
+use crate::timeline::PROFILE_FOLDER;
 
 /// Steps that are not looked at: buffers are allocated, caches are cold.
 const WARM_UP: u64 = 5;
@@ -19,6 +20,9 @@ const SLOW: f64 = 1.2;
 
 /// By how much of a step the pipeline may be idle for longer than its schedule says.
 const BUBBLE: f64 = 0.05;
+
+/// Steps for a timeline: of any run that is long enough for a warning, after its warm-up.
+const PROFILED: &str = "10..12";
 
 /// Looks at the last steps. Each kind of problem is reported once.
 pub(super) struct Warnings {
@@ -67,7 +71,7 @@ impl Warnings {
         if self.recent.len() < WINDOW {
             return Vec::new();
         }
-        let found = [self.data(), self.straggler(), self.bubble(record.step)];
+        let found = [self.data(), self.straggler(), self.bubble()];
         let new = found.into_iter().zip(&mut self.said).filter_map(|(found, said)| {
             let text = found.filter(|_| !*said)?;
             *said = true;
@@ -122,18 +126,19 @@ impl Warnings {
         })
     }
 
-    fn bubble(&self, step: u64) -> Option<String> {
+    fn bubble(&self) -> Option<String> {
         let expected = self.expected_bubble?;
         let share = self.middle(|recent| recent.bubble) / self.middle(|recent| recent.step);
         (share > expected + BUBBLE).then(|| {
+            let inspect = format!("`brigade inspect timeline {}`", self.dir.display());
+            let how = match self.dir.join(PROFILE_FOLDER).is_dir() {
+                true => format!("{inspect} shows why"),
+                false => format!("train again with `--profile-steps {PROFILED}`, and {inspect} shows why"),
+            };
             format!(
-                "the pipeline leaves ranks idle for {:.0}% of a step, but its schedule only for {:.0}%; `--profile-steps {}..{}`, and then `brigade \
-                inspect timeline {}`, show why",
+                "the pipeline leaves ranks idle for {:.0}% of a step, but its schedule only for {:.0}%; {how}",
                 100.0 * share,
-                100.0 * expected,
-                step + 1,
-                step + 3,
-                self.dir.display()
+                100.0 * expected
             )
         })
     }
@@ -188,7 +193,20 @@ mod tests {
         assert_eq!(said([0.7, 0.7, 0.4, 0.6], [0.0; 4], 0.2), [slow]);
         let idle = said([0.7; 4], [0.0; 4], 0.31);
         assert!(idle.len() == 1 && idle[0].contains("idle for 31% of a step"), "{idle:?}");
-        assert!(idle[0].contains("but its schedule only for 20%; `--profile-steps 16..18`"), "{idle:?}");
+        let how =
+            "train again with `--profile-steps 10..12`, and `brigade inspect timeline runs/a` shows why";
+        assert!(idle[0].ends_with(&format!("but its schedule only for 20%; {how}")), "{idle:?}");
+    }
+
+    #[test]
+    fn a_timeline_that_exists_is_the_one_to_look_at() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(PROFILE_FOLDER)).unwrap();
+        let mesh = vec![("pp".to_owned(), 2), ("dp".to_owned(), 2)];
+        let warnings = Warnings::new(dir.path().to_owned(), mesh, 0, Some(0.2));
+        let idle = said_by(warnings, [0.7; 4], [0.0; 4], 0.31);
+        let how = format!("only for 20%; `brigade inspect timeline {}` shows why", dir.path().display());
+        assert!(idle.len() == 1 && idle[0].ends_with(&how), "{idle:?}");
     }
 
     #[test]

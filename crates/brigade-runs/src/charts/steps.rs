@@ -2,16 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use brigade_report::StepRecord;
+use brigade_report::{StepRecord, TARGET_COUNTS};
 
 use super::thin::{Aggregation, Thinned};
 use super::{Chart, Charts, Series};
 
 /// More points would make the page large and no clearer.
 const MAX_POINTS: usize = 4000;
-
-/// Metrics that are in every record and say nothing over time.
-const COUNTS: [&str; 2] = ["valid_targets", "target_weight"];
 
 /// A number of a record, where it has one.
 type Number<'a> = Box<dyn Fn(&StepRecord) -> Option<f64> + 'a>;
@@ -121,7 +118,7 @@ fn metric_charts<'a>(records: &[StepRecord]) -> Vec<Wanted<'a>> {
         record.metrics.keys().chain(record.validation_metrics.keys()).cloned().collect()
     };
     let names: BTreeSet<String> =
-        records.iter().flat_map(of).filter(|name| !COUNTS.contains(&name.as_str())).collect();
+        records.iter().flat_map(of).filter(|name| !TARGET_COUNTS.contains(&name.as_str())).collect();
     let chart = |(index, name): (usize, String)| {
         let (own, validation) = (name.clone(), name.clone());
         Wanted::new(&format!("metric-{index}"), &name, "number", "")

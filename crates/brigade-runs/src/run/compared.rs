@@ -12,7 +12,10 @@ use crate::error::{Error, Result};
 const MODEL: &str = "model.";
 
 /// Settings of the model that do not change what its losses mean.
-const FREE: [&str; 2] = ["model.path", "model.dropout"];
+const FREE: [&str; 2] = [PATH, "model.dropout"];
+
+/// The folder of a model that was not new.
+const PATH: &str = "model.path";
 
 /// The file with the sizes of a model of Hugging Face's form: in the folder of the model, and in that of a run in the end.
 const MODEL_FILE: &str = "config.json";
@@ -35,8 +38,7 @@ const MODEL_FIELDS: [&str; 11] = [
 impl Run {
     /// The sizes of a model that came from a folder; none where no file says them, as of a run that has not ended on another machine.
     fn model_fields(&self) -> Option<BTreeMap<String, Value>> {
-        let given: Option<String> =
-            self.setting("model.path").and_then(|path| serde_json::from_str(path).ok());
+        let given: Option<String> = self.setting(PATH).and_then(|path| serde_json::from_str(path).ok());
         let folders = [Some(self.dir.clone()), given.filter(|path| !path.is_empty()).map(PathBuf::from)];
         let text = folders.into_iter().flatten().find_map(|dir| std::fs::read(dir.join(MODEL_FILE)).ok())?;
         serde_json::from_slice(&text).ok()
@@ -71,6 +73,12 @@ impl Run {
         if model.is_empty() {
             model.extend(self.differing_field(other));
         }
+        if model.is_empty() {
+            return Ok(());
+        }
+        // Two folders say more than the first size that differs.
+        let paths = self.differences(other).into_iter().find(|found| found.name == PATH);
+        model.splice(0..0, paths);
         let Some(first) = model.first() else { return Ok(()) };
         let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         let more = match model.len() - 1 {
@@ -181,6 +189,7 @@ mod tests {
             settings_of(&format!("[model]\nwidth = 128\npath = \"{}\"\n", large.dir.display()));
         assert!(small.check_compares(&adapters).is_err());
         let message = small.check_compares(&large).unwrap_err().to_string();
-        assert!(message.ends_with("a different model, with hidden_size = 32, not 16"), "{message}");
+        let said = r#"a different model, with model.path = "large", not "small" (and 1 more)"#;
+        assert!(message.ends_with(said), "{message}");
     }
 }

@@ -92,7 +92,7 @@ impl Page<'_> {
         let mut page = format!(
             "# {}\n\n\
              `cargo xtask bench` measures this page, alternating between Brigade and its peers on the same machine. \
-             {figures}. {} To repeat it, set up the peers as described in `benches/peers/README.md`, leave the machine idle, and run:\n\n\
+             {figures}. {} Sections were measured at different times; compare figures within one table only. To repeat it, set up the peers as described in `benches/peers/README.md`, leave the machine idle, and run:\n\n\
              ```sh\ncargo xtask bench {only}--peer-python .venv-torch/bin/python\n```\n\n| | |\n|---|---|\n",
             self.title, self.counted
         );
@@ -234,7 +234,7 @@ mod tests {
         .markdown();
         for part in [
             "# Benchmarks\n",
-            "median of 3 runs, with the lowest and the highest in brackets. All counts. To",
+            "median of 3 runs, with the lowest and the highest in brackets. All counts. Sections were measured at",
             "cargo xtask bench --peer-python",
             "| CPU | a fast one |\n",
             "\n## Start\n\nHow long.\n\n| | first | second | goal | met |\n|---|---:|---:|---:|---|\n",

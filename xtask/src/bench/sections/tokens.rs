@@ -66,7 +66,7 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     let row = |pair: &Pair| pair.brigade.beside(&pair.torch, runner, pair.measure, pair.goal);
     Ok(Section {
         title: TITLE,
-        text: "Training the 13-million-parameter GPT of `configs/gpt-13m.toml` with 8 sequences of 256 tokens per step, \
+        text: "Training the GPT of `configs/gpt-13m.toml`, which has 14 million parameters, with 8 sequences of 256 tokens per step, \
         against PyTorch's DistributedDataParallel over gloo, and one process of each. The second table relates the \
         products of a step, over its whole time, to what one core's product of 2048 × 384 × 1536 alone reaches with the \
         crate `gemm` on this machine."

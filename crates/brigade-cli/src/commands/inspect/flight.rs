@@ -41,6 +41,13 @@ pub fn run(args: &FlightArgs) -> anyhow::Result<ExitCode> {
 fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
     let inside = dir.join(FLIGHT_FOLDER);
     let dir = if inside.is_dir() { inside } else { dir.to_owned() };
+    if !dir.is_dir() {
+        let given = dir.display();
+        return Err(UsageError(anyhow!(
+            "{given} is not a folder; give that of a run, or of its flight records"
+        ))
+        .into());
+    }
     let entries =
         std::fs::read_dir(&dir).with_context(|| format!("{}", dir.display())).map_err(UsageError)?;
     let mut files = Vec::new();
@@ -54,7 +61,8 @@ fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
     files.sort();
     if files.is_empty() {
         let nothing = anyhow!(
-            "{} holds no flight records (rank-0.json, …); ranks write them when a run fails, but a killed rank cannot",
+            "{} holds no flight records (rank-0.json, …); ranks write them when communication fails (a rank dies, \
+            hangs or calls another operation), but a killed rank cannot",
             dir.display()
         );
         return Err(UsageError(nothing).into());

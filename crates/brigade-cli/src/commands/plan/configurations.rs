@@ -16,7 +16,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{calibrate, calibrate_from, parse};
-use crate::model_files::model_folder::configuration_folder;
+use crate::model_files::model_folder::{configuration_folder, hub_name};
 use crate::output::print;
 
 /// What stands in a command for a model that is in no file that training reads.
@@ -77,7 +77,7 @@ pub struct ConfigurationArgs {
     #[arg(long, value_name = "STEPS", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     checkpoint_every: Option<u64>,
     /// How many configurations to print.
-    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = parse::top)]
+    #[arg(long, value_name = "N", default_value_t = 10, allow_negative_numbers = true, value_parser = parse::at_least_1)]
     top: usize,
     /// Also show the formulas behind the first one, with its numbers.
     #[arg(long)]
@@ -103,17 +103,17 @@ pub struct ConfigurationArgs {
 #[command(next_help_heading = "Axes: only these values, separated by commas [default: all]")]
 struct AxisArgs {
     /// Tensor-parallel ranks, which are not built yet: shows what they would bring.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
     tp: Vec<usize>,
     /// Pipeline stages.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
     pp: Vec<usize>,
     /// Stages of ZeRO.
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = parse::zero)]
     zero: Vec<u8>,
     /// Replicas of what ZeRO shards [default: 1, and the numbers that keep shards on 1, 2, 4 or 8 whole
     /// nodes].
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
     replicate: Vec<usize>,
     /// Pipeline schedules.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -122,7 +122,7 @@ struct AxisArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::chunks)]
     chunks: Vec<usize>,
     /// Sequences per micro-batch.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
     micro_batch_size: Vec<usize>,
     /// Blocks to recompute: none, every-K or all [default: none, every-2 and all].
     #[arg(long, value_name = "WHICH", value_delimiter = ',', value_parser = parse::recompute)]
@@ -174,6 +174,9 @@ pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
 /// What to plan, and how the command names its model.
 fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, String)> {
     let given = args.model.as_deref().context("--model is needed")?;
+    if !given.exists() && hub_name(given).is_none() {
+        anyhow::bail!("--model {}: neither a folder, a file nor organization/name", given.display());
+    }
     let path = if given.exists() { given.to_owned() } else { configuration_folder(given)? };
     let model = ModelShape::read(&path)?;
     let cluster = match &args.cluster {

@@ -59,9 +59,10 @@ pub fn chunks(text: &str) -> Result<usize, String> {
         .ok_or_else(|| "it must be a whole number from 2 on".into())
 }
 
-/// How many configurations are printed.
-pub fn top(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|top| *top >= 1).ok_or_else(|| "it must be a whole number from 1 on".into())
+/// A number of things of which there must be one.
+pub fn at_least_1(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number >= 1);
+    number.ok_or_else(|| "it must be a whole number of at least 1".into())
 }
 
 /// A stage of ZeRO.
@@ -81,8 +82,8 @@ mod tests {
         assert_eq!(slow_rank("3=1.3"), Ok((3, 1.3)));
         assert!(slow_rank("3").is_err() && slow_rank("a=1").is_err());
         assert_eq!((recompute("none"), recompute("all"), recompute("every-3")), (Ok(0), Ok(1), Ok(3)));
-        assert_eq!((chunks("5"), top("1")), (Ok(5), Ok(1)));
-        assert!(chunks("1").is_err() && top("0").is_err() && top("-1").is_err());
+        assert_eq!((chunks("5"), at_least_1("1")), (Ok(5), Ok(1)));
+        assert!(chunks("1").is_err() && at_least_1("0").is_err() && at_least_1("-1").is_err());
         assert!(recompute("every-0").is_err() && zero("4").is_err() && dtype("int8").is_err());
         assert_eq!(algorithm("tree"), Ok(PlannedAlgorithm::Tree));
         assert!(algorithm("star").unwrap_err().contains("flat or halving"));

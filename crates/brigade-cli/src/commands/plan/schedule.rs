@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use brigade::plan::{Pipeline, PipelineScheduleKind};
-use brigade::{UsageError, exit, parse_whole_number};
+use brigade::{UsageError, exit};
 use brigade_files::write_atomic;
 use clap::Args;
 
+use super::parse;
 use crate::output::print;
 
 pub const EXAMPLES: &str = "\
@@ -25,16 +26,16 @@ const WIDTH: usize = 100;
 #[derive(Debug, Args)]
 pub struct ScheduleArgs {
     /// Pipeline stages.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse::at_least_1)]
     pp: usize,
     /// Micro-batches per step: global batch / (data-parallel ranks x micro-batch size).
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse::at_least_1)]
     micro_batches: usize,
     /// gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 or zbv.
     #[arg(long, value_name = "NAME", default_value_t)]
     schedule: PipelineScheduleKind,
     /// Model chunks per stage, for interleaved schedules; 2 for zbv.
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse::at_least_1)]
     chunks: usize,
     /// Time of a backward pass in units of a forward pass.
     #[arg(long, value_name = "X", default_value_t = 2.0, allow_negative_numbers = true)]

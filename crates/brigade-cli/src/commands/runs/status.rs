@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::anyhow;
-use brigade::checkpoints::{LeaseFound, lease_place, look_at_lease};
+use brigade::checkpoints::{LeaseFound, lease_location, look_at_lease};
 use brigade::report::{HumanCount, StepRecord, counted, now};
 use brigade::{UsageError, exit, is_lock_of_this_host};
 use brigade_runs::{Overview, RunState, overviews, seconds_per_step};
@@ -118,7 +118,7 @@ fn state(overview: &Overview) -> RunState {
 
 /// What the lease in a bucket says about its run.
 fn in_store(url: &str) -> anyhow::Result<Seen> {
-    let place = lease_place(url).map_err(|error| UsageError(error.into()))?;
+    let place = lease_location(url).map_err(|error| UsageError(error.into()))?;
     #[cfg(feature = "object-store")]
     answers(url)?;
     let Some(found) = look_at_lease(&*place)? else {

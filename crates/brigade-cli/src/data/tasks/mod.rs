@@ -52,7 +52,7 @@ pub enum TaskName {
     MaskedLm,
     /// The label of each text.
     Classification,
-    /// The labels of each text, of which it may have any number.
+    /// Any number of labels for each text.
     MultiLabelClassification,
     /// The number of each text.
     Regression,

@@ -321,7 +321,7 @@ fn nothing_to_go_on_from() {
         "--resume = empty is not possible: it must be the folder of a run; it holds no config.toml",
     );
     refused("train --resume nowhere", "it holds no config.toml");
-    refused("train --resume auto", "--out; give --out");
+    refused("train --resume auto", "--resume auto needs --out");
     refused("train --resume a --out b", "leave out --out b");
     refused("train --resume a --overwrite", "cannot be used with");
     assert!(
@@ -390,7 +390,7 @@ fn the_best_checkpoint_is_marked_and_kept() {
     let best = "--set checkpoint.keep_best=true --set checkpoint.best_mode=max --keep 1";
     let done = place.succeed(&mut place.train(&format!("--nproc-per-node 2 --dp 2 {best} --out a")));
     assert!(
-        done.out.contains("\nbest          step 4\n"),
+        done.out.contains("\nbest                step 4\n"),
         "the first validation has the highest loss: {}",
         done.out
     );
@@ -408,7 +408,7 @@ fn a_run_that_stopped_early_says_why_and_has_nothing_left_to_do() {
     let patience = "--set train.early_stopping_patience=1 --set optimizer.learning_rate=0";
     let done = place.succeed(&mut place.train(&format!("--nproc-per-node 1 {patience} --out a")));
     let why = "the validation loss did not improve in 1 validation (train.early_stopping_patience = 1)";
-    assert!(done.out.contains(&format!("\nended early   after step 8 of 10: {why}\n")), "{}", done.out);
+    assert!(done.out.contains(&format!("\nended early         after step 8 of 10: {why}\n")), "{}", done.out);
     let again = place.succeed(&mut place.brigade("train --resume a"));
     let said = format!("the run ended after step 8 of 10, because {why}; nothing is left to do");
     assert!(again.err.contains(&said), "{}", again.err);

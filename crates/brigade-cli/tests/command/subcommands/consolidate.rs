@@ -76,6 +76,17 @@ fn each_model_has_a_file_of_its_own() {
     for file in ["w.safetensors", "w-critic.safetensors"] {
         assert!(place.read(file) == place.read("a/model.safetensors"), "{file}");
     }
+    for (line, said) in [
+        (
+            "consolidate a --to nodir/x.safetensors",
+            "--to nodir/x.safetensors: the folder nodir does not exist",
+        ),
+        ("show a --step 99", "no checkpoint of step 99"),
+        ("verify a --step 99", "no checkpoint of step 99"),
+    ] {
+        let done = place.run(&mut place.brigade(&format!("checkpoint {line}")));
+        assert!(done.code == Some(2) && done.err.contains(said), "{line}: {}", done.err);
+    }
     fs::remove_file(place.path("w.safetensors")).unwrap();
     let refused = place.run(&mut place.brigade(consolidate));
     assert_eq!(refused.code, Some(2), "{}", refused.err);

@@ -28,7 +28,11 @@ fn a_schedule_that_cannot_be() {
         ("--pp 4 --micro-batches 6 --schedule interleaved-1f1b --chunks 2", "make it 4 or 8"),
         ("--pp 4 --micro-batches 8 --schedule gpipe --chunks 2", "--schedule interleaved-1f1b"),
         ("--pp 0 --micro-batches 8", "at least 1"),
-        ("--pp 2 --micro-batches 2 --svg nowhere/out.svg", "nowhere/out.svg"),
+        ("--pp 4 --micro-batches 0", "'--micro-batches <N>': it must be a whole number of at least 1"),
+        (
+            "--pp 2 --micro-batches 2 --svg nowhere/out.svg",
+            "--svg nowhere/out.svg: cannot write it: the folder nowhere does not exist",
+        ),
     ] {
         let done = place.run(&mut place.brigade(&format!("plan schedule {line}")));
         assert_ne!(done.code, Some(0), "{line}");
@@ -80,7 +84,12 @@ fn plans_that_cannot_be() {
         ("--model configs/gpt-13m.toml --cluster 1x1xL4 --zero 4", 2, "it must be 0, 1, 2 or 3"),
         ("--model configs/gpt-13m.toml --cluster 1x1xL4 --slow-rank 1=2", 2, "ranks 0 to 0"),
         ("--model configs/gpt-13m.toml --cluster 1x1xL4 --accounting x", 2, "separate-sums"),
-        ("--model nowhere.toml --cluster 1x1xL4", 2, "nowhere.toml"),
+        (
+            "--model nowhere.toml --cluster 1x1xL4",
+            2,
+            "nowhere.toml: neither a folder, a file nor organization/name",
+        ),
+        ("--model configs/gpt-13m.toml --cluster 1x1xL4 --pp 1,x", 2, "a whole number of at least 1"),
         ("--cluster 1x1xL4", 2, "--model"),
         ("--model configs/gpt-13m.toml --cluster 1x4xL4 --checkpoint-every 0", 2, "--checkpoint-every = 0"),
         ("--model configs/gpt-13m.toml --cluster 1x4xL4 --zero 0 --replicate 2", 2, "--zero 0 --replicate 2"),

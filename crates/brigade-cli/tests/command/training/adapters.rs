@@ -79,7 +79,8 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
     place.succeed(&mut place.brigade("export alone --out merged --merge-lora"));
     assert!(!place.path("merged/adapter_config.json").exists());
     assert_eq!(text("merged"), text("alone"));
-    place.succeed(&mut place.brigade("export alone --out copied"));
+    let done = place.succeed(&mut place.brigade("export alone --out copied"));
+    assert!(done.out.starts_with("copied: ") && done.out.contains(" files, "), "{}", done.out);
     assert!(place.read(&format!("copied/{FILE}")) == alone);
     place.succeed(&mut place.brigade("export base --out whole"));
     assert!(place.read("whole/model.safetensors") == place.read("base/model.safetensors"));

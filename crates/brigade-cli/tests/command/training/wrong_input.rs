@@ -120,7 +120,15 @@ fn settings() {
         ),
         ("--pp 2 --set pipeline.stages=[4,0]", ["pipeline.stages = [4, 0]", "stage 1 would be empty"]),
         ("--pp 2 --set pipeline.stages=[2,1]", ["pipeline.stages = [2, 1]", "the model has 4 blocks"]),
-        ("--recompute some", ["compute.recompute (--recompute) = some", "every-2"]),
+        ("--recompute some", ["compute.recompute (--recompute) = some", "as in every-2"]),
+        ("--set optimizer.lr=1", ["`optimizer.lr`", "did you mean `optimizer.learning_rate`?"]),
+        (
+            "--set schedule.name=cosin",
+            [
+                "`schedule.name`: it must be constant, linear, cosine or wsd",
+                "not cosin; did you mean cosine?",
+            ],
+        ),
         (
             "--set optimizer.learning_rat=1",
             ["optimizer.learning_rat", "did you mean `optimizer.learning_rate`?"],
@@ -398,11 +406,19 @@ fn a_negative_number_names_its_flag_and_what_is_allowed() {
         assert_eq!(done.code, Some(2), "{line}: {}", done.err);
         let named = done.err.contains(&format!("invalid value '-1' for '{flag} <"));
         assert!(
-            named && (done.err.contains("number of at least 0") || done.err.contains("number from ")),
+            named && (done.err.contains("number of at least ") || done.err.contains("number from ")),
             "{line}: {}",
             done.err
         );
     }
+}
+
+#[test]
+fn a_flag_of_other_programs_is_answered_with_the_setting() {
+    let place = Place::new();
+    let done = place.run(&mut place.train("--lr 1"));
+    let said = "tip: give it as a setting: --set optimizer.learning_rate=VALUE";
+    assert!(done.code == Some(2) && done.err.contains(said), "{}", done.err);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::flight::{RankStatus, STATUS_DELAY, diagnose_stall};
 const ANSWER: Duration = Duration::from_millis(1500);
 
 /// How long rank 0 may take for its diagnosis, before it counts as unresponsive itself.
-pub(in crate::join) const VERDICT: Duration = Duration::from_millis(3000);
+pub(in crate::join) const DIAGNOSIS: Duration = Duration::from_millis(3000);
 
 /// A status query on rank 0.
 pub(in crate::join) struct StatusQuery {

@@ -12,7 +12,7 @@ use crate::error::{Diagnosis, Error, StalledRank};
 use crate::fault::{Failure, Fault};
 use crate::flight::{Recorder, STATUS_DELAY, unresponsive};
 use crate::join::control::connection::{Connection, deliver};
-use crate::join::control::status_query::{StatusQuery, VERDICT};
+use crate::join::control::status_query::{DIAGNOSIS, StatusQuery};
 use crate::join::wire::message::{FrameBuffer, Message};
 use crate::link::shared::event_fd::EventFd;
 use crate::link::tcp::sealed::SealedStream;
@@ -24,7 +24,7 @@ const PING: Duration = Duration::from_millis(400);
 
 /// How long rank 0 may send nothing before it counts as unresponsive, when a connection to another rank has closed: about as
 /// long as a rank that ended because of it has waited for its answer.
-const SILENT: Duration = VERDICT.saturating_sub(PING);
+const SILENT: Duration = DIAGNOSIS.saturating_sub(PING);
 
 /// The longest text of a failure that is passed on, in bytes.
 const MAX_REASON_BYTES: usize = 16 << 10;
@@ -160,7 +160,7 @@ impl Drop for Control {
 impl ControlPlane {
     /// Finds out what holds up this rank. Takes as long as the slowest rank that answers, and a few seconds at most.
     pub(in crate::join) fn diagnose(&self) -> Diagnosis {
-        let deadline = Instant::now() + VERDICT;
+        let deadline = Instant::now() + DIAGNOSIS;
         let mut state = lock(&self.state);
         state.wants_diagnosis = true;
         self.event_fd.notify();

@@ -89,12 +89,14 @@ pub(crate) fn first(
         Some((rank, words)) => NonFiniteLocation {
             rank: Some(rank),
             one_step,
+            ranks: all.len(),
             micro_batch: words[1] as usize,
             block: names(words[3] as usize),
             place: PLACES.get(words[2] as usize).copied().unwrap_or("output"),
         },
         None => {
-            NonFiniteLocation { rank: None, one_step, micro_batch: 0, block: String::new(), place: PLACES[2] }
+            let (ranks, block) = (all.len(), String::new());
+            NonFiniteLocation { rank: None, one_step, ranks, micro_batch: 0, block, place: PLACES[2] }
         }
     }
 }

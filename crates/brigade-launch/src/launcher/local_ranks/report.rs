@@ -17,7 +17,7 @@ impl Supervisor<'_> {
         let rank_report = |exit: &RankExit| {
             let found = process(exit.rank);
             let last_heartbeat = found.and_then(|process| process.heartbeat.last_message()).map(Into::into);
-            let error_line = found.and_then(|process| process.log.error_line());
+            let error_line = found.and_then(|process| process.log.error_line(exit.reason));
             let rank = OtherRank { exit: *exit, error_line, last_heartbeat };
             RankReport { rank, panicked: panicked(exit.rank) }
         };

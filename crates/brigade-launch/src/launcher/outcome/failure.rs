@@ -68,7 +68,7 @@ impl fmt::Display for StoppedRank {
 pub struct OtherRank {
     /// Its exit.
     pub exit: RankExit,
-    /// The last line of its output that reports an error; where none does, its last line.
+    /// The last line of its output that reports an error; where none does, its last line, unless it was killed.
     pub error_line: Option<String>,
     /// The message of its last [heartbeat](crate::HeartbeatSender), if it sent any.
     pub last_heartbeat: Option<String>,
@@ -85,21 +85,25 @@ impl fmt::Display for OtherRank {
 }
 
 impl RankFailure {
-    /// What the rank said of it: its panic, or the last line of its output that reports an error; where none does, its last line.
+    /// What the rank said of it: its panic, or the last line of its output that reports an error; where none does, its last line,
+    /// unless it was killed.
     pub fn error_line(&self) -> Option<String> {
-        error_line(&self.panic, self.last_lines.iter().rev().map(String::as_str))
+        error_line(self.root_cause.reason, &self.panic, self.last_lines.iter().rev().map(String::as_str))
     }
 }
 
-/// The line that says why a rank failed, of the text of its panic and of its output from the last line to the first.
+/// The line that says why a rank failed, of the text of its panic and of its output from the last line to the first. A rank
+/// that was killed has not said why, so its last line may be about anything.
 pub(crate) fn error_line<'a>(
+    reason: ExitReason,
     panic: &[String],
     backwards: impl Iterator<Item = &'a str> + Clone,
 ) -> Option<String> {
     let is_error = |line: &&str| line.starts_with("brigade: ") || line.to_lowercase().contains("error");
     let panicked = panic.get(1).map(String::as_str);
     let reported = || backwards.clone().find(is_error);
-    let found = panicked.or_else(reported).or_else(|| backwards.clone().find(|line| !line.trim().is_empty()));
+    let last = || backwards.clone().find(|line| !line.trim().is_empty() && reason.is_own());
+    let found = panicked.or_else(reported).or_else(last);
     found.map(|line| line.strip_prefix("brigade: ").unwrap_or(line).trim().to_owned())
 }
 
@@ -270,6 +274,24 @@ mod tests {
         );
         assert_eq!(lines.next(), Some("  likely cause: rank 1 has been stopped by SIGSTOP (19) for 14.2 s"));
         assert!(text.ends_with("its last heartbeat said `step 3: all-reduce`"), "{text}");
+    }
+
+    #[test]
+    fn a_killed_rank_has_not_said_why() {
+        let said = |reason, last_lines: &[&str]| {
+            let last_lines = last_lines.iter().map(ToString::to_string).collect();
+            RankFailure { root_cause: exit(1, reason, false), last_lines, ..failure() }.error_line()
+        };
+        let step = ["step 3/9 loss 1.5", ""];
+        assert_eq!(said(ExitReason::Signal(9), &step), None);
+        assert_eq!(said(ExitReason::HeartbeatTimeout(Duration::from_secs(9)), &step), None);
+        assert_eq!(
+            said(ExitReason::Signal(9), &["brigade: the disk is full", "step 3"]).unwrap(),
+            "the disk is full"
+        );
+        let memory = "memory allocation of 64 bytes failed";
+        assert_eq!(said(ExitReason::Signal(6), &[memory]).unwrap(), memory);
+        assert_eq!(said(ExitReason::Code(1), &step).unwrap(), step[0]);
     }
 
     #[test]

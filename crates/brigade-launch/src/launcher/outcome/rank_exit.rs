@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit;
 
+const SIGABRT: i32 = signal_hook::consts::SIGABRT;
+
 /// Why a process exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExitReason {
@@ -23,6 +25,11 @@ impl ExitReason {
     /// True for exit code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
+    }
+
+    /// Whether the process ended itself, by an exit or by SIGABRT, and so may have said why.
+    pub(crate) fn is_own(self) -> bool {
+        matches!(self, Self::Code(_) | Self::Signal(SIGABRT))
     }
 
     /// True for [`exit::PREEMPTED`].

@@ -10,7 +10,7 @@ use std::{
 
 use super::lines::Lines;
 use crate::{
-    Error, Result,
+    Error, ExitReason, Result,
     launcher::{config::LineFormat, outcome::failure::error_line},
 };
 
@@ -78,10 +78,10 @@ impl Log {
         (state.panic.clone(), state.last.iter().cloned().collect())
     }
 
-    /// The last line that reports an error; where none does, the last one that is not blank.
-    pub fn error_line(&self) -> Option<String> {
+    /// The last line that reports an error; where none does, the last one that is not blank, unless the process was killed.
+    pub fn error_line(&self, reason: ExitReason) -> Option<String> {
         let state = self.lock();
-        error_line(&state.panic, state.last.iter().rev().map(String::as_str))
+        error_line(reason, &state.panic, state.last.iter().rev().map(String::as_str))
     }
 
     /// Adds a line. The first error (a full disk) is returned; after it the lines are only kept for the report.
@@ -218,7 +218,7 @@ mod tests {
         let (panic, last) = log.excerpt();
         assert_eq!(panic, ["thread 'main' (7) panicked at src/a.rs:1:2:", "the reason"]);
         assert_eq!((last.len(), last.last().unwrap().as_str()), (LAST_LINES, "end"));
-        assert_eq!(log.error_line().unwrap(), "the reason");
+        assert_eq!(log.error_line(ExitReason::Code(1)).unwrap(), "the reason");
     }
 
     #[test]
@@ -244,7 +244,11 @@ mod tests {
             let log = Log::create(folder.path(), 0, separator).unwrap();
             copy_output(text.as_bytes(), &log, &Echo::None, |error| panic!("{error}"));
             let said = ["old", "Error: b", "d"];
-            assert!(said.contains(&log.error_line().unwrap().as_str()), "{:?}", log.error_line());
+            assert!(
+                said.contains(&log.error_line(ExitReason::Code(1)).unwrap().as_str()),
+                "{:?}",
+                log.error_line(ExitReason::Code(1))
+            );
         }
         let text = fs::read_to_string(folder.path().join("rank-0.log")).unwrap();
         assert_eq!(text, "a\nError: b\nc\n--- 1\nbrigade: d\n \n");

@@ -87,7 +87,8 @@ impl FromStr for WeightsDtype {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Self::Fp32, Self::Bf16, Self::Fp16];
-        let found = all.into_iter().find(|number| number.to_string() == text);
+        let name = if text == "f32" { "fp32" } else { text };
+        let found = all.into_iter().find(|number| number.to_string() == name);
         found.ok_or_else(|| "it must be fp32, bf16 or fp16".into())
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 
-/// What a lease needs of the place where it is written. Names are those of files.
-pub trait LeasePlace: Send + Sync {
-    /// The place as text: a path or a URL.
-    fn location(&self) -> String;
+/// What a lease needs of the location where it is written. Names are those of files.
+pub trait LeaseLocation: Send + Sync {
+    /// The location as text: a path or a URL.
+    fn text(&self) -> String;
 
     /// All names there; none where there is nothing yet.
     ///
@@ -30,7 +30,7 @@ pub trait LeasePlace: Send + Sync {
     /// [`Error::Io`] or [`Error::Object`].
     fn write(&self, name: &str, content: &[u8]) -> Result<()>;
 
-    /// A file, and when it was written, in time since 1970 by the clock of the place; `None` if there is none.
+    /// A file, and when it was written, in time since 1970 by the clock of the location; `None` if there is none.
     ///
     /// # Errors
     /// [`Error::Io`] or [`Error::Object`].
@@ -43,18 +43,18 @@ pub trait LeasePlace: Send + Sync {
     fn remove(&self, name: &str) -> Result<()>;
 }
 
-/// The place for leases at a folder's path, or at a URL (by the feature `object-store`).
+/// The location for leases at a folder's path, or at a URL (by the feature `object-store`).
 ///
 /// # Errors
 /// As [`open_storage`](crate::open_storage).
-pub fn lease_place(place: &str) -> Result<Box<dyn LeasePlace>> {
-    if !place.contains("://") {
-        return Ok(Box::new(Folder { given: place.into(), folder: Path::new(place).join(FOLDER) }));
+pub fn lease_location(location: &str) -> Result<Box<dyn LeaseLocation>> {
+    if !location.contains("://") {
+        return Ok(Box::new(Folder { given: location.into(), folder: Path::new(location).join(FOLDER) }));
     }
     #[cfg(feature = "object-store")]
-    return Ok(Box::new(super::object::ObjectLeases::open(place)?));
+    return Ok(Box::new(super::object::ObjectLeases::open(location)?));
     #[cfg(not(feature = "object-store"))]
-    Err(Error::MissingFeature { url: place.into(), feature: "object-store" })
+    Err(Error::MissingFeature { url: location.into(), feature: "object-store" })
 }
 
 /// The folder of leases in a folder.
@@ -66,8 +66,8 @@ struct Folder {
     folder: PathBuf,
 }
 
-impl LeasePlace for Folder {
-    fn location(&self) -> String {
+impl LeaseLocation for Folder {
+    fn text(&self) -> String {
         self.given.clone()
     }
 
@@ -124,15 +124,15 @@ impl LeasePlace for Folder {
     }
 }
 
-/// The time since 1970 by the clock of the place: that of a file which is written now.
-pub(super) fn now(place: &dyn LeasePlace) -> Result<Duration> {
+/// The time since 1970 by the clock of the location: that of a file which is written now.
+pub(super) fn now(location: &dyn LeaseLocation) -> Result<Duration> {
     let name = format!("time-{}", random_name()?);
-    place.create(&name, name.as_bytes())?;
-    let read = place.read(&name);
-    place.remove(&name)?;
+    location.create(&name, name.as_bytes())?;
+    let read = location.read(&name);
+    location.remove(&name)?;
     match read? {
         Some((_, now)) => Ok(now),
-        None => Err(Error::MissingFile { file: format!("{}/{name}", place.location()) }),
+        None => Err(Error::MissingFile { file: format!("{}/{name}", location.text()) }),
     }
 }
 
