@@ -100,6 +100,10 @@ impl Codec for RandomK {
     fn needs_error_feedback(&self) -> bool {
         true
     }
+
+    fn shares_key(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]
