@@ -48,10 +48,14 @@ fn workers_that_find_each_other_train_to_the_bits_of_one_world() {
         let place = Place::new();
         let line = format!("--inner-steps 5 --micro-batch-size 1 {mesh}");
         let workers = Workers::new(&place, &line, "30");
-        for running in [workers.start(0, ""), workers.start(1, "")] {
+        let mut first = workers.start(0, "");
+        let waits = "waiting for worker 1 (at most 30 s, --wait-seconds of brigade coordinate)";
+        first.until(waits, |first| first.complained().contains(waits).then_some(()));
+        for running in [first, workers.start(1, "")] {
             well(running);
         }
         let said = well(workers.coordinator).out;
+        assert!(said.contains(waits), "{said}");
         assert!(said.contains("outer step after step 10: workers 0, 1"), "{said}");
         let ranks = mesh.replace("node 1", "node 2").replace("node 2 -", "node 4 -");
         place.succeed(
