@@ -268,7 +268,7 @@ fn another_method_goes_on() {
         let mut engine = Row { dp: 2, ..Row::default() }.engine(groups).unwrap();
         engine.restore(2, &mut &saved).unwrap_err().to_string()
     });
-    assert!(told[0].contains("comm.compress"), "{}", told[0]);
+    assert!(told[0].contains("comm.compress") && told[0].contains("--compress bf16"), "{}", told[0]);
 }
 
 #[test]
