@@ -19,6 +19,8 @@ pub(crate) struct Restored {
     pub progress: RunProgress,
     /// Newer checkpoints that were skipped as damaged, and why.
     pub damaged: Vec<String>,
+    /// Whose inner states the workers continue from, if not each from its own.
+    pub inner_states: Option<String>,
 }
 
 /// What came of a rank's attempt to restore a checkpoint.
@@ -75,7 +77,9 @@ pub(crate) fn restore(
             continue;
         }
         match (outcome, found("damaged ")) {
-            (RestoreOutcome::Restored(progress), None) => return Ok(Some(Restored { progress, damaged })),
+            (RestoreOutcome::Restored(progress), None) => {
+                return Ok(Some(Restored { progress, damaged, inner_states: None }));
+            }
             (_, why) => damaged.push(format!("the checkpoint of step {step}: {}", why.unwrap_or_default())),
         }
     }

@@ -120,7 +120,8 @@ pub struct StandardFlags {
     /// Servers of async-server, which are the last ranks [default: 1, or the number in TF_CONFIG].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub servers: Option<usize>,
-    /// Steps that a worker of async-server may be ahead of the slowest; 0 is synchronous [default: 0].
+    /// Steps by which a worker of async-server may take newer parameters than the slowest still computes with; gradients are late by less
+    /// than two steps more. 0 is synchronous [default: 0].
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub staleness: Option<u64>,
     /// Updates of a worker between outer steps, in which workers meet; with async-server and a staleness above 0, the steps of a round, at

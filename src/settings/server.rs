@@ -46,14 +46,15 @@ impl StrategySettings {
         let how = match self.rounds() {
             None => "add up the gradients of all workers, and make one update from the sum".to_owned(),
             Some(Rounds { steps, staleness, delay_compensation }) => format!(
-                "make an update from each push, with the learning rate / {workers}{}; no worker is more than {} ahead of another, and all \
-                wait for each other after every {}",
+                "make an update from each push, with the learning rate / {workers}{}; no worker takes parameters more than {} ahead of those \
+                that another one still computes with, so that gradients are less than {} steps late, and all wait for each other after every {}",
                 if delay_compensation > 0.0 {
                     format!(" and delay compensation {delay_compensation}")
                 } else {
                     String::new()
                 },
                 many(staleness as usize, "step"),
+                staleness + 2,
                 many(steps as usize, "step"),
             ),
         };

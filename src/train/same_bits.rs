@@ -1,14 +1,14 @@
 //! Which other runs have the same bits as this one, and where that is not promised.
 
-use brigade_core::compress::Method;
 use brigade_core::{DP, Float, REPLICATE};
 
 use crate::settings::{Backend, CollectivesBackend, RunPlan, Settings};
 
-/// What a run says before it starts; nothing where its weights are the same to the bit on every mesh and machine.
-pub(super) fn same_bits_note(settings: &Settings, plan: &RunPlan) -> Option<String> {
+/// What a run says before it starts; nothing where its weights are the same to the bit on every mesh and machine. `compresses`: whether
+/// gradients travel as codes.
+pub(super) fn same_bits_note(settings: &Settings, plan: &RunPlan, compresses: bool) -> Option<String> {
     let backend = settings.compute.backend.resolved();
-    let condition = bit_equality_condition(plan).map(|why| {
+    let condition = bit_equality_condition(plan, compresses).map(|why| {
         format!("the weights are the same to the bit on another number of data-parallel ranks only if {why}")
     });
     let on_meshes = match (backend, settings.collectives()) {
@@ -32,7 +32,7 @@ pub(super) fn same_bits_note(settings: &Settings, plan: &RunPlan) -> Option<Stri
 }
 
 /// The condition for the weights to be the same to the bit on another number of data-parallel ranks; `None` if it is met.
-fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
+fn bit_equality_condition(plan: &RunPlan, compresses: bool) -> Option<&'static str> {
     let (shards, dp) = (plan.mesh.size(DP), plan.mesh.size(REPLICATE) * plan.mesh.size(DP));
     let each = plan.engine.zero.reduces_each_micro_batch();
     let micro_batches = plan.gradient_accumulation_steps * plan.engine.strategy.period();
@@ -41,9 +41,7 @@ fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
         () if plan.engine.strategy.rounds().is_some() => {
             Some("no worker is ahead of another (strategy.staleness = 0)")
         }
-        () if plan.compression.method != Method::None => {
-            Some("gradients are not compressed (comm.compress = \"none\")")
-        }
+        () if compresses => Some("gradients are not compressed (comm.compress = \"none\")"),
         () if plan.engine.precision.reduce != Float::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
         }
@@ -61,6 +59,8 @@ fn bit_equality_condition(plan: &RunPlan) -> Option<&'static str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use brigade_core::compress::Method;
+
     use super::*;
     use crate::settings::ComputeType;
 
@@ -72,13 +72,18 @@ mod tests {
         // This program need not be built for the backend.
         let plan = settings.plan(2, 1).unwrap();
         settings.compute.backend = backend;
-        same_bits_note(&settings, &plan)
+        same_bits_note(&settings, &plan, false)
     }
 
     #[test]
     fn a_run_says_what_its_backend_cannot_promise() {
         let even = |settings: &mut Settings| settings.train.global_batch_size = 8;
         assert_eq!(note(Backend::Cpu, even), None);
+        let factors_nothing = |settings: &mut Settings| {
+            even(settings);
+            settings.comm.compress = Method::PowerSgd;
+        };
+        assert_eq!(note(Backend::Cpu, factors_nothing), None, "no codes travel");
         let condition = "micro-batches per rank and update is a power of two";
         assert!(note(Backend::Cpu, |_| ()).unwrap().contains(condition));
 
@@ -107,17 +112,16 @@ mod tests {
             (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, batch);
             settings.zero.stage = stage;
             settings.compute.reduce_dtype = reduce_dtype;
-            bit_equality_condition(&settings.plan(dp, 1).unwrap())
+            bit_equality_condition(&settings.plan(dp, 1).unwrap(), false)
         };
         for stage in 0..4 {
             assert_eq!(need(1, 3, stage, Float::Bf16), None, "nothing is summed between ranks");
             assert_eq!(need(2, 8, stage, Float::F32), None);
             assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
         }
-        let mut settings = Settings::default();
-        settings.comm.compress = Method::Int8;
-        assert!(bit_equality_condition(&settings.plan(2, 1).unwrap()).unwrap().contains("comm.compress"));
-        assert_eq!(bit_equality_condition(&settings.plan(1, 1).unwrap()), None, "nothing travels");
+        let coded = |dp| bit_equality_condition(&Settings::default().plan(dp, 1).unwrap(), true);
+        assert!(coded(2).unwrap().contains("comm.compress"));
+        assert_eq!(coded(1), None, "nothing travels");
         assert!(need(2, 6, 0, Float::F32).unwrap().contains("micro-batches per rank"));
         assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of shards"));
         assert_eq!(need(2, 6, 3, Float::F32), None);

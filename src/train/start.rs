@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use brigade_checkpoint::open_storage;
 use brigade_core::plan::formula;
-use brigade_core::{Blocks, PP, UntypedEngine};
+use brigade_core::{Blocks, PP, UntypedEngine, saved_workers};
 use brigade_data::{Sampler, SourceShare};
 use brigade_files::write_atomic;
 use brigade_models::{WeightsFiles, WeightsFormat, WeightsMapping};
@@ -76,6 +76,7 @@ impl Session {
         total_steps: u64,
     ) -> anyhow::Result<Option<Restored>> {
         self.heartbeat.send("looking for a checkpoint");
+        let mut saved = 1;
         let mut newest = || {
             let identity = (self.run.as_str(), facts);
             restore(
@@ -83,10 +84,14 @@ impl Session {
                 self.group(),
                 identity,
                 |_| true,
-                |progress, reader| engine.restore(progress.step, reader.of(FIRST_MODEL)),
+                |progress, reader| {
+                    let reader = reader.of(FIRST_MODEL);
+                    saved = saved_workers(reader.units());
+                    engine.restore(progress.step, reader)
+                },
             )
         };
-        let restored = match self.start_from {
+        let mut restored = match self.start_from {
             StartFrom::Scratch => None,
             StartFrom::Checkpoint => {
                 let missing = || CheckpointUsageError::Missing(saver.storage().location().to_owned());
@@ -109,6 +114,10 @@ impl Session {
             .into());
         }
         saver.newest = restored.as_ref().map(|restored| restored.progress.step);
+        if let Some(restored) = &mut restored {
+            let launched = self.settings.strategy.is_elastic().then_some(self.settings.strategy.workers);
+            restored.inner_states = inner_states(saved, launched, self.plan.workers());
+        }
         Ok(restored)
     }
 
@@ -209,9 +218,10 @@ impl Session {
             reporter.add_file(path);
         }
         summary.iter().chain(about_devices.iter().flatten()).for_each(|line| reporter.note(line));
-        if let Some(Restored { progress, damaged }) = restored {
+        if let Some(Restored { progress, damaged, inner_states }) = restored {
             damaged.iter().for_each(|what| reporter.note(&format!("skipped {what}")));
             reporter.note(&format!("resuming from the checkpoint of step {}", progress.step));
+            inner_states.iter().for_each(|what| reporter.note(what));
         }
         Ok(reporter)
     }
@@ -230,6 +240,26 @@ impl Session {
     }
 }
 
+/// What to say of a checkpoint with the inner states of `saved` workers, where not each worker continues from its own: in a world of
+/// `together` workers, or as one of those that are `launched` separately.
+fn inner_states(saved: usize, launched: Option<usize>, together: usize) -> Option<String> {
+    match (saved, launched) {
+        // A separately launched worker's own.
+        (1, Some(_)) => None,
+        _ if saved == launched.unwrap_or(together) => None,
+        (1, None) => Some(format!(
+            "the checkpoint has the inner state of one worker, from which all {together} workers continue"
+        )),
+        (_, None) if together == 1 => Some(format!(
+            "the checkpoint has the inner states of {saved} workers; the run continues from that of worker 0"
+        )),
+        _ => Some(format!(
+            "the checkpoint has the inner states of {saved} workers; worker w of {} continues from that of worker w modulo {saved}",
+            launched.unwrap_or(together)
+        )),
+    }
+}
+
 /// Where those parameters of a model that its file of weights holds will be in it.
 ///
 /// # Errors
@@ -243,4 +273,27 @@ pub(super) fn file_names(
     let held = || shapes.iter().filter(|(name, _)| holds(name));
     WeightsFiles::new(path, mapping.parameters(held().cloned()), WeightsFormat::ONE_FILE)?;
     Ok(held().map(|(name, _)| (name.clone(), mapping.stored(name))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn inner_states_of_others_are_said() {
+        for (saved, launched, together) in [(1, None, 1), (2, None, 2), (1, Some(2), 1), (2, Some(2), 1)] {
+            assert_eq!(inner_states(saved, launched, together), None, "{saved} {launched:?} {together}");
+        }
+        for (saved, launched, together, says) in [
+            (1, None, 2, "of one worker, from which all 2 workers continue"),
+            (2, None, 1, "continues from that of worker 0"),
+            (2, None, 4, "worker w of 4 continues from that of worker w modulo 2"),
+            (2, Some(3), 1, "worker w of 3 continues from that of worker w modulo 2"),
+        ] {
+            let said = inner_states(saved, launched, together).unwrap();
+            assert!(said.contains(says), "{said}");
+        }
+    }
 }

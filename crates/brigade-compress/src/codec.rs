@@ -16,4 +16,11 @@ pub trait Codec: Debug + Send + Sync {
     /// Whether what codes leave out must be added to later numbers (error feedback), since it does not become nothing in the mean
     /// over keys, or over many numbers as the rounding to 16 bits does.
     fn needs_error_feedback(&self) -> bool;
+
+    /// Whether all ranks must code with one key, which then also codes their sum: the key says which numbers a code has. A sum of such
+    /// codes has these numbers and zeros, and its own code leaves nothing out. Otherwise each rank has its own key, so that what they
+    /// draw is independent.
+    fn shares_key(&self) -> bool {
+        false
+    }
 }

@@ -42,7 +42,7 @@ impl CodedSum {
             Self { codec, rank, ranks, slice, count, own: ErrorFeedback::none(), sum: ErrorFeedback::none() };
         if coded.codec.needs_error_feedback() && ranks > 1 {
             coded.own = ErrorFeedback::zeros(ranks * slice);
-            if sends_sums {
+            if sends_sums && !coded.codec.shares_key() {
                 coded.sum = ErrorFeedback::zeros(slice);
             }
         }
@@ -131,9 +131,13 @@ impl CodedSum {
         }
     }
 
-    /// The key of what `from` sends to `to`; the sums that everybody gets have those below the number of ranks.
+    /// The key of what `from` sends to `to`, for the slice of `to`: that of its sum where all ranks have one, and otherwise one of its
+    /// own. Sums have those below the number of ranks.
     fn pair(&self, key: u64, from: usize, to: usize) -> u64 {
-        keyed(key, (self.ranks * (1 + from) + to) as u64)
+        match self.codec.shares_key() {
+            true => keyed(key, to as u64),
+            false => keyed(key, (self.ranks * (1 + from) + to) as u64),
+        }
     }
 }
 

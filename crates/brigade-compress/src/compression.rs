@@ -217,7 +217,8 @@ impl Compression {
             _ => self.codec()?,
         };
         let code = codec.bytes(slice);
-        let errors = if codec.needs_error_feedback() { ranks + usize::from(sends_sums) } else { 0 };
+        let of_sums = usize::from(sends_sums && !codec.shares_key());
+        let errors = if codec.needs_error_feedback() { ranks + of_sums } else { 0 };
         Some(Cost {
             kept: bytes(2 * errors * slice),
             in_flight: (ranks * code) as u64,

@@ -3,7 +3,8 @@
 //!
 //! A [`Codec`] encodes numbers into a code of fixed size. [`CodedSum`] adds buffers this way: each rank encodes one slice for every
 //! other, adds what it receives pairwise in rank order, and encodes the sum for all. A codec with a systematic error needs [error
-//! feedback](ErrorFeedback): the error is added to the next buffer. [`PowerSgd`] factors matrices instead. [`Compression`] names them all, as
+//! feedback](ErrorFeedback): the error is added to the next buffer. What rounding draws, each rank draws for itself; the places of
+//! [`RandomK`] are the same on all ranks and in the sum. [`PowerSgd`] factors matrices instead. [`Compression`] names them all, as
 //! in the settings. [`GatherCodes`] names those of parameters that are gathered.
 //!
 //! | method | bytes of a code, of 4 per number | loses |

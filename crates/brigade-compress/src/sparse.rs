@@ -1,5 +1,7 @@
 //! A few of many numbers.
 
+use std::ops::Range;
+
 use brigade_random::keyed;
 
 use crate::Codec;
@@ -12,7 +14,7 @@ pub struct TopK {
 }
 
 /// One number of each of equally long stretches, drawn by the key; this share of all. Places need not be sent, since all ranks draw
-/// the same.
+/// the same. A stretch with numbers that are not finite sends the first of them, so that it is seen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RandomK {
     /// Above 0, at most 1.
@@ -69,12 +71,12 @@ impl Codec for TopK {
 }
 
 impl RandomK {
-    /// The place that is kept of each stretch.
-    fn places(self, count: usize, key: u64) -> impl Iterator<Item = usize> {
+    /// The stretches, and the place that is kept of each.
+    fn places(self, count: usize, key: u64) -> impl Iterator<Item = (Range<usize>, usize)> {
         let kept = kept(self.share, count);
         (0..kept).map(move |stretch| {
             let (start, end) = (stretch * count / kept, (stretch + 1) * count / kept);
-            start + (keyed(key, stretch as u64) % (end - start) as u64) as usize
+            (start..end, start + (keyed(key, stretch as u64) % (end - start) as u64) as usize)
         })
     }
 }
@@ -85,19 +87,24 @@ impl Codec for RandomK {
     }
 
     fn encode(&self, values: &[f32], key: u64, code: &mut [u8]) {
-        for (place, code) in self.places(values.len(), key).zip(code.as_chunks_mut().0) {
-            *code = values[place].to_le_bytes();
+        for ((stretch, place), code) in self.places(values.len(), key).zip(code.as_chunks_mut().0) {
+            let wrong = values[stretch].iter().find(|value| !value.is_finite());
+            *code = wrong.unwrap_or(&values[place]).to_le_bytes();
         }
     }
 
     fn decode(&self, code: &[u8], key: u64, values: &mut [f32]) {
         values.fill(0.0);
-        for (place, code) in self.places(values.len(), key).zip(code.as_chunks().0) {
+        for ((_, place), code) in self.places(values.len(), key).zip(code.as_chunks().0) {
             values[place] = f32::from_le_bytes(*code);
         }
     }
 
     fn needs_error_feedback(&self) -> bool {
+        true
+    }
+
+    fn shares_key(&self) -> bool {
         true
     }
 }

@@ -59,7 +59,7 @@ pub use optim::{
 pub use sharding::{
     FlatLayout, FlatParam, ParameterGroup, ReduceEvery, ReshardAfterForward, SeparateWorlds, Zero,
 };
-pub use state::{Snapshot, StateReader};
+pub use state::{Snapshot, StateReader, saved_workers};
 pub use step::{
     AsyncServer, CheckBlocks, Compressed, DataParallel, Engine, EngineSettings, Evaluation, Fragments,
     LocalUpdates, NonFinite, OuterDtype, OuterOptimizer, OuterReport, OuterSchedule, OuterSums, PairwiseSum,

@@ -33,7 +33,7 @@ pub struct CommSettings {
     pub compress_block_size: usize,
     /// For `int8` and `int4`: `nearest`, with error feedback, or `stochastic`, without.
     pub compress_rounding: Rounding,
-    /// For `topk` and `randomk`: the share of the numbers that is sent.
+    /// For `topk` and `randomk`: the share of the numbers that is sent; for `topk` at most 0.5, as it also sends their places.
     pub compress_ratio: f64,
     /// Steps at the beginning in which gradients are not compressed (PyTorch's `start_powerSGD_iter`, DeepSpeed's `freeze_step`).
     pub compress_warmup_steps: u64,
@@ -181,6 +181,11 @@ impl Settings {
             Method::PowerSgd if each => {
                 refused("it takes the gradients once per step; set zero.reduce_every = \"step\", or --zero 1")
             }
+            Method::TopK if comm.compress_ratio > 0.5 => {
+                let allowed = "topk sends a place with each number, so above 0.5 it sends more than no compression does; set at most \
+                    0.5, or --compress none or randomk";
+                Err(SettingError::new("comm.compress_ratio", comm.compress_ratio, allowed))
+            }
             _ => Ok(()),
         }
     }
@@ -238,6 +243,10 @@ mod tests {
             (
                 "[comm]\ncompress_ratio = 1.5\n",
                 "comm.compress_ratio = 1.5 is not possible: it must be above 0",
+            ),
+            (
+                "[comm]\ncompress = \"topk\"\ncompress_ratio = 0.6\n",
+                "comm.compress_ratio = 0.6 is not possible: topk sends a place with each number",
             ),
             (
                 "[comm]\nmatrix_approximation_rank = 0\n",

@@ -81,8 +81,9 @@ pub struct StrategySettings {
     /// `async-server`: how many ranks are servers, the last ones; the others are workers. 0: 1, or the number of `ps` tasks in
     /// `TF_CONFIG`.
     pub servers: usize,
-    /// `async-server`: how many steps a worker may be ahead of the slowest one. With 0, the gradients of all workers make one update, with the
-    /// same bits as `sync`; otherwise each worker's gradient is applied as soon as it arrives.
+    /// `async-server`: by how many steps a worker may take newer parameters than the slowest one still computes with; gradients are late by
+    /// less than two steps more. With 0, the gradients of all workers make one update, with the same bits as `sync`; otherwise each worker's
+    /// gradient is applied as soon as it arrives.
     pub staleness: u64,
     /// `async-server`: λ of delay compensation, which corrects late gradients by `λ g² (w - b)`, for parameters that were `b` and are
     /// now `w`; 0 turns it off.

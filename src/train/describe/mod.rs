@@ -16,7 +16,7 @@ use crate::error::DryRun;
 use crate::memory::{Measurable, MemoryPlan, Sampled};
 use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, RunPlan};
-use parallelism::{buckets_line, compression_line, levels_note, mesh_text, parallelism_lines};
+use parallelism::{buckets_line, compresses, compression_line, levels_note, mesh_text, parallelism_lines};
 
 impl Session {
     /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
@@ -180,7 +180,7 @@ impl Session {
         let group = self.group();
         let hosts: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
         lines.extend(levels_note(plan, &hosts));
-        lines.extend(same_bits_note(&self.settings, plan));
+        lines.extend(same_bits_note(&self.settings, plan, compresses(plan, chain)));
         lines.extend(parallelism_lines(plan, chain, seconds));
         lines
     }
@@ -211,7 +211,11 @@ impl Session {
         for line in together.into_iter().chain(servers).chain(self.settings.notes_on_unused(plan)) {
             let _ = writeln!(text, "# {line}");
         }
-        for line in compression_line(plan, chain).into_iter().chain(same_bits_note(&self.settings, plan)) {
+        for line in compression_line(plan, chain).into_iter().chain(same_bits_note(
+            &self.settings,
+            plan,
+            compresses(plan, chain),
+        )) {
             let _ = writeln!(text, "# {line}");
         }
         for line in parallelism_lines(plan, chain, &BlockSeconds::new()) {

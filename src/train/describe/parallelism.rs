@@ -60,6 +60,19 @@ pub(super) fn parallelism_lines(plan: &RunPlan, chain: &Blocks, seconds: &BlockS
     lines
 }
 
+/// Whether gradients travel as codes anywhere: PowerSGD only factors matrices that this makes smaller.
+pub(super) fn compresses(plan: &RunPlan, chain: &Blocks) -> bool {
+    let matrix = |shape: Vec<usize>| Matrix::of(0, &shape);
+    match plan.compression {
+        Compression { method: Method::None, .. } => false,
+        Compression { method: Method::PowerSgd, rank, .. } => {
+            let matrices: Vec<_> = chain.trained_shapes().into_iter().filter_map(matrix).collect();
+            PowerSgd::factors_any(rank, &matrices)
+        }
+        _ => true,
+    }
+}
+
 /// The encoding of gradients, if they are compressed.
 pub(super) fn compression_line(plan: &RunPlan, chain: &Blocks) -> Option<String> {
     let Compression { method, warmup_steps, rank, .. } = plan.compression;
@@ -68,9 +81,7 @@ pub(super) fn compression_line(plan: &RunPlan, chain: &Blocks) -> Option<String>
         1 => "data-parallel ranks",
         _ => "replicas",
     };
-    let matrix = |shape: Vec<usize>| Matrix::of(0, &shape);
-    let matrices = || chain.trained_shapes().into_iter().filter_map(matrix).collect::<Vec<_>>();
-    if method == Method::PowerSgd && !PowerSgd::factors_any(rank, &matrices()) {
+    if !compresses(plan, chain) {
         return Some(format!(
             "note: comm.matrix_approximation_rank = {rank} makes no matrix that is trained smaller, so gradients travel as they are"
         ));

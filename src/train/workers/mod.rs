@@ -91,7 +91,7 @@ impl ElasticWorker {
     /// Whether this worker starts with inner steps, or is to [ask](Self::ask) for newer parameters first. All ranks call it.
     pub(super) fn is_current(&mut self, session: &Session) -> anyhow::Result<bool> {
         self.set(Status::Starting);
-        match self.decision(session, "asking the coordinator of the workers")? {
+        match self.decision(session, "asking the coordinator of the workers", &mut |_| {})? {
             Decided::Join => Ok(false),
             _ => {
                 self.set(Status::Training);
@@ -100,11 +100,16 @@ impl ElasticWorker {
         }
     }
 
-    /// Asks for a quorum after `step` steps. All ranks call it.
+    /// Asks for a quorum after `step` steps. All ranks call it; rank 0's `say` is told what it waits for at the beginning of a run.
     ///
     /// # Errors
     /// If the coordinator refuses this worker or cannot be reached, the run was interrupted, or a rank failed.
-    pub(super) fn ask(&mut self, session: &Session, step: u64) -> anyhow::Result<(Decision, Listeners)> {
+    pub(super) fn ask(
+        &mut self,
+        session: &Session,
+        step: u64,
+        say: &mut dyn FnMut(&str),
+    ) -> anyhow::Result<(Decision, Listeners)> {
         self.requests += 1;
         let mut listeners = Listeners::default();
         if let Some(member) = &self.member {
@@ -115,7 +120,7 @@ impl ElasticWorker {
             let request = Request { number: self.requests, step, sums, transfer, world };
             member.set(self.base, Status::Waiting(request));
         }
-        match self.decision(session, &format!("step {step}: waiting for the other workers"))? {
+        match self.decision(session, &format!("step {step}: waiting for the other workers"), say)? {
             Decided::Quorum(quorum) => {
                 self.set(Status::Quorum(quorum.id));
                 Ok((Decision::Quorum(quorum), listeners))
@@ -183,7 +188,8 @@ impl ElasticWorker {
     }
 
     /// What the coordinator says to what this worker asks; all ranks get the same.
-    fn decision(&self, session: &Session, what: &str) -> anyhow::Result<Decided> {
+    fn decision(&self, session: &Session, what: &str, say: &mut dyn FnMut(&str)) -> anyhow::Result<Decided> {
+        let mut said = None;
         loop {
             session.heartbeat.send(what);
             let own = match &self.member {
@@ -197,6 +203,11 @@ impl ElasticWorker {
                     Err(error) => Decided::Failed(error.to_string()),
                 },
             };
+            let expects = self.member.as_ref().and_then(Member::expects);
+            if let Some(expects) = expects.filter(|expects| said.as_ref() != Some(expects)) {
+                say(&expects);
+                said = Some(expects);
+            }
             let all = all_gather_whole_text(session.group(), &serde_json::to_string(&own)?)?;
             let mut first = Decided::Nothing;
             for (rank, text) in all.iter().enumerate() {

@@ -9,6 +9,7 @@ use brigade::core::{
 };
 
 use crate::mesh::{on_mesh, same_bits};
+use crate::resume::train;
 use crate::row::{Gpt, MIXED, RATE, Row};
 use crate::strategies::local_updates::{averaging, diloco, rows, run};
 
@@ -67,6 +68,26 @@ fn workers_in_worlds_of_their_own_take_the_steps_of_workers_in_one() {
                 assert_eq!(a.outer.map(|outer| outer.workers), Some(2), "{what}");
             }
         }
+    }
+}
+
+/// Each takes its inner state from what the workers of one world saved.
+#[test]
+fn workers_in_worlds_of_their_own_continue_what_workers_in_one_began() {
+    let base =
+        Row { strategy: diloco(INNER_STEPS, OuterDtype::F32), steps: 4, dropout: 0.1, ..Row::default() };
+    for row in rows(&base) {
+        let (_, saved) = train(&row, None, 0..2);
+        let (together, _) = train(&row, Some(&saved), 2..4);
+        let apart = on_mesh(&row.mesh(), |groups| {
+            let (workers, inside) = (groups.over(&[WORKERS]), groups.without(WORKERS));
+            let own = Row { worker: Some(workers.rank()), ..row.clone() };
+            let mut engine = own.engine(inside.clone()).unwrap();
+            engine.restore(2, &mut &saved).unwrap();
+            (2..4).for_each(|s| drop(step((&row, &groups), &mut engine, s, &workers)));
+            engine.tensors(0).unwrap()
+        });
+        same_bits(&apart[0], &together, &format!("{row:?}"));
     }
 }
 

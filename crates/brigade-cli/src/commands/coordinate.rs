@@ -38,7 +38,8 @@ pub struct CoordinateArgs {
     /// The address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     host: String,
-    /// How long workers that are ready for an outer step wait for those that still train. Later ones take over the result.
+    /// How long workers that are ready for an outer step wait for those that still train, and before the first one for those that have not
+    /// come yet. Later ones take over the result.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     wait_seconds: f64,
     /// How long a worker may be silent until it counts as gone.

@@ -48,6 +48,14 @@ impl CollectiveKind {
 /// Calls and payload bytes that one rank sent, by collective.
 pub type Traffic = SortedMap<CollectiveKind, (u64, u64)>;
 
+/// Adds what was sent elsewhere.
+pub(crate) fn add_traffic(sum: &mut Traffic, more: Traffic) {
+    for (operation, (calls, bytes)) in more {
+        let sum = sum.entry(operation).or_default();
+        *sum = (sum.0 + calls, sum.1 + bytes);
+    }
+}
+
 /// A message between two stages: the tensors of an activation, or the gradients of its parts, some of which may not exist.
 pub type Message = Vec<Option<Part>>;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::dist::collectives::{Collectives, Traffic};
+use crate::dist::collectives::{Collectives, Traffic, add_traffic};
 use crate::dist::mesh::Mesh;
 use crate::dist::single_rank::SingleRankGroup;
 
@@ -105,10 +105,7 @@ impl Groups {
     /// Calls and bytes of all groups since they began.
     pub fn traffic(&self) -> Traffic {
         let mut traffic = self.world.traffic();
-        for (operation, (calls, bytes)) in self.subgroups.iter().flat_map(|(_, group)| group.traffic()) {
-            let sum = traffic.entry(operation).or_default();
-            *sum = (sum.0 + calls, sum.1 + bytes);
-        }
+        self.subgroups.iter().for_each(|(_, group)| add_traffic(&mut traffic, group.traffic()));
         traffic
     }
 }

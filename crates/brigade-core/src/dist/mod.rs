@@ -11,6 +11,7 @@ mod single_rank;
 pub(crate) use bucketed::BucketedCollectives;
 pub use bucketed::Buckets;
 pub use buffers::{ReshardedBuffer, UnshardedBuffer};
+pub(crate) use collectives::add_traffic;
 pub use collectives::{CollectiveKind, Collectives, Message, Traffic};
 pub use groups::Groups;
 pub use mesh::{Axis, DATA, DP, Mesh, PP, REPLICATE, WORKERS};

@@ -5,5 +5,5 @@ mod replica;
 mod saved;
 mod snapshot;
 
-pub use saved::StateReader;
+pub use saved::{StateReader, saved_workers};
 pub use snapshot::Snapshot;

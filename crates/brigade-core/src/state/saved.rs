@@ -25,6 +25,8 @@ pub(super) struct SavedParameters {
     units: Vec<SavedUnit>,
     /// By the number of a worker other than the first, and the name of a unit, what it saved of that.
     by_worker: SortedMap<(usize, String), SavedUnit>,
+    /// How many workers' inner states there are.
+    workers: usize,
     /// By name, the numbers of the unit and of the parameter in it.
     places: SortedMap<String, (usize, usize)>,
 }
@@ -42,14 +44,13 @@ impl SavedParameters {
             let parameters = saved.parameters.iter().enumerate();
             parameters.map(move |(parameter, found)| (found.name.clone(), (unit, parameter)))
         });
-        Self { places: places.collect(), units, by_worker }
+        Self { places: places.collect(), units, by_worker, workers: saved_workers(from.units()) }
     }
 
     /// What is restored of a unit's own state on a worker: what stands before the names of its units, and the unit that has the state. A
     /// worker that was not there takes the state of the saved one whose number is its own modulo theirs.
     pub(super) fn of_worker<'s>(&'s self, unit: &'s SavedUnit, worker: usize) -> (String, &'s SavedUnit) {
-        let workers = self.by_worker.keys().map(|(worker, _)| worker + 1).max().unwrap_or(1);
-        let saved = worker % workers;
+        let saved = worker % self.workers;
         match self.by_worker.get(&(saved, unit.name.clone())) {
             Some(own) => (of_worker(saved), own),
             None => (String::new(), unit),
@@ -118,6 +119,11 @@ impl SavedParameters {
         }
         Ok(values)
     }
+}
+
+/// How many workers' inner states are among saved units: 1 also where there were no workers.
+pub fn saved_workers(units: &[SavedUnit]) -> usize {
+    units.iter().filter_map(|unit| worker_of(&unit.name)).map(|(worker, _)| worker + 1).max().unwrap_or(1)
 }
 
 /// The prefix of the names of the units that a worker other than the first saves.

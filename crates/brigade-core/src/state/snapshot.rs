@@ -270,7 +270,8 @@ impl UntypedEngine {
         let Some(unit) = saved.unit(block, layout, stored.unit.trainable) else {
             return Err(Error::State(format!("`{name}` is not in the checkpoint")));
         };
-        let (prefix, inner) = saved.of_worker(unit, self.store.groups.workers.rank());
+        let worker = self.settings.worker.unwrap_or_else(|| self.store.groups.workers.rank());
+        let (prefix, inner) = saved.of_worker(unit, worker);
         // What all workers have in common, and then this one's own; either as it is sorted in files.
         let is_common = |slot: &str| slot == PARAMETERS || slot.starts_with(OUTER);
         let mut wanted: Vec<(&str, &str)> = Vec::new();

@@ -83,7 +83,7 @@ pub struct EngineSettings {
     /// memory twice.
     pub buckets: Buckets,
     /// Where this world is one worker of several that have worlds of their own: its number among them, by which its micro-batches are
-    /// numbered in the global batch. It then makes outer steps by [`UntypedEngine::outer_sums`](crate::UntypedEngine::outer_sums).
+    /// numbered in the global batch, and its inner state is found in a checkpoint of one world. It then makes outer steps by [`UntypedEngine::outer_sums`](crate::UntypedEngine::outer_sums).
     pub worker: Option<usize>,
 }
 

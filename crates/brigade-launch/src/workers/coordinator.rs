@@ -57,7 +57,7 @@ impl Coordinator {
             token,
             workers,
             host_timeout,
-            quorums: Mutex::new(Quorums::new(workers, wait)),
+            quorums: Mutex::new(Quorums::new(workers, wait, host_timeout)),
             first: Mutex::new(None),
         });
         let attending = Arc::clone(&shared);

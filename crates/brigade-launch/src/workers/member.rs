@@ -148,6 +148,14 @@ impl Member {
         }
     }
 
+    /// Which workers that have not come yet the coordinator waits for, in words, if it does.
+    pub fn expects(&self) -> Option<String> {
+        match &lock(&self.shared.state).answer {
+            Some(CoordinatorReply::Expects { expects }) => Some(expects.clone()),
+            _ => None,
+        }
+    }
+
     /// The address of this host by which it reaches the coordinator, once it has.
     pub fn address(&self) -> Option<IpAddr> {
         lock(&self.shared.state).address

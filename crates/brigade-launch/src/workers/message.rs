@@ -98,6 +98,8 @@ pub(super) enum Report {
 pub(super) enum CoordinatorReply {
     /// Nothing is decided.
     Noted,
+    /// Nothing is decided on a request: it waits for workers that have not come yet, which it says in words.
+    Expects { expects: String },
     /// To a worker that starts: it has the newest parameters.
     Train,
     /// To a worker that starts: others have newer ones; it should ask for a quorum.
@@ -111,4 +113,4 @@ pub(super) enum CoordinatorReply {
 }
 
 /// The version of these messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

@@ -14,6 +14,11 @@ pub struct Quorums {
     workers: usize,
     /// How long those that ask for a quorum wait for the others.
     wait: Duration,
+    /// How long workers of a coordinator before this one may take to notice that it is gone, and when this one began.
+    silence: Duration,
+    began: Instant,
+    /// Whether workers have met under such a coordinator.
+    have_met: bool,
     members: SortedMap<usize, Worker>,
     /// A quorum of which nobody has told the outcome yet.
     pending: Option<Pending>,
@@ -23,6 +28,8 @@ pub struct Quorums {
     newest: u64,
     /// What a worker had that has ended the run.
     done: Option<Base>,
+    /// Which workers that have never come are waited for, in words.
+    expects: Option<String>,
     /// What has happened since somebody asked.
     messages: Vec<String>,
 }
@@ -83,15 +90,20 @@ impl Worker {
 }
 
 impl Quorums {
-    pub fn new(workers: usize, wait: Duration) -> Self {
+    /// For so many workers. Those that ask wait for the others for up to `wait`; `silence` is how long one may be silent until it is gone.
+    pub fn new(workers: usize, wait: Duration, silence: Duration) -> Self {
         Self {
             workers,
             wait,
+            silence,
+            began: Instant::now(),
+            have_met: false,
             members: SortedMap::new(),
             pending: None,
             world: (0, Vec::new()),
             newest: 0,
             done: None,
+            expects: None,
             messages: Vec::new(),
         }
     }
@@ -109,6 +121,8 @@ impl Quorums {
             }
             Some(there) if there.incarnation == incarnation => {}
             _ => {
+                // A worker begins by asking. One that comes with what it is doing has asked another coordinator.
+                self.have_met |= status != Status::Starting && base.quorum > 0;
                 let fresh =
                     Worker { incarnation, base, status, waits_since: None, lost_since: None, decided: None };
                 self.members.insert(worker, fresh);
@@ -207,7 +221,10 @@ impl Quorums {
                 None if request.step == member.base.step && member.base == self.head() => {
                     CoordinatorReply::Train
                 }
-                None => CoordinatorReply::Noted,
+                None => match &self.expects {
+                    Some(expects) => CoordinatorReply::Expects { expects: expects.clone() },
+                    None => CoordinatorReply::Noted,
+                },
             },
             _ => CoordinatorReply::Noted,
         }
@@ -231,13 +248,39 @@ impl Quorums {
             return;
         };
         let is_late = |member: &Worker| member.comes_to(head) && member.contribution().is_none();
-        // At first nobody knows who is still to come.
-        let is_incomplete = self.newest == 0 && self.members.len() < self.workers;
-        let others_come = is_incomplete || self.members.values().any(is_late);
+        let expected = self.expected(now);
+        let others_come = expected.is_some() || self.members.values().any(is_late);
         if others_come && now.saturating_duration_since(since) < self.wait {
+            if self.expects != expected {
+                self.messages.extend(expected.clone());
+                self.expects = expected;
+            }
             return;
         }
+        self.expects = None;
         self.begin(head);
+    }
+
+    /// The workers that have not come yet, but are waited for, in words. At first nobody knows who is still to come; later, who is missing is
+    /// gone.
+    fn expected(&self, now: Instant) -> Option<String> {
+        let missing: Vec<usize> =
+            (0..self.workers).filter(|worker| !self.members.contains_key(worker)).collect();
+        if self.newest > 0 || missing.is_empty() {
+            return None;
+        }
+        let is_over = self.have_met && now.saturating_duration_since(self.began) >= self.silence;
+        let (limit, option) = match self.have_met {
+            true if self.silence < self.wait => (self.silence, "--host-timeout"),
+            _ => (self.wait, "--wait-seconds"),
+        };
+        let s = if missing.len() == 1 { "" } else { "s" };
+        let expects = format!(
+            "waiting for worker{s} {} (at most {} s, {option} of brigade coordinate)",
+            list(&missing),
+            limit.as_secs_f64()
+        );
+        (!is_over).then_some(expects)
     }
 
     /// Whether it is known what became of a quorum.
@@ -279,7 +322,6 @@ impl Quorums {
             transfer: first.transfer.clone(),
         };
         self.newest = quorum.id;
-        let list = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         let mut note =
             format!("outer step after step {}: workers {}", quorum.step, list(&quorum.participants));
         if !quorum.recovering.is_empty() {
@@ -307,4 +349,8 @@ impl Quorums {
         let known = self.members.values().map(|member| member.base.quorum).max().unwrap_or(0);
         micros.max(known + 1).max(self.newest + 1)
     }
+}
+
+fn list(workers: &[usize]) -> String {
+    workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }

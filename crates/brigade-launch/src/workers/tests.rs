@@ -23,7 +23,7 @@ struct Rules {
 
 impl Rules {
     fn new(workers: usize) -> Self {
-        Self { quorums: Quorums::new(workers, SECOND * 10), now: Instant::now(), requests: 0 }
+        Self { quorums: Quorums::new(workers, SECOND * 10, SECOND * 3), now: Instant::now(), requests: 0 }
     }
 
     fn start(&mut self, worker: usize, incarnation: u64, base: Base) -> CoordinatorReply {
@@ -55,7 +55,7 @@ impl Rules {
                 assert_eq!(number, request.number);
                 Some(quorum)
             }
-            CoordinatorReply::Noted => None,
+            CoordinatorReply::Noted | CoordinatorReply::Expects { .. } => None,
             other => panic!("{other:?}"),
         }
     }
@@ -168,6 +168,50 @@ fn one_that_takes_over_the_result_is_waited_for() {
     rules.ask(1, quorum.base(), 5, 0);
     let both = rules.report(0, quorum.base(), &request).unwrap();
     assert_eq!((both.participants, both.recovering), (vec![0, 1], vec![]));
+}
+
+#[test]
+fn workers_that_have_not_come_are_named_and_waited_for_up_to_a_limit() {
+    let mut rules = Rules::new(4);
+    (1..3).for_each(|worker| drop(rules.start(worker, 1, START)));
+    let request = rules.ask(2, START, 5, 0);
+    let expects = |rules: &mut Rules| match rules.says(2, START, Status::Waiting(request.clone())) {
+        CoordinatorReply::Expects { expects } => expects,
+        other => panic!("{other:?}"),
+    };
+    let said = "waiting for workers 0, 3 (at most 10 s, --wait-seconds of brigade coordinate)";
+    assert_eq!([expects(&mut rules), expects(&mut rules)], [said, said]);
+    rules.start(0, 1, START);
+    assert!(expects(&mut rules).starts_with("waiting for worker 3 (at most 10 s"));
+    let lines = rules.quorums.drain_messages();
+    assert_eq!(lines.iter().filter(|line| *line == said).count(), 1, "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("waiting")).count(), 2, "{lines:?}");
+    rules.now += SECOND * 11;
+    assert_eq!(rules.report(2, START, &request).unwrap().participants, [2]);
+}
+
+/// The workers of a coordinator before this one call again soon; who does not is gone.
+#[test]
+fn a_coordinator_that_is_started_again_waits_only_for_those_that_may_call_again() {
+    let base = Base { step: 10, quorum: 7 };
+    let begun = |status: &Status| {
+        let mut rules = Rules::new(2);
+        rules.quorums.enter((0, 1), base, status.clone()).unwrap();
+        rules.says(0, base, status.clone());
+        let request = rules.ask(0, base, 5, 0);
+        assert_eq!(rules.report(0, base, &request), None, "worker 1 may call again");
+        rules.now += SECOND * 4;
+        (rules, request)
+    };
+    let (mut again, request) = begun(&Status::Training);
+    let lines = again.quorums.drain_messages();
+    assert!(lines.iter().any(|line| line.contains("worker 1 (at most 3 s, --host-timeout of")), "{lines:?}");
+    assert_eq!(again.report(0, base, &request).unwrap().participants, [0]);
+    // With workers that continue from checkpoints, the run begins.
+    let (mut resumed, request) = begun(&Status::Starting);
+    assert_eq!(resumed.report(0, base, &request), None, "worker 1 may still come");
+    resumed.now += SECOND * 7;
+    assert_eq!(resumed.report(0, base, &request).unwrap().participants, [0]);
 }
 
 #[test]

@@ -36,7 +36,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let session = self.session;
         let own = session.settings.strategy.worker;
         loop {
-            let (decision, mut listeners) = worker.ask(session, step)?;
+            let reporter = &mut self.reporter;
+            let (decision, mut listeners) = worker.ask(session, step, &mut |what| {
+                if let Some(reporter) = reporter {
+                    reporter.note(what);
+                }
+            })?;
             let Decision::Quorum(quorum) = decision else { return Ok(None) };
             if quorum.recovering.contains(&own) {
                 worker.leave();

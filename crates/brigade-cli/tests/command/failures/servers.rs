@@ -14,6 +14,7 @@ struct Launches<'a> {
     place: &'a Place,
     line: String,
     servers: usize,
+    workers: usize,
     endpoint: String,
 }
 
@@ -24,7 +25,7 @@ impl<'a> Launches<'a> {
             "--strategy async-server --staleness 2 --steps {STEPS} --inner-steps {INNER_STEPS} --set train.validate_every=0 \
              --set train.micro_batch_size=1 --global-batch-size 12 --servers {servers} --workers {workers} {extra}"
         );
-        Self { place, line, servers, endpoint: format!("127.0.0.1:{port}") }
+        Self { place, line, servers, workers, endpoint: format!("127.0.0.1:{port}") }
     }
 
     fn servers(&self, extra: &str) -> Running {
@@ -61,6 +62,9 @@ impl<'a> Launches<'a> {
             let (targets, all) =
                 (record["metrics"]["valid_targets"].as_f64().unwrap() as u64, INNER_STEPS * 12 * 16);
             assert!((all - 32..=all).contains(&targets), "{record}");
+            // Each share begins with all parameters, in fp32.
+            let pulled = 4 * 10_960 * INNER_STEPS * self.workers as u64;
+            assert!(record["comm_bytes"].as_u64().unwrap() > pulled, "{record}");
             // One step more than the bound, and what the other workers had under way.
             assert!(record["round"]["staleness_max"].as_f64().unwrap() < 4.0, "{record}");
         }

@@ -2,6 +2,7 @@
 
 use crate::place::{Done, Place, Running};
 use crate::processes::TOKEN;
+use crate::runs::{dead_after, trained};
 
 const RUN: &str = "--strategy diloco --workers 2 --set train.validate_every=0";
 
@@ -47,10 +48,14 @@ fn workers_that_find_each_other_train_to_the_bits_of_one_world() {
         let place = Place::new();
         let line = format!("--inner-steps 5 --micro-batch-size 1 {mesh}");
         let workers = Workers::new(&place, &line, "30");
-        for running in [workers.start(0, ""), workers.start(1, "")] {
+        let mut first = workers.start(0, "");
+        let waits = "waiting for worker 1 (at most 30 s, --wait-seconds of brigade coordinate)";
+        first.until(waits, |first| first.complained().contains(waits).then_some(()));
+        for running in [first, workers.start(1, "")] {
             well(running);
         }
         let said = well(workers.coordinator).out;
+        assert!(said.contains(waits), "{said}");
         assert!(said.contains("outer step after step 10: workers 0, 1"), "{said}");
         let ranks = mesh.replace("node 1", "node 2").replace("node 2 -", "node 4 -");
         place.succeed(
@@ -68,6 +73,30 @@ fn workers_that_find_each_other_train_to_the_bits_of_one_world() {
             assert_eq!(own, all);
         }
     }
+}
+
+#[test]
+fn workers_continue_what_one_world_began_and_one_world_says_whose_state_it_takes() {
+    let place = Place::new();
+    let line = "--inner-steps 2 --micro-batch-size 1 --checkpoint-every 4 --keep 0";
+    trained(&place, "a", &format!("{RUN} --inner-steps 2 --micro-batch-size 1 --nproc-per-node 2"));
+    ["w0", "w1"].into_iter().for_each(|worker| dead_after(&place, "a", 4, worker));
+    let workers = Workers::new(&place, line, "30");
+    let running = [0, 1].map(|worker| workers.start(worker, "--resume auto"));
+    for done in running.map(well) {
+        assert!(done.err.contains("resuming from the checkpoint of step 4"), "{}", done.err);
+        assert!(!done.err.contains("inner state"), "{}", done.err);
+    }
+    well(workers.coordinator);
+    for worker in ["w0", "w1"] {
+        let weights = [worker, "a"].map(|run| place.read(&format!("{run}/model.safetensors")));
+        assert!(weights[0] == weights[1], "{worker}");
+    }
+    dead_after(&place, "w1", 8, "b");
+    let done =
+        place.succeed(&mut place.train(&format!("{RUN} {line} --nproc-per-node 2 --resume auto --out b")));
+    let says = "the checkpoint has the inner state of one worker, from which all 2 workers continue";
+    assert!(done.err.contains(says), "{}", done.err);
 }
 
 #[test]

@@ -81,9 +81,14 @@ fn workers_go_on_with_other_meshes_inside() {
     dead_after(&place, "0", 4, "more");
     place.succeed(&mut place.brigade("train --resume more --nproc-per-node 4 --workers 4 --inner-steps 1"));
     dead_after(&place, "0", 4, "sync");
-    let done = place
-        .run(&mut place.brigade("train --resume sync --nproc-per-node 2 --workers 0 --dp 2 --strategy sync"));
+    let sync = "train --resume sync --nproc-per-node 2 --workers 0 --dp 2 --strategy sync --steps 10";
+    let done = place.run(&mut place.brigade(sync));
+    assert!(done.err.contains("--strategy diloco --set strategy.outer_momentum=0"), "{}", done.err);
     assert!(done.err.contains("of outer steps, which only the strategy (strategy.name, --strategy) that it was saved with can continue"), "{}", done.err);
+    // As it says.
+    let without = "train --resume sync --nproc-per-node 2 --steps 8 --set strategy.outer_momentum=0";
+    place.succeed(&mut place.brigade(without));
+    place.succeed(&mut place.brigade(sync));
 }
 
 #[test]

@@ -222,7 +222,7 @@ pub trait Reduction: Send {
     /// If it is not of this reduction.
     fn restore(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
         let _ = unit;
-        saved.slots.keys().next().map_or(Ok(()), |array| Err(rank_sums::foreign(array)))
+        saved.slots.keys().next().map_or(Ok(()), |array| Err(unit_codes::foreign(array)))
     }
 }
 
@@ -320,7 +320,8 @@ pub trait Update: Send {
         match saved.slots.keys().chain(saved.scalars.keys()).next() {
             Some(name) => Err(Error::State(format!(
                 "the checkpoint has `{name}` of outer steps, which only the strategy (strategy.name, --strategy) that it was saved with can continue; \
-                 leave this setting out to keep it"
+                 leave this setting out to keep it, or resume with --strategy diloco --set strategy.outer_momentum=0, which keeps none, up to \
+                 one checkpoint, and from there with this strategy"
             ))),
             None => Ok(()),
         }

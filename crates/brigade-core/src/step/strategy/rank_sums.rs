@@ -5,10 +5,11 @@ use std::ops::Range;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::dist::PendingTensor;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::metrics::Clock;
 use crate::model::parameters::precision::cast;
 use crate::optim::SavedState;
+use crate::step::strategy::unit_codes::foreign;
 use crate::step::strategy::{DataParallel, ReductionState};
 
 /// Sums over the ranks, of units by number.
@@ -51,14 +52,6 @@ pub(super) trait RankSums: Send {
         let _ = unit;
         saved.slots.keys().next().map_or(Ok(()), |array| Err(foreign(array)))
     }
-}
-
-/// An array that another strategy kept.
-pub(super) fn foreign(array: &str) -> Error {
-    Error::State(format!(
-        "the checkpoint has `{array}`, which only the compression (comm.compress, --compress) or strategy (strategy.name, --strategy) that it was saved with can \
-         continue; leave these settings out to keep them"
-    ))
 }
 
 /// A sum on its way.

@@ -7,9 +7,8 @@ use brigade_compress::{CodedSum, Compression, ErrorFeedback, Matrix, Method, Pow
 use brigade_random::keyed_seed;
 use brigade_sorted::SortedMap;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::optim::{FlatState, SavedState};
-use crate::step::strategy::rank_sums::foreign;
 use crate::step::strategy::{ReducedUnit, ReductionState};
 
 /// The arrays that are saved: what the codes of each rank left out, with its number behind it; what those of the sums did; PowerSGD's
@@ -17,6 +16,26 @@ use crate::step::strategy::{ReducedUnit, ReductionState};
 const OWN: &str = "error.";
 const SUM: &str = "error.sum";
 const FACTOR: &str = "factor";
+
+/// Whether an array is one of these.
+fn is_of_codes(array: &str) -> bool {
+    let rank = array.strip_prefix(OWN).map(str::parse::<usize>);
+    [SUM, FACTOR].contains(&array) || matches!(rank, Some(Ok(_)))
+}
+
+/// An array that another reduction kept.
+pub(super) fn foreign(array: &str) -> Error {
+    let how = match is_of_codes(array) {
+        true => {
+            ", or resume with --strategy sync --compress bf16, which keeps none, up to one checkpoint, and from there with these settings"
+        }
+        false => "",
+    };
+    Error::State(format!(
+        "the checkpoint has `{array}`, which only the compression (comm.compress, --compress) or strategy (strategy.name, --strategy) that it was saved with can \
+         continue; leave these settings out to keep them{how}"
+    ))
+}
 
 /// The codes of one unit on one rank.
 pub(super) struct UnitCodes {
@@ -181,11 +200,7 @@ impl UnitCodes {
     }
 
     pub(super) fn restore(&mut self, saved: &SavedState) -> Result<()> {
-        let is_known = |array: &String| {
-            let rank = array.strip_prefix(OWN).map(str::parse::<usize>);
-            [SUM, FACTOR].contains(&array.as_str()) || matches!(rank, Some(Ok(_)))
-        };
-        if let Some(array) = saved.slots.keys().find(|array| !is_known(array)) {
+        if let Some(array) = saved.slots.keys().find(|array| !is_of_codes(array)) {
             return Err(foreign(array));
         }
         self.codes = (self.new)();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use brigade_sorted::SortedMap;
 use burn::tensor::Device;
 
-use crate::dist::{Collectives, Message, Pending};
+use crate::dist::{Collectives, Message, Pending, Traffic, add_traffic};
 use crate::error::{Error, Result};
 use crate::step::engine::rounds::message::Request;
 
@@ -39,6 +39,8 @@ pub struct WorkerLinks {
     messages: Vec<String>,
     /// Workers that were lost since it was asked.
     lost: u64,
+    /// What was sent to workers that are not there any more.
+    sent_before: Traffic,
 }
 
 /// Gives a server the workers that connect.
@@ -77,8 +79,16 @@ impl WorkerLinks {
     /// None yet. There may be no worker for as long as `patience` says.
     pub fn new(patience: Duration) -> Self {
         let (sender, events) = channel();
-        let (links, messages) = (SortedMap::new(), Vec::new());
-        Self { sender, events, links, patience, alone_since: Instant::now(), messages, lost: 0 }
+        Self {
+            sender,
+            events,
+            links: SortedMap::new(),
+            patience,
+            alone_since: Instant::now(),
+            messages: Vec::new(),
+            lost: 0,
+            sent_before: Traffic::new(),
+        }
     }
 
     /// What new workers are given to.
@@ -94,6 +104,13 @@ impl WorkerLinks {
     /// How many workers were lost since this was asked before.
     pub(super) fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
+    }
+
+    /// Calls and bytes to all workers since the beginning, also to those that are gone.
+    pub(super) fn traffic(&self) -> Traffic {
+        let mut traffic = self.sent_before.clone();
+        self.links.values().for_each(|link| add_traffic(&mut traffic, link.group.traffic()));
+        traffic
     }
 
     /// How many workers are there.
@@ -143,7 +160,10 @@ impl WorkerLinks {
         let started = thread::Builder::new().name(format!("worker {worker}")).spawn(|| listener.run(leave));
         let thread = started.map_err(|error| Error::Model(format!("no thread can be started: {error}")))?;
         self.messages.push(format!("worker {worker} joined"));
-        self.links.insert(worker, Link { connection, group, answers, thread, asks: false, pushes: 0 });
+        let link = Link { connection, group, answers, thread, asks: false, pushes: 0 };
+        if let Some(before) = self.links.insert(worker, link) {
+            add_traffic(&mut self.sent_before, before.group.traffic());
+        }
         Ok(())
     }
 
@@ -154,7 +174,8 @@ impl WorkerLinks {
 
     /// Forgets a worker that was lost, if it is there.
     pub(super) fn lose(&mut self, worker: usize, share: Option<u64>, why: &str) {
-        if self.links.remove(&worker).is_some() {
+        if let Some(link) = self.links.remove(&worker) {
+            add_traffic(&mut self.sent_before, link.group.traffic());
             self.lost += 1;
             let share = if share.is_some() { "; its share goes to another" } else { "" };
             let why = why.lines().next().unwrap_or_default();
@@ -165,6 +186,7 @@ impl WorkerLinks {
     /// A worker has nothing more to do; waits until all have left its group.
     pub(super) fn leave(&mut self, worker: usize) {
         if let Some(link) = self.links.remove(&worker) {
+            add_traffic(&mut self.sent_before, link.group.traffic());
             drop(link.answers);
             // Its waits have deadlines.
             drop(link.thread.join());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::dist::{Message, Pending};
+use crate::dist::{Message, Pending, add_traffic};
 use crate::error::{BoxError, Error, Result};
 use crate::step::engine::rounds::links::{Event, WORKER, WorkerLinks};
 use crate::step::engine::rounds::message::{
@@ -66,6 +66,7 @@ impl UntypedEngine {
         };
         let before = self.step;
         let (mut clock, traffic) = self.begin_step();
+        let sent_to_workers = links.traffic();
         let shares = Shares::new(workers, rounds.steps, rounds.staleness).that_may_return();
         let mut served = Served {
             serving: Serving::new(rounds, shares, workers, &mut clock),
@@ -82,7 +83,8 @@ impl UntypedEngine {
         let lost = links.take_lost();
         self.step = before + rounds.steps;
         let report = self.end_round(before, staleness, (present, lost), &mut clock)?;
-        let traffic = difference(self.store.groups.traffic(), &traffic);
+        let mut traffic = difference(self.store.groups.traffic(), &traffic);
+        add_traffic(&mut traffic, difference(links.traffic(), &sent_to_workers));
         Ok(StepReport { clock, traffic, memory: self.memory(), ..report })
     }
 

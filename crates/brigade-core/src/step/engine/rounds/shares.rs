@@ -10,7 +10,7 @@ pub(super) struct Shares {
     /// Those that have been given out, and those whose gradients are there.
     given: u64,
     pushed: u64,
-    /// How many steps ahead a worker may be.
+    /// How many steps the parameters that a worker takes may be ahead of those that another one computes with.
     staleness: u64,
     /// Of each worker that computes: its share, and how many had been pushed when it was given its parameters.
     computing: Vec<Option<(u64, u64)>>,
@@ -172,6 +172,28 @@ mod tests {
             assert!(shares.push(1));
             assert_eq!(shares.ready(), [(0, Answer::Share(pushed + 1))]);
             assert_eq!((shares.found.waits, shares.found.most), (1, (staleness + 1) as f64));
+        }
+    }
+
+    /// The others take parameters just before the bound, and push before the slowest one does.
+    #[test]
+    fn a_gradient_is_late_by_less_than_two_steps_more_than_the_bound() {
+        for (workers, staleness) in [(2, 1), (3, 1), (4, 2), (7, 3)] {
+            let mut shares = Shares::new(workers, 100, staleness);
+            (0..workers).for_each(|worker| assert!(matches!(shares.ask(worker), Answer::Share(_))));
+            // All but worker 0 push, and ask again at once.
+            let mut computing: Vec<usize> = (1..workers).collect();
+            while !computing.is_empty() {
+                for worker in std::mem::take(&mut computing) {
+                    assert!(shares.push(worker));
+                    if let Answer::Share(_) = shares.ask(worker) {
+                        computing.push(worker);
+                    }
+                }
+            }
+            assert!(shares.push(0));
+            let most = (staleness + 1) as f64 + (workers - 2) as f64 / workers as f64;
+            assert!((shares.found.most - most).abs() < 1e-9, "{} of {workers}", shares.found.most);
         }
     }
 
