@@ -36,12 +36,12 @@ impl Manifest {
     }
 }
 
-/// What the system's own program is to be called with. `{id}` stands for what `submit` printed last.
+/// What the system's own program is to be called with. `{manifest}` stands for the path of the manifest, `{id}` for what `submit` printed last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commands {
     /// Asks the system whether it would take the manifest, without submitting it; none where it cannot be asked.
     pub check: Option<Vec<String>>,
-    /// Submits the manifest, in its folder.
+    /// Submits the manifest.
     pub submit: Vec<String>,
     /// Prints what node 0 prints, while it runs.
     pub logs: Vec<String>,

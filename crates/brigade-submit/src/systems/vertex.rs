@@ -104,7 +104,7 @@ impl Vertex {
         if command[0] == "create" {
             all.extend([
                 format!("--display-name={}", job.name),
-                "--config=vertex.json".into(),
+                "--config={manifest}".into(),
                 "--format=value(name)".into(),
             ]);
         }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use brigade_submit::{
-    Answer, Commands, Console, Controller, Ending, Job, JobState, Kubernetes, Manifest, Result, System,
-    submit,
+    Answer, Commands, Console, Controller, Ending, Folders, Job, JobState, Kubernetes, Manifest, Result,
+    System, submit,
 };
 
 use crate::jobs::{job, kubernetes, slurm};
@@ -62,12 +62,14 @@ fn follow(system: &dyn System, folder: &Path, answers: &[Answer]) -> (Result<End
     };
     let mut say = |line: &str| said.push_str(&format!("{line}\n"));
     let mut console = Console { say: &mut say, interrupted: &interrupted, ask: &mut ask };
-    let ending = submit(system, &job("train --out a"), folder, &mut console);
+    let manifests = tempfile::tempdir().unwrap();
+    let folders = Folders { manifests: manifests.path(), current: folder };
+    let ending = submit(system, &job("train --out a"), folders, &mut console);
     (ending, said)
 }
 
 const FINE: Shell = Shell {
-    submit: "cat manifest >seen; echo submitted as; echo '17;cluster'",
+    submit: "cat {manifest} >seen; echo submitted as; echo '17;cluster'",
     logs: "echo output of {id} >>logs",
     state: "echo done",
     cancel: "echo {id} >cancelled",
@@ -85,6 +87,7 @@ fn a_job_is_followed_to_its_end() {
         (text("seen").as_str(), text("logs").as_str(), text("cancelled").as_str()),
         ("text\n", "output of 17\n", "")
     );
+    assert!(!folder.path().join("manifest").exists());
     let failed = Shell { state: "echo failed", ..FINE };
     assert_eq!(follow(&failed, folder.path(), &[]).0.unwrap(), Ending::Failed);
 }

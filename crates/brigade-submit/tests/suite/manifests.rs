@@ -202,7 +202,7 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     let commands = vertex().commands(&job);
     assert_eq!(
         commands.submit.join(" "),
-        "gcloud ai custom-jobs create --region=europe-west4 --display-name=llama-7b --config=vertex.json --format=value(name)"
+        "gcloud ai custom-jobs create --region=europe-west4 --display-name=llama-7b --config={manifest} --format=value(name)"
     );
     assert_eq!(commands.cancel.join(" "), "gcloud ai custom-jobs cancel {id} --region=europe-west4");
 }

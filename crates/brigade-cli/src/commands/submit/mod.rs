@@ -7,7 +7,7 @@ mod target;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,10 +15,11 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, anyhow, bail};
 use brigade::{RunPlan, UsageError, exit, parse_whole_number};
 use brigade_submit::{
-    Answer, Console, Ending, Error, GpuKind, Job, check_by_system, job_name, missing_program, over_ssh,
-    submit, write,
+    Answer, Console, Ending, Error, Folders, GpuKind, Job, check_by_system, job_name, missing_program,
+    over_ssh, submit, write,
 };
 use clap::Args;
+use tempfile::TempDir;
 
 use super::launch;
 use super::train::TrainArgs;
@@ -137,7 +138,7 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         write(&manifests, folder)?;
         let files: Vec<String> =
             manifests.iter().map(|file| folder.join(&file.file).display().to_string()).collect();
-        print(&format!("{}\n{}", files.join("\n"), place.manual_steps(&job)))?;
+        print(&format!("{}\n{}", files.join("\n"), place.manual_steps(&job, folder)))?;
         return Ok(ExitCode::from(exit::DONE));
     }
     if let Some(missing) = missing_program(place.program()) {
@@ -154,14 +155,11 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let code = match &place {
         Destination::Hosts(ssh) => over_ssh(ssh, &job, &mut console).map_err(usage)?,
         Destination::System(system) => {
-            // Slurm's output lies where the job was submitted.
-            let folder = match args.to {
-                SystemName::Slurm => None,
-                _ => Some(tempfile::tempdir().context("cannot make a folder for the manifests")?),
-            };
-            let here = std::env::current_dir().context("the current folder")?;
-            let path = folder.as_ref().map_or(here.as_path(), |folder| folder.path());
-            match submit(&**system, &job, path, &mut console).map_err(usage)? {
+            let manifests = manifests_folder()?;
+            // Slurm's output lies in the folder where the job was submitted.
+            let current = std::env::current_dir().context("the current folder")?;
+            let folders = Folders { manifests: manifests.path(), current: &current };
+            match submit(&**system, &job, folders, &mut console).map_err(usage)? {
                 Ending::Done | Ending::Left => exit::DONE,
                 Ending::Failed => exit::FAILED,
                 Ending::Cancelled => exit::INTERRUPTED,
@@ -244,7 +242,7 @@ fn dry_run(
     for manifest in place.manifests(job) {
         text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
     }
-    text.push_str(&place.manual_steps(job));
+    text.push_str(&place.manual_steps(job, Path::new("")));
     let (own_mesh, refused) = match own_mesh {
         Ok(mesh) => (mesh.flatten(), None),
         Err(error) => (None, Some(format!("a valid training command: {error:#}"))),
@@ -283,8 +281,15 @@ fn dry_run(
 /// Whether the system has checked the job, or why it refuses it.
 fn asked(job: &Job, place: &Destination) -> anyhow::Result<Result<bool, Error>> {
     let Destination::System(system) = place else { return Ok(Ok(false)) };
-    let folder = tempfile::tempdir().context("cannot make a folder for the manifests")?;
-    Ok(check_by_system(&**system, job, folder.path()))
+    let manifests = manifests_folder()?;
+    let current = std::env::current_dir().context("the current folder")?;
+    let folders = Folders { manifests: manifests.path(), current: &current };
+    Ok(check_by_system(&**system, job, folders))
+}
+
+/// A folder that nobody else writes to, which ends with this value.
+fn manifests_folder() -> anyhow::Result<TempDir> {
+    tempfile::Builder::new().prefix("brigade-").tempdir().context("cannot make a folder for the manifests")
 }
 
 /// Asks what to do after Ctrl-C. If nobody can answer, the job keeps running.

@@ -316,24 +316,22 @@ impl Destination {
         }
     }
 
-    /// How to submit the manifests by hand, read the output and cancel the job.
-    pub fn manual_steps(&self, job: &Job) -> String {
+    /// How to submit the manifests in `folder` by hand, read the output and cancel the job.
+    pub fn manual_steps(&self, job: &Job, folder: &Path) -> String {
         match self {
             Self::Hosts(ssh) => format!(
                 "each of {} runs its script, whose first line of input is the shared token; when the input ends, its ranks save and exit\n",
                 ssh.hosts.join(", ")
             ),
             Self::System(system) => {
-                let commands = system.commands(job);
-                let line = |words: &[String]| {
-                    let words: Vec<String> = words.iter().map(|word| word.replace("{id}", "ID")).collect();
-                    shell_line(&words)
-                };
+                let manifests = system.manifests(job);
+                let path = folder.join(manifests.first().map_or("", |manifest| &manifest.file));
+                let commands = system.commands(job).with_manifest(&path.display().to_string()).with_id("ID");
                 format!(
                     "submit:  {}\noutput:  {}\ncancel:  {}\n",
-                    line(&commands.submit),
-                    line(&commands.logs),
-                    line(&commands.cancel)
+                    shell_line(&commands.submit),
+                    shell_line(&commands.logs),
+                    shell_line(&commands.cancel)
                 )
             }
         }

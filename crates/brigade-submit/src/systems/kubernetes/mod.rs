@@ -77,11 +77,6 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// The file of the manifest.
-    fn file(&self) -> String {
-        format!("{}.json", self.name())
-    }
-
     fn kubectl(&self, rest: &[&str]) -> Vec<String> {
         let mut all = words(&["kubectl"]);
         all.extend(self.namespace.as_ref().map(|namespace| format!("--namespace={namespace}")));
@@ -123,7 +118,7 @@ impl System for Kubernetes {
     }
 
     fn manifests(&self, job: &Job) -> Vec<Manifest> {
-        let file = self.file();
+        let file = format!("{}.json", self.name());
         vec![match self.controller {
             Controller::JobSet => Manifest::json(&file, &jobset::jobset(self, job)),
             Controller::TrainJob => Manifest::json(&file, &trainjob::trainjob(self, job)),
@@ -150,9 +145,9 @@ impl System for Kubernetes {
             check: match self.controller {
                 // Its job is refused as long as its runtime, which is made with it, is not there.
                 Controller::TrainJob => None,
-                _ => Some(self.kubectl(&["create", "--dry-run=server", "-f", &self.file()])),
+                _ => Some(self.kubectl(&["create", "--dry-run=server", "-f", "{manifest}"])),
             },
-            submit: self.kubectl(&["create", "-f", &self.file(), "-o", "name"]),
+            submit: self.kubectl(&["create", "-f", "{manifest}", "-o", "name"]),
             logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
             state: self.kubectl(&["get", &object, "-o", conditions]),
             cancel: match self.controller {

@@ -128,8 +128,8 @@ impl System for Slurm {
 
     fn commands(&self, job: &Job) -> Commands {
         Commands {
-            check: Some(words(&["sbatch", "--test-only", "slurm.sh"])),
-            submit: words(&["sbatch", "--parsable", "slurm.sh"]),
+            check: Some(words(&["sbatch", "--test-only", "{manifest}"])),
+            submit: words(&["sbatch", "--parsable", "{manifest}"]),
             logs: words(&["tail", "-n", "+1", "-F", &format!("{}-{{id}}.log", job.name)]),
             state: words(&["scontrol", "show", "job", "{id}", "--oneliner"]),
             cancel: words(&["scancel", "{id}"]),
