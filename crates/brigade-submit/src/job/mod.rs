@@ -58,7 +58,7 @@ impl Job {
         add("--preemption-grace", self.grace_seconds.to_string());
         if self.is_training() {
             add("--resume", "auto".into());
-            if self.gpus > 0 {
+            if self.gpus > 0 && words.setting("--backend", "compute.backend").is_none() {
                 add("--backend", "cuda".into());
             }
         }

@@ -378,5 +378,9 @@ fn a_program_of_ones_own_has_no_subcommand() {
         &json!(words("launch --nproc-per-node 8 --preemption-grace 120 --tee -- ./own --out b")),
         "another program's flags are its own"
     );
+    // A backend that a setting names stays.
+    let wgpu = crate::jobs::job("train --out /data/a --set compute.backend=wgpu");
+    let manifest = crate::jobs::manifest(&kubernetes(Controller::JobSet), &wgpu);
+    assert!(!manifest.to_string().contains("--backend"), "{manifest}");
     assert_eq!(job_name("/gcs/bucket/Llama 7B"), "llama-7b");
 }

@@ -29,6 +29,10 @@ fn jobs_that_no_system_takes() {
         (with("--nproc-per-node=4"), "--nproc-per-node 4 is not possible: each GPU of --gpus 8"),
         (with("--backend cpu"), "--backend cpu is not possible: each GPU of --gpus 8 has a rank"),
         (with("--set compute.backend=cpu"), "--backend cpu is not possible"),
+        (
+            with("--overwrite"),
+            "--overwrite in a job is not possible: each restart of the job would delete the run",
+        ),
         (with("--preemption-grace soon"), "--preemption-grace soon is not possible"),
         (
             with("--preemption-grace inf"),
