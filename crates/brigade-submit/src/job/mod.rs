@@ -115,6 +115,20 @@ impl Job {
         self.paths().into_iter().find(|(flag, _)| matches!(*flag, "--out" | "--resume"))
     }
 
+    /// The folder or the bucket's URL of checkpoints, if they are not in the folder of results, and what says so.
+    pub(crate) fn checkpoints(&self) -> Option<(&'static str, &str)> {
+        if let Some(folder) = self.words().set("checkpoint.dir") {
+            return Some(("--set checkpoint.dir", folder)).filter(|_| !folder.is_empty());
+        }
+        self.checkpoint_dir.as_deref().map(|folder| ("checkpoint.dir", folder))
+    }
+
+    /// Whether the settings are in a file that is not known here and may say where checkpoints go, which the command does not.
+    pub fn may_place_checkpoints(&self) -> bool {
+        let words = self.words();
+        self.checkpoint_dir.is_none() && words.has("--config") && words.set("checkpoint.dir").is_none()
+    }
+
     /// What the command names in the nodes' file system, with the flags.
     pub(crate) fn paths(&self) -> Vec<(&'static str, &str)> {
         let given = ["--out", "--resume", "--config"].map(|flag| (flag, self.words().value(flag)));
@@ -130,8 +144,9 @@ impl Job {
     /// This job with its checkpoints in this folder, if they are nowhere else.
     pub(crate) fn with_checkpoints(&self, folder: String) -> Self {
         let mut args = self.args.clone();
-        if self.checkpoint_dir.is_none() && !args.iter().any(|word| word.contains("checkpoint.dir=")) {
-            let end = self.words().own().len();
+        let words = self.words();
+        if self.checkpoint_dir.is_none() && words.set("checkpoint.dir").is_none() {
+            let end = words.own().len();
             args.splice(end..end, ["--set".into(), format!("checkpoint.dir={folder}")]);
         }
         Self { args, ..self.clone() }

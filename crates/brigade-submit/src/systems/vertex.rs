@@ -241,6 +241,11 @@ impl System for Vertex {
         if let Some((flag, folder)) = job.results() {
             shared(flag, folder)?;
         }
+        if let Some((setting, place)) = job.checkpoints()
+            && bucket_path(setting, place)?.is_none()
+        {
+            shared(setting, place)?;
+        }
         job.paths().into_iter().try_for_each(|(flag, path)| in_bucket(flag, path).map(|_| ()))
     }
 

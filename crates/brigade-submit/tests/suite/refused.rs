@@ -149,6 +149,35 @@ fn what_kubernetes_does_not_take() {
 }
 
 #[test]
+fn checkpoints_outlive_the_machines() {
+    let pods = kubernetes(Controller::JobSet);
+    for place in ["/data/c", "gs://bucket/c", "''"] {
+        let job = job(&format!("train --out /data/a --set checkpoint.dir={place}"));
+        job.check().and_then(|()| pods.check(&job)).unwrap();
+    }
+    let lost =
+        "no --volume CLAIM:PATH contains it, so what a pod writes there would be lost when the pod ends";
+    refused(
+        &pods,
+        &job("train --out /data/a --set checkpoint.dir='/tmp/c'"),
+        &format!("--set checkpoint.dir /tmp/c is not possible: {lost}"),
+    );
+    refused(&pods, &job("train --out /data/a --set checkpoint.dir=c"), lost);
+    let of_file = |out: &str, dir: &str| Job {
+        checkpoint_dir: Some(dir.into()),
+        ..job(&format!("train --config a.toml --out {out}"))
+    };
+    refused(&pods, &of_file("/data/a", "/tmp/c"), &format!("checkpoint.dir /tmp/c is not possible: {lost}"));
+    let bucket = "gs://bucket/a";
+    for place in ["gs://other/c", "s3://other/c", "/gcs/other/c"] {
+        vertex().check(&of_file(bucket, place)).unwrap();
+    }
+    let shared = "is not possible: the machines of a job only share buckets: give gs://BUCKET/PATH";
+    refused(&vertex(), &of_file(bucket, "/tmp/c"), &format!("checkpoint.dir /tmp/c {shared}"));
+    refused(&vertex(), &job(&format!("train --out {bucket} --set checkpoint.dir=/tmp/c")), shared);
+}
+
+#[test]
 fn names_and_labels_are_those_of_kubernetes() {
     let fine = job("train --out /data/a");
     let mut all = kubernetes(Controller::JobSet);

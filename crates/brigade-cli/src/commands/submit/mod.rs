@@ -23,6 +23,7 @@ use tempfile::TempDir;
 
 use super::launch;
 use super::train::TrainArgs;
+use crate::config::Config;
 use crate::output::print;
 use fit::Fit;
 use target::{Destination, SystemName, TargetArgs};
@@ -116,16 +117,12 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
-    let (mut job, place) = checked(args).map_err(UsageError)?;
-    let train = train_args(&job).map_err(UsageError)?;
-    let config = train.as_ref().and_then(fit::configured_here);
-    let folder = config.as_ref().map(|config| config.settings.checkpoint.dir.clone());
-    job.checkpoint_dir = folder.filter(|folder| !folder.is_empty());
+    let Checked { job, place, train, config } = checked(args).map_err(UsageError)?;
     #[cfg(feature = "object-store")]
     let buckets = buckets::look(&job, config.as_ref()).map_err(UsageError)?;
     #[cfg(not(feature = "object-store"))]
     let buckets = Buckets::default();
-    let notes = notes(args, &job, &buckets);
+    let notes = notes(args, &job, config.as_ref(), &buckets);
     let own_mesh = train.as_ref().map(|train| fit::own_mesh(train, &job)).transpose();
     if args.dry_run {
         return dry_run(args, &job, &place, (&buckets.missing, &notes), train.as_ref(), own_mesh);
@@ -170,8 +167,16 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What was not checked, a line each.
-fn notes(args: &SubmitArgs, job: &Job, buckets: &Buckets) -> Vec<String> {
-    let unchecked = args.target.unchecked(args.to, job).into_iter();
+fn notes(args: &SubmitArgs, job: &Job, config: Option<&Config>, buckets: &Buckets) -> Vec<String> {
+    let mut unchecked = args.target.unchecked(args.to, job);
+    if args.to == SystemName::Vertex && config.is_none() && job.may_place_checkpoints() {
+        unchecked.push(
+            "whether the file of --config sets checkpoint.dir: the job saves beside its results, whatever the file says; --set checkpoint.dir=gs://… says another \
+             place"
+                .into(),
+        );
+    }
+    let unchecked = unchecked.into_iter();
     unchecked.map(|line| format!("not checked: {line}")).chain(buckets.unknown.iter().cloned()).collect()
 }
 
@@ -179,8 +184,18 @@ fn usage(error: Error) -> anyhow::Error {
     if error.is_usage() { UsageError(error.into()).into() } else { error.into() }
 }
 
+/// A job that was checked.
+struct Checked {
+    job: Job,
+    place: Destination,
+    /// The flags of `brigade train`, if that is what the nodes run.
+    train: Option<TrainArgs>,
+    /// The settings, as far as they are known here.
+    config: Option<Config>,
+}
+
 /// The job and its target, after checking them.
-fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
+fn checked(args: &SubmitArgs) -> anyhow::Result<Checked> {
     let mut job = Job {
         name: String::new(),
         nodes: args.nodes,
@@ -195,7 +210,7 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
     };
     job.name = args.name.clone().unwrap_or_else(|| job.out().map_or_else(|| "brigade".into(), job_name));
     job.check()?;
-    train_args(&job)?;
+    let train = train_args(&job)?;
     if !job.is_training() && job.args.first().is_some_and(|first| first == "launch") {
         parsed::<launch::CommandArgs>("launch", &job)?;
     }
@@ -203,8 +218,11 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
         bail!("--detach cannot be used with --to ssh: the job ends with this command");
     }
     let place = args.target.destination(args.to)?;
+    let config = train.as_ref().and_then(fit::configured_here);
+    let folder = config.as_ref().map(|config| config.settings.checkpoint.dir.clone());
+    job.checkpoint_dir = folder.filter(|folder| !folder.is_empty());
     place.check(&job)?;
-    Ok((job, place))
+    Ok(Checked { job, place, train, config })
 }
 
 /// The flags of `brigade train`, if that is what the nodes run: whatever it refuses is refused here.

@@ -104,6 +104,21 @@ fn results_may_go_to_a_bucket_that_vertex_mounts() {
     assert!(!job.contains("checkpoint.dir"), "{job}");
     let said = "not checked: --config saved.toml; the containers do not see the files of this machine";
     assert!(done.err.contains(said), "{}", done.err);
+    // A file that only the nodes have may say another place.
+    let done =
+        place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a --config gs://bucket/b.toml")));
+    assert!(
+        done.err.contains("not checked: whether the file of --config sets checkpoint.dir"),
+        "{}",
+        done.err
+    );
+    fs::write(place.path("lost.toml"), "[checkpoint]\ndir = \"/tmp/lost\"\n").unwrap();
+    let done = place.run(&mut brigade(&place, &format!("{line} gs://bucket/a --config lost.toml")));
+    assert!(
+        done.code == Some(2) && done.err.contains("checkpoint.dir /tmp/lost is not possible"),
+        "{}",
+        done.err
+    );
     let done = place.run(&mut brigade(&place, &format!("{line} s3://bucket/a")));
     assert!(done.code == Some(2) && done.err.contains("s3://bucket/a"), "{}", done.err);
 }

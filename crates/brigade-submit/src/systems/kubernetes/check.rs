@@ -6,7 +6,7 @@ use super::names::{LABEL, dns_label, dns_subdomain, job_name, label_key, label_v
 use super::pod::{SECRETS, SHARED};
 use super::{Claim, EnvSecret, Kubernetes};
 use crate::error::{Error, Result};
-use crate::job::{Job, check_variable, image};
+use crate::job::{Job, bucket_path, check_variable, image};
 use crate::systems::{no_buckets, no_parents};
 
 impl Kubernetes {
@@ -87,12 +87,23 @@ impl Kubernetes {
         }
         no_buckets(job, "of a volume that the pods share (--volume CLAIM:PATH)")?;
         let Some((flag, folder)) = job.results() else { return Ok(()) };
-        no_parents(flag, folder)?;
+        self.check_kept(flag, folder)?;
+        match job.checkpoints() {
+            Some((setting, place)) if bucket_path(setting, place)?.is_none() => {
+                self.check_kept(setting, place)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a folder that is gone when its pod ends.
+    fn check_kept(&self, option: &str, folder: &str) -> Result<()> {
+        no_parents(option, folder)?;
         if self.claims.iter().any(|claim| Path::new(folder).starts_with(&claim.path)) {
             return Ok(());
         }
         let allowed =
             "no --volume CLAIM:PATH contains it, so what a pod writes there would be lost when the pod ends";
-        Err(Error::value(flag, folder, allowed))
+        Err(Error::value(option, folder, allowed))
     }
 }
