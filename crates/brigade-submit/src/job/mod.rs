@@ -19,6 +19,9 @@ use crate::machines::GpuKind;
 /// How long after the ranks' own time to save a node may take to end: other ranks, logs, the container.
 const END_SECONDS: u64 = 30;
 
+/// The most that `--max-restarts` takes.
+const MOST_LAUNCHER_RESTARTS: u32 = 1_000_000;
+
 /// A command to run on each of several nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
@@ -69,6 +72,16 @@ impl Job {
             .chain(own)
             .chain(rest.iter().cloned())
             .collect()
+    }
+
+    /// The flag that lets the launchers restart failed ranks, where the system does not count restarts; unless the arguments have it.
+    pub(crate) fn launcher_restarts(&self) -> Vec<String> {
+        const FLAG: &str = "--max-restarts";
+        match self.max_restarts.min(MOST_LAUNCHER_RESTARTS) {
+            0 => Vec::new(),
+            _ if self.words().has(FLAG) => Vec::new(),
+            restarts => vec![FLAG.into(), restarts.to_string()],
+        }
     }
 
     /// Seconds from the signal until the system may kill a node: longer than the save takes.

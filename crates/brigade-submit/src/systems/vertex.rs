@@ -256,7 +256,7 @@ impl System for Vertex {
             let path = shared("--token-file", file).unwrap_or_else(|_| file.clone());
             env.insert("BRIGADE_TOKEN_FILE".into(), path);
         }
-        let mut command = job.command(&[]);
+        let mut command = job.command(&job.launcher_restarts());
         let args = command.split_off(1);
         let pool = |count: usize| {
             Some(WorkerPoolSpec {

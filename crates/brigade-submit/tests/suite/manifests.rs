@@ -171,6 +171,7 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     );
     let container = &pools[1]["containerSpec"];
     let line = container["args"].to_string();
+    assert!(line.starts_with(r#"["train","--max-restarts","3","--nproc"#), "{line}");
     assert!(
         line.contains(
             r#""--out","/gcs/bucket/runs/a","--set","checkpoint.dir=gs://bucket/runs/a/checkpoints""#
@@ -301,7 +302,8 @@ fn the_script_of_slurm_starts_again_after_75_alone() {
     assert_eq!(code, Some(0));
     assert!(printed.ends_with("\n/data/it's here 48\nrequeue 7\n"), "{printed}");
     assert!(
-        printed.contains("brigade|train|--nproc-per-node|8|") && printed.contains("|train.steps=[1,2]|"),
+        printed.contains("brigade|train|--max-restarts|3|--nproc-per-node|8|")
+            && printed.contains("|train.steps=[1,2]|"),
         "{printed}"
     );
     for (code, state) in [(75, "CANCELLED"), (75, "COMPLETING"), (1, "RUNNING"), (0, "RUNNING")] {

@@ -69,8 +69,8 @@ pub struct SubmitArgs {
     /// Seconds that the ranks have to save a checkpoint when they are told to stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     grace: u64,
-    /// How often the system restarts the job after a failure, if it counts restarts; preemptions that saved do not
-    /// count.
+    /// How often the ranks are restarted after a failure: by the system, or by Brigade's launcher with Slurm and Vertex AI; preemptions
+    /// that saved do not count.
     #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
     restarts: u32,
     /// Write the manifests into a folder instead, and print how to submit them.

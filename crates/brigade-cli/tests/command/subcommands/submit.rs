@@ -35,7 +35,8 @@ fn a_job_is_rendered_submitted_and_followed() {
     let script = place.text("job/slurm.sh");
     assert!(
         script.contains("#SBATCH --job-name=my-run\n")
-            && script.contains(" brigade train --preemption-grace 300 --resume auto --config"),
+            && script
+                .contains(" brigade train --max-restarts 3 --preemption-grace 300 --resume auto --config"),
         "{script}"
     );
     // What lies in the folder is nobody's business.

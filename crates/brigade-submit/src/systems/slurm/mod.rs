@@ -70,7 +70,8 @@ impl Slurm {
             script.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
         }
         // The variables of a single task are those of a rank, not of a node.
-        let placement = if job.nodes == 1 { words(&["--standalone"]) } else { Vec::new() };
+        let mut placement = if job.nodes == 1 { words(&["--standalone"]) } else { Vec::new() };
+        placement.extend(job.launcher_restarts());
         script.push_str(&format!(
             "\nsrun --kill-on-bad-exit=0 --cpu-bind=none {}\ncode=$?\n\n",
             shell::line(&job.command(&placement))
