@@ -59,6 +59,7 @@ pub fn slurm() -> Slurm {
         time: Some("1-00".into()),
         switches: Some(1),
         token: Token::Random,
+        shared_nodes: false,
         options: words("--constraint=h100"),
     }
 }

@@ -278,12 +278,25 @@ fn the_script_of_slurm_starts_again_after_75_alone() {
         "--nodes=4",
         "--ntasks-per-node=1",
         "--gpus-per-node=8",
+        "--exclusive",
+        "--mem=0",
         "--partition=gpu",
         "--switches=1",
         "--constraint=h100",
     ] {
         assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
     }
+    let without = |system: &Slurm, lines: &[&str]| {
+        let script = system.manifests(&job(TRAIN))[0].text.clone();
+        for line in lines {
+            assert!(!script.contains(&format!("#SBATCH {line}")), "{line}: {script}");
+        }
+    };
+    without(&Slurm { shared_nodes: true, ..slurm() }, &["--exclusive", "--mem"]);
+    let with = |options: &str| Slurm { options: words(options), ..slurm() };
+    without(&with("--exclusive=user"), &["--exclusive\n", "--mem"]);
+    without(&with("--mem=64G"), &["--mem=0"]);
+    without(&with("--gres=gpu:h100:8"), &["--gpus-per-node"]);
     let commented = Slurm { options: vec!["--comment=my job".into()], ..slurm() };
     let text = &commented.manifests(&job(TRAIN))[0].text;
     assert!(text.contains("#SBATCH --comment=\"my job\"\n"), "{text}");

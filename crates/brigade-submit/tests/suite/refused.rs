@@ -346,6 +346,8 @@ fn what_slurm_and_ssh_do_not_take() {
     refused(&slurm(), &Job { name: "a/b".into(), ..fine.clone() }, "--name a/b is not possible");
     refused(&slurm(), &job("train --out s3://bucket/a"), "give a folder that all nodes share");
     refused(&Slurm { options: vec!["rm -r".into()], ..slurm() }, &fine, "--option rm -r is not possible");
+    let both = Slurm { shared_nodes: true, options: vec!["--exclusive=user".into()], ..slurm() };
+    refused(&both, &fine, "--shared-nodes with --option=--exclusive=… is not possible");
     refused(&Slurm { partition: Some("a b".into()), ..slurm() }, &fine, "--partition a b is not possible");
     let exported = Slurm { options: vec!["--export=HF_TOKEN=whatever".into()], ..slurm() };
     let message = exported.check(&fine).unwrap_err().to_string();

@@ -91,6 +91,9 @@ pub struct TargetArgs {
     /// The time limit of Slurm or Vertex AI, as in 1-12:00:00 [default: the partition's; Vertex AI's is 7 days].
     #[arg(long, value_name = "TIME")]
     time: Option<String>,
+    /// Let other jobs run on Slurm's nodes, too: ask for CPUs and memory with --option=--cpus-per-task=N and --option=--mem=SIZE.
+    #[arg(long)]
+    shared_nodes: bool,
     /// Another option for sbatch, as in --option=--constraint=h100; can be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     option: Vec<String>,
@@ -161,6 +164,7 @@ impl TargetArgs {
             of(self.partition.is_some(), "--partition", &[SlurmName]),
             of(self.account.is_some(), "--account", &[SlurmName]),
             of(self.time.is_some(), "--time", &[VertexName, SlurmName]),
+            of(self.shared_nodes, "--shared-nodes", &[SlurmName]),
             of(!self.option.is_empty(), "--option", &[SlurmName]),
             of(!self.hosts.is_empty(), "--hosts", &[SshName]),
             of(self.address.is_some(), "--address", &[SshName]),
@@ -196,6 +200,18 @@ impl TargetArgs {
         if let Some(image) = self.image.as_ref().filter(|_| job.gpus > 0) {
             unchecked.push(format!(
                 "whether {image} has the backend cuda; cargo xtask image --backend cuda makes one that has"
+            ));
+        }
+        let says_kind = |option: &String| {
+            ["--constraint", "-C", "--gres", "--gpus-per-node"].iter().any(|name| option.starts_with(name))
+        };
+        if let Some(kind) = job.gpu_kind
+            && to == SystemName::Slurm
+            && !self.option.iter().any(says_kind)
+        {
+            let (name, gpus) = (kind.name, job.gpus);
+            unchecked.push(format!(
+                "whether the nodes have {name}; --option=--constraint=… or --option=--gres=gpu:TYPE:{gpus} asks for them"
             ));
         }
         unchecked.extend(self.only_here(to, job));
@@ -268,6 +284,7 @@ impl TargetArgs {
             time: self.time.clone(),
             switches: switches.transpose()?,
             token: self.token_file.clone().map_or(Token::Random, Token::File),
+            shared_nodes: self.shared_nodes,
             options: self.option.clone(),
         })
     }

@@ -301,6 +301,10 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "--topology near is not possible: with Slurm",
     );
     case("--to slurm --gpus 8 --env HF_TOKEN=abc -- train --out a", "--env HF_TOKEN contains a secret");
+    case(
+        "--to vertex --gpus 8 --shared-nodes -- train --out a",
+        "--shared-nodes cannot be used with --to vertex",
+    );
     for flag in ["--env-secret A=b/c", "--cpus 8", "--memory 8Gi", "--restricted"] {
         let said = format!("{} cannot be used with --to slurm", flag.split(' ').next().unwrap());
         case(&format!("--to slurm --gpus 8 {flag} -- train --out a"), &said);
@@ -320,6 +324,19 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "a bucket's name has",
     );
     assert!(!place.path("submitted").exists());
+    let line = "submit --to slurm --gpus 8 --gpu-kind h100 --render r";
+    let train = "-- train --global-batch-size 8 --micro-batch-size 1 --out a";
+    for (option, is_noted) in
+        [("", true), ("--option=--gres=gpu:h100:8", false), ("--option=--constraint=h100", false)]
+    {
+        let done = place.succeed(&mut brigade(&place, &format!("{line} {option} {train}")));
+        assert_eq!(
+            done.err.contains("not checked: whether the nodes have H100-80GB"),
+            is_noted,
+            "{}",
+            done.err
+        );
+    }
     // What only the nodes have is not looked at: their program, their files.
     for line in [
         "--backend cuda --collectives nccl --out a",
