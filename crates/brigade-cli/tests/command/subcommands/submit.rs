@@ -92,6 +92,21 @@ fn hosts_by_ssh_train_the_weights_of_one_process() {
 }
 
 #[test]
+fn a_host_without_the_program_ends_the_others_at_once() {
+    let place = Place::new();
+    // The first host waits until its input ends.
+    program(&place, "ssh", "case $5 in one) while read -r line; do :; done; exit 75 ;; *) exit 127 ;; esac");
+    let line = "submit --to ssh --hosts one,two --nodes 2 --gpus 0 --restarts 0 -- train --out a --config tiny.toml --nproc-per-node 1";
+    let done = place.run(&mut brigade(&place, line));
+    assert_eq!(done.code, Some(127), "{}", done.err);
+    assert!(
+        done.err.contains("two: exit code 127 (command not found; --program gives its path)"),
+        "{}",
+        done.err
+    );
+}
+
+#[test]
 fn results_may_go_to_a_bucket_that_vertex_mounts() {
     let place = Place::new();
     let line = "submit --to vertex --region r --nodes 1 --gpus 8 --gpu-kind a100-80gb --image b:1 --render jobs -- train --global-batch-size 64 --out";
