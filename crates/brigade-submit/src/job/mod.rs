@@ -144,7 +144,7 @@ impl Job {
 
     /// What the command names in the nodes' file system, with the flags.
     pub(crate) fn paths(&self) -> Vec<(&'static str, &str)> {
-        let given = ["--out", "--resume", "--config"].map(|flag| (flag, self.words().value(flag)));
+        let given = ["--out", "--resume", "--config", "--model"].map(|flag| (flag, self.words().value(flag)));
         let known = given.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
         known.filter(|known| *known != ("--resume", "auto")).collect()
     }

@@ -1,5 +1,6 @@
 //! What each system makes of a job.
 
+mod google;
 mod kubernetes;
 mod shell;
 mod slurm;
@@ -128,6 +129,11 @@ fn no_buckets(job: &Job, shared: &str) -> Result<()> {
         if bucket_path(flag, path)?.is_some() {
             let allowed = match flag {
                 "--config" => format!("give a file {shared}"),
+                "--model" => {
+                    format!(
+                        "models are read from folders: give one {shared}, or the name of a model on the hub"
+                    )
+                }
                 _ => format!("give a folder {shared}, and --set checkpoint.dir= for checkpoints in a bucket"),
             };
             return Err(Error::value(flag, path, allowed));

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::{Commands, JobState, Manifest, System, needed_token_file, no_parents, time, words};
+use super::{Commands, JobState, Manifest, System, google, needed_token_file, no_parents, time, words};
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path, image};
 use crate::machines::{GpuKind, has_gpus, unknown_shape};
@@ -132,6 +132,9 @@ impl Vertex {
         };
         let wrong = |allowed: String| Err(Error::value("--machine-type", machine_type, allowed));
         match (shape, job.gpu_kind) {
+            _ if !google::is_machine_type(machine_type) => {
+                return wrong("it must be a machine type of Google Cloud, as n1-standard-16".into());
+            }
             _ if let Some(known) = unknown_shape(machine_type) => {
                 return wrong(format!("Vertex AI sells {known}"));
             }
@@ -222,6 +225,9 @@ impl System for Vertex {
             let why = "the job runs there, as in europe-west4";
             return Err(Error::Missing { option: "--region".into(), why: why.into() });
         }
+        self.region.as_deref().map_or(Ok(()), google::region)?;
+        self.project.as_deref().map_or(Ok(()), google::project)?;
+        self.service_account.as_deref().map_or(Ok(()), google::service_account)?;
         if job.name.is_empty() || job.name.len() > 128 {
             return Err(Error::value("--name", &job.name, "Vertex AI requires 1 to 128 characters"));
         }

@@ -182,12 +182,15 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     assert!(container["env"].as_array().unwrap().contains(&token));
     // The machines differ in the types of their disks.
     assert_eq!(pools[0]["diskSpec"], json!({ "bootDiskSizeGb": 200 }));
-    let resumed = crate::jobs::job("train --resume gs://bucket/runs/a --config=gs://bucket/my.toml");
+    let resumed = crate::jobs::job(
+        "train --resume gs://bucket/runs/a --config=gs://bucket/my.toml --model gs://bucket/llama",
+    );
     let manifest = crate::jobs::manifest(&vertex(), &resumed);
     let line = manifest["workerPoolSpecs"][0]["containerSpec"]["args"].to_string();
     assert!(
-        line.contains(r#""--resume","/gcs/bucket/runs/a","--config=/gcs/bucket/my.toml""#)
-            && !line.contains("gs://"),
+        line.contains(
+            r#""--resume","/gcs/bucket/runs/a","--config=/gcs/bucket/my.toml","--model","/gcs/bucket/llama""#
+        ) && !line.contains("gs://"),
         "{line}"
     );
     // What the containers call the bucket is as good as its URL.

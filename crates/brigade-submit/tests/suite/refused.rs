@@ -282,6 +282,15 @@ fn what_vertex_ai_does_not_take() {
         "--config s3://bucket/a.toml",
     );
     refused(&system(|system| system.region = None), &fine, "--region is needed");
+    refused(&system(|system| system.region = Some("europe-west4-a".into())), &fine, "it is a zone");
+    refused(&system(|system| system.project = Some("My Project".into())), &fine, "--project My Project");
+    refused(&system(|system| system.service_account = Some("a".into())), &fine, "--service-account a is not");
+    refused(&vertex(), &job("train --out gs://bucket/a%20b"), "no ?, # and %");
+    refused(
+        &vertex(),
+        &job("train --out gs://bucket/a --model s3://bucket/llama"),
+        "--model s3://bucket/llama",
+    );
     refused(&system(|system| system.token_file = None), &fine, "--token-file is needed");
     refused(
         &system(|system| system.token_file = Some("/tmp/token".into())),
@@ -324,6 +333,27 @@ fn machines_of_vertex_ai_have_the_gpus_that_were_asked_for() {
     on("a3-highgpu-8g").check(&fine).unwrap();
     on("g2-standard-32").check(&of("l4", 1)).unwrap();
     on("n1-highmem-8").check(&of("v100", 2)).unwrap();
+    // How many vCPUs a machine may have depends on its GPUs.
+    refused(
+        &on("n1-standard-96"),
+        &of("v100", 1),
+        "Vertex AI sells 1 V100-16GB in n1-standard-8, and in others of n1- with at most 12 vCPUs",
+    );
+    for (machine, kind, gpus) in
+        [("n1-standard-16", "v100", 1), ("n1-highcpu-32", "p100", 1), ("n1-standard-64", "t4", 2)]
+    {
+        refused(&on(machine), &of(kind, gpus), "with at most ");
+    }
+    for (machine, kind, gpus) in
+        [("n1-standard-96", "v100", 8), ("n1-standard-32", "p100", 2), ("n1-standard-96", "p4", 4)]
+    {
+        on(machine).check(&of(kind, gpus)).unwrap();
+    }
+    refused(
+        &on("zzz"),
+        &none,
+        "--machine-type zzz is not possible: it must be a machine type of Google Cloud",
+    );
     refused(&on("a3-highgpu-8g"), &of("v100", 8), "Vertex AI sells 8 V100-16GB in n1-standard-64");
     on("n1-standard-16").check(&of("t4", 4)).unwrap();
     refused(&vertex(), &of("t4", 8), "Vertex AI sells T4 in machines with 1, 2 or 4");
@@ -345,6 +375,11 @@ fn what_slurm_and_ssh_do_not_take() {
     slurm().check(&fine).unwrap();
     refused(&slurm(), &Job { name: "a/b".into(), ..fine.clone() }, "--name a/b is not possible");
     refused(&slurm(), &job("train --out s3://bucket/a"), "give a folder that all nodes share");
+    refused(
+        &slurm(),
+        &job("train --out /data/a --model gs://bucket/llama"),
+        "--model gs://bucket/llama is not possible: models are read from folders: give one that all nodes share, or",
+    );
     refused(&Slurm { options: vec!["rm -r".into()], ..slurm() }, &fine, "--option rm -r is not possible");
     let both = Slurm { shared_nodes: true, options: vec!["--exclusive=user".into()], ..slurm() };
     refused(&both, &fine, "--shared-nodes with --option=--exclusive=… is not possible");

@@ -109,7 +109,7 @@ fn a_host_without_the_program_ends_the_others_at_once() {
 #[test]
 fn results_may_go_to_a_bucket_that_vertex_mounts() {
     let place = Place::new();
-    let line = "submit --to vertex --region r --nodes 1 --gpus 8 --gpu-kind a100-80gb --image b:1 --render jobs -- train --global-batch-size 64 --out";
+    let line = "submit --to vertex --region europe-west4 --nodes 1 --gpus 8 --gpu-kind a100-80gb --image b:1 --render jobs -- train --global-batch-size 64 --out";
     place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a")));
     let job = String::from_utf8(place.read("jobs/vertex.json")).unwrap();
     assert!(job.contains("/gcs/bucket/a") && job.contains("checkpoint.dir=gs://bucket/a"), "{job}");
@@ -238,7 +238,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     );
     assert_eq!(done.code, Some(1), "{}", done.err);
     assert!(done.out.contains("No configuration fits"), "{}", done.out);
-    let vertex = "--to vertex --region r --gpus 8 --gpu-kind a100-80gb --image b:1";
+    let vertex = "--to vertex --region europe-west4 --gpus 8 --gpu-kind a100-80gb --image b:1";
     let long = format!("-- train --config tiny.toml --out gs://bucket/a {large} --steps 100000000");
     let done = dry_run(&place, &format!("{vertex} {long}"));
     assert!(done.out.contains("the job is ended after 168 hours, before "), "{}", done.out);
@@ -331,11 +331,11 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "--name My_job is not possible: Kubernetes requires",
     );
     case(
-        "--to vertex --region r --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
+        "--to vertex --region europe-west4 --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
         "Vertex AI sells A100-80GB in machines with 1, 2, 4 or 8",
     );
     case(
-        "--to vertex --region r --gpus 8 --gpu-kind a100-80gb --image a:1 -- train --out gs://B/a",
+        "--to vertex --region europe-west4 --gpus 8 --gpu-kind a100-80gb --image a:1 -- train --out gs://B/a",
         "a bucket's name has",
     );
     assert!(!place.path("submitted").exists());
