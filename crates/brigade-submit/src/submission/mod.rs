@@ -140,6 +140,7 @@ impl Commands {
             submit: with(&self.submit),
             logs: with(&self.logs),
             state: with(&self.state),
+            waiting: self.waiting.as_deref().map(with),
             cancel: with(&self.cancel),
         }
     }

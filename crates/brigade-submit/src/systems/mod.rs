@@ -48,6 +48,8 @@ pub struct Commands {
     pub logs: Vec<String>,
     /// Prints what becomes of the job.
     pub state: Vec<String>,
+    /// Prints why the job does not run yet, where `state` does not.
+    pub waiting: Option<Vec<String>>,
     /// Ends the job.
     pub cancel: Vec<String>,
 }
@@ -95,6 +97,12 @@ pub trait System {
 
     /// What the output of [`Commands::state`] means.
     fn state_of(&self, text: &str) -> JobState;
+
+    /// Why a job does not run yet, from the outputs of [`Commands::state`] and [`Commands::waiting`], if they say so.
+    fn waits_for(&self, state: &str, waiting: &str) -> Option<String> {
+        let _ = (state, waiting);
+        None
+    }
 
     /// After how many seconds the system ends the job for good, if it does.
     fn time_limit(&self) -> Option<u64> {

@@ -298,12 +298,18 @@ impl System for Vertex {
             submit: self.located(job, &["create"]),
             logs: self.located(job, &["stream-logs", "{id}"]),
             state: self.located(job, &["describe", "{id}", "--format=value(state)"]),
+            waiting: None,
             cancel: self.located(job, &["cancel", "{id}"]),
         }
     }
 
     fn time_limit(&self) -> Option<u64> {
         Some(self.limit().ok().flatten().unwrap_or(USUAL_LIMIT))
+    }
+
+    fn waits_for(&self, state: &str, _: &str) -> Option<String> {
+        let state = state.trim();
+        matches!(state, "JOB_STATE_QUEUED" | "JOB_STATE_PENDING").then(|| state.to_owned())
     }
 
     fn state_of(&self, text: &str) -> JobState {

@@ -7,12 +7,14 @@ mod pod;
 mod pytorchjob;
 mod trainjob;
 mod types;
+mod waiting;
 
 use std::collections::BTreeMap;
 
 use super::{Commands, JobState, Manifest, System, words};
 use crate::error::Result;
 use crate::job::Job;
+use pod::JOB_LABEL;
 
 /// What makes pods of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +152,15 @@ impl System for Kubernetes {
             submit: self.kubectl(&["create", "-f", "{manifest}", "-o", "name"]),
             logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
             state: self.kubectl(&["get", &object, "-o", conditions]),
+            waiting: Some(self.kubectl(&[
+                "get",
+                "pods",
+                "-l",
+                &format!("{JOB_LABEL}={}", job.name),
+                "--field-selector=status.phase=Pending",
+                "-o",
+                "json",
+            ])),
             cancel: match self.controller {
                 Controller::TrainJob => {
                     self.kubectl(&["delete", &object, &format!("trainingruntime/{}", job.name)])
@@ -157,6 +168,12 @@ impl System for Kubernetes {
                 _ => self.kubectl(&["delete", &object]),
             },
         }
+    }
+
+    fn waits_for(&self, state: &str, waiting: &str) -> Option<String> {
+        let is_suspended = state.split_whitespace().any(|word| word == "Suspended");
+        let suspended = || "the job is suspended, as jobs in a queue without room are".to_owned();
+        waiting::reason(waiting).or_else(|| is_suspended.then(suspended))
     }
 
     fn state_of(&self, text: &str) -> JobState {

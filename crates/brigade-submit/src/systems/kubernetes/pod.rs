@@ -10,7 +10,7 @@ use super::{EnvSecret, Kubernetes};
 use crate::job::Job;
 
 /// The label of all pods of a job.
-const JOB_LABEL: &str = "brigade/job";
+pub const JOB_LABEL: &str = "brigade/job";
 
 /// The resource of NVIDIA's GPUs.
 const GPU: &str = "nvidia.com/gpu";

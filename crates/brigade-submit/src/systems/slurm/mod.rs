@@ -145,13 +145,18 @@ impl System for Slurm {
             submit: words(&["sbatch", "--parsable", "{manifest}"]),
             logs: words(&["tail", "-n", "+1", "-F", &format!("{}-{{id}}.log", job.name)]),
             state: words(&["scontrol", "show", "job", "{id}", "--oneliner"]),
+            waiting: None,
             cancel: words(&["scancel", "{id}"]),
         }
     }
 
+    fn waits_for(&self, state: &str, _: &str) -> Option<String> {
+        let reason = field(state, "Reason=")?;
+        (field(state, "JobState=") == Some("PENDING")).then(|| format!("PENDING, {reason}"))
+    }
+
     fn state_of(&self, text: &str) -> JobState {
-        let state = text.split_whitespace().find_map(|word| word.strip_prefix("JobState="));
-        match state.unwrap_or_default() {
+        match field(text, "JobState=").unwrap_or_default() {
             "COMPLETED" => JobState::Done,
             "CANCELLED" => JobState::Cancelled,
             "FAILED" | "TIMEOUT" | "OUT_OF_MEMORY" | "DEADLINE" | "BOOT_FAIL" => JobState::Failed,
@@ -159,6 +164,11 @@ impl System for Slurm {
             _ => JobState::Active,
         }
     }
+}
+
+/// The value of a field of `scontrol show`, with its name and = before it.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.split_whitespace().find_map(|word| word.strip_prefix(name))
 }
 
 /// Checks a limit of time: a job that is told to save as soon as it starts would start again for ever.
