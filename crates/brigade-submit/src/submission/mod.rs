@@ -15,7 +15,7 @@ use process::output;
 
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::systems::{Commands, Manifest, System, line};
+use crate::systems::{Commands, Manifest, Needed, System, line};
 
 /// What to do after Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +106,25 @@ pub fn check_by_system(system: &dyn System, job: &Job, folders: Folders<'_>) -> 
     let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
     let Some(check) = commands.check else { return Ok(false) };
     output(&check, folders.current).map(|_| true)
+}
+
+/// What a job needs and the system does not have, and what could not be asked, with the reason. `folder` is where its program runs.
+pub fn missing_in_system(system: &dyn System, job: &Job, folder: &Path) -> (Vec<String>, Option<String>) {
+    let mut missing = Vec::new();
+    for Needed { name, command } in system.needed(job) {
+        match output(&command, folder) {
+            Ok(_) => {}
+            Err(Error::Failed { stderr, .. }) if stderr.contains("NotFound") => {
+                missing.push(format!("{name}, which is not in the cluster"));
+            }
+            Err(Error::Failed { stderr, .. }) if stderr.contains("doesn't have a resource type") => {
+                missing.push(format!("{name}: the cluster does not know what that is"));
+            }
+            // Whoever may not ask for one, or finds nobody to ask, learns nothing about the others.
+            Err(error) => return (missing, Some(format!("whether there is {name}: {error}"))),
+        }
+    }
+    (missing, None)
 }
 
 /// Writes the manifests of a job; the path of the one that is submitted.

@@ -54,6 +54,15 @@ pub struct Commands {
     pub cancel: Vec<String>,
 }
 
+/// Something of the system's that a job needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needed {
+    /// Its kind and its name.
+    pub name: String,
+    /// Succeeds if it is there.
+    pub command: Vec<String>,
+}
+
 /// What became of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
@@ -91,6 +100,12 @@ pub trait System {
 
     /// The job as the system reads it.
     fn manifests(&self, job: &Job) -> Vec<Manifest>;
+
+    /// What the job needs that is there before it, if the system can be asked.
+    fn needed(&self, job: &Job) -> Vec<Needed> {
+        let _ = job;
+        Vec::new()
+    }
 
     /// How its own program is called.
     fn commands(&self, job: &Job) -> Commands;

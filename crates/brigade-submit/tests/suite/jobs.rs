@@ -40,6 +40,9 @@ pub fn kubernetes(controller: Controller) -> Kubernetes {
         topology: Some("cloud.google.com/gce-topology-block".into()),
         queue: Some("team".into()),
         service_account: None,
+        image_pull_secrets: Vec::new(),
+        tolerations: Vec::new(),
+        priority_class: None,
     }
 }
 

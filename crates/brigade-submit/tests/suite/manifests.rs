@@ -96,7 +96,7 @@ fn pods_have_time_to_save_memory_to_share_and_a_secret_in_a_file() {
 fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
     let plain = manifest(&kubernetes(Controller::JobSet), &job(TRAIN));
     let pod = pod_of(Controller::JobSet, &plain);
-    assert_eq!(pod["securityContext"], json!({ "fsGroup": 65_532 }));
+    assert_eq!(pod["securityContext"], json!({ "fsGroup": 65_532, "fsGroupChangePolicy": "OnRootMismatch" }));
     assert_eq!(pod["containers"][0]["resources"], json!({ "limits": { "nvidia.com/gpu": "8" } }));
     let secret = EnvSecret { variable: "HF_TOKEN".into(), secret: "hub".into(), key: "token".into() };
     for (controller, kind) in CONTROLLERS.into_iter().zip(KINDS) {
@@ -105,6 +105,9 @@ fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
             cpus: Some("7500m".into()),
             memory: Some("64Gi".into()),
             restricted: true,
+            image_pull_secrets: words("registry"),
+            tolerations: words("dedicated=training:NoSchedule spot"),
+            priority_class: Some("high".into()),
             ..kubernetes(controller)
         };
         let manifest = manifest(&system, &job(TRAIN));
@@ -112,9 +115,24 @@ fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
         let pod = pod_of(controller, &manifest);
         assert_eq!(
             pod["securityContext"],
-            json!({ "fsGroup": 65_532, "runAsNonRoot": true, "runAsUser": 65_532,
+            json!({ "fsGroup": 65_532, "fsGroupChangePolicy": "OnRootMismatch", "runAsNonRoot": true, "runAsUser": 65_532,
                     "seccompProfile": { "type": "RuntimeDefault" } })
         );
+        assert_eq!(
+            (&pod["imagePullSecrets"], &pod["priorityClassName"]),
+            (&json!([{ "name": "registry" }]), &json!("high"))
+        );
+        assert_eq!(
+            pod["tolerations"],
+            json!([
+                { "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" },
+                { "key": "dedicated", "operator": "Equal", "value": "training", "effect": "NoSchedule" },
+                { "key": "spot", "operator": "Exists" },
+            ])
+        );
+        let names: Vec<String> = system.needed(&job(TRAIN)).into_iter().map(|needed| needed.name).collect();
+        let all = "secret/brigade-token secret/hub secret/registry persistentvolumeclaim/data localqueue.kueue.x-k8s.io/team priorityclass/high";
+        assert_eq!(names.join(" "), all);
         let container = &pod["containers"][0];
         assert_eq!(
             container["securityContext"],

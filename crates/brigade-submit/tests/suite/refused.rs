@@ -187,7 +187,7 @@ fn names_and_labels_are_those_of_kubernetes() {
     all.node_selector = [("example.com/Pool".into(), String::new())].into();
     all.check(&fine).unwrap();
     type Change = fn(&mut Kubernetes);
-    let changes: [(Change, &str); 11] = [
+    let changes: [(Change, &str); 14] = [
         (
             |system| system.claims[0].name = "My".into(),
             "--volume My:/data is not possible: Kubernetes requires 1 to 253",
@@ -202,6 +202,12 @@ fn names_and_labels_are_those_of_kubernetes() {
         ),
         (|system| system.namespace = Some(String::new()), "--namespace '' is not possible"),
         (|system| system.service_account = Some("a_b".into()), "--service-account a_b is not possible"),
+        (
+            |system| system.tolerations = vec!["spot:Never".into()],
+            "--toleration spot:Never is not possible: it must be KEY[=VALUE][:EFFECT]",
+        ),
+        (|system| system.image_pull_secrets = vec!["A".into()], "--image-pull-secret A is not possible"),
+        (|system| system.priority_class = Some("a b".into()), "--priority-class a b is not possible"),
         (|system| system.topology = Some("a b".into()), "--topology a b is not possible: a label's key"),
         (|system| system.queue = Some("a/b".into()), "--queue a/b is not possible: a label's value"),
         (|system| system.queue = Some(String::new()), "--queue '' is not possible"),

@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, anyhow, bail};
 use brigade::{RunPlan, UsageError, exit, parse_whole_number};
 use brigade_submit::{
-    Answer, Console, Ending, Error, Folders, GpuKind, Job, check_by_system, job_name, missing_program,
-    over_ssh, submit, write,
+    Answer, Console, Ending, Error, Folders, GpuKind, Job, check_by_system, job_name, missing_in_system,
+    missing_program, over_ssh, submit, write,
 };
 use clap::Args;
 use tempfile::TempDir;
@@ -154,7 +154,7 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Destination::System(system) => {
             let manifests = manifests_folder()?;
             // Slurm's output lies in the folder where the job was submitted.
-            let current = std::env::current_dir().context("the current folder")?;
+            let current = current_folder()?;
             let folders = Folders { manifests: manifests.path(), current: &current };
             match submit(&**system, &job, folders, &mut console).map_err(usage)? {
                 Ending::Done | Ending::Left => exit::DONE,
@@ -282,13 +282,21 @@ fn dry_run(
     }
     let mut missing: Vec<String> = refused.into_iter().chain(fit.missing).collect();
     missing.extend_from_slice(lacking);
+    let mut notes = notes.to_vec();
     match missing_program(place.program()) {
         Some(program) => missing.push(program.to_string()),
-        None => match asked(job, place)? {
-            Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
-            Ok(false) => {}
-            Err(refused) => missing.push(format!("the cluster did not accept it: {refused}")),
-        },
+        None => {
+            match asked(job, place)? {
+                Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
+                Ok(false) => {}
+                Err(refused) => missing.push(format!("the cluster did not accept it: {refused}")),
+            }
+            if let Destination::System(system) = place {
+                let (absent, unknown) = missing_in_system(&**system, job, &current_folder()?);
+                missing.extend(absent);
+                notes.extend(unknown.map(|line| format!("not checked: {line}")));
+            }
+        }
     }
     missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));
     notes.iter().for_each(|line| text.push_str(&format!("{line}\n")));
@@ -300,9 +308,13 @@ fn dry_run(
 fn asked(job: &Job, place: &Destination) -> anyhow::Result<Result<bool, Error>> {
     let Destination::System(system) = place else { return Ok(Ok(false)) };
     let manifests = manifests_folder()?;
-    let current = std::env::current_dir().context("the current folder")?;
+    let current = current_folder()?;
     let folders = Folders { manifests: manifests.path(), current: &current };
     Ok(check_by_system(&**system, job, folders))
+}
+
+fn current_folder() -> anyhow::Result<PathBuf> {
+    std::env::current_dir().context("the current folder")
 }
 
 /// A folder that nobody else writes to, which ends with this value.

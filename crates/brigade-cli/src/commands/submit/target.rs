@@ -67,6 +67,15 @@ pub struct TargetArgs {
     /// The account that the job runs as (Vertex AI, Kubernetes).
     #[arg(long, value_name = "ACCOUNT")]
     service_account: Option<String>,
+    /// A secret with which Kubernetes pulls the image; can be given several times.
+    #[arg(long, value_name = "NAME")]
+    image_pull_secret: Vec<String>,
+    /// A taint of Kubernetes' nodes that does not keep the pods away, besides that of GPUs; can be given several times.
+    #[arg(long, value_name = "KEY[=VALUE][:EFFECT]")]
+    toleration: Vec<String>,
+    /// The class of the priority of Kubernetes' pods.
+    #[arg(long, value_name = "NAME")]
+    priority_class: Option<String>,
     /// Kubernetes' namespace [default: that of kubectl's context].
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
@@ -156,6 +165,9 @@ impl TargetArgs {
             of(self.memory.is_some(), "--memory", KUBERNETES),
             of(self.restricted, "--restricted", KUBERNETES),
             of(self.service_account.is_some(), "--service-account", CONTAINERS),
+            of(!self.image_pull_secret.is_empty(), "--image-pull-secret", KUBERNETES),
+            of(!self.toleration.is_empty(), "--toleration", KUBERNETES),
+            of(self.priority_class.is_some(), "--priority-class", KUBERNETES),
             of(self.namespace.is_some(), "--namespace", KUBERNETES),
             of(!self.volume.is_empty(), "--volume", KUBERNETES),
             of(!self.node_selector.is_empty(), "--node-selector", KUBERNETES),
@@ -268,6 +280,9 @@ impl TargetArgs {
             topology: self.topology.clone(),
             queue: self.queue.clone(),
             service_account: self.service_account.clone(),
+            image_pull_secrets: self.image_pull_secret.clone(),
+            tolerations: self.toleration.clone(),
+            priority_class: self.priority_class.clone(),
         }
     }
 

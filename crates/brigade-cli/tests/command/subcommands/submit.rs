@@ -197,6 +197,11 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     ] {
         assert!(done.code == Some(1) && done.out.contains(said), "{}{}", done.out, done.err);
     }
+    let server = r#"case "$*" in *" secret/"*) echo 'Error from server (NotFound): secrets "brigade-token" not found' >&2; exit 1 ;; esac"#;
+    program(&place, "kubectl", server);
+    let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
+    let said = "missing: secret/brigade-token, which is not in the cluster\n";
+    assert!(done.code == Some(1) && done.out.contains(said), "{}{}", done.out, done.err);
     program(&place, "kubectl", "exit 0");
     // The GPU hours that are shown are rounded.
     let large_job = format!("{job} -- train --config tiny.toml --out /data/runs/a {large} --steps 100000");

@@ -4,6 +4,7 @@ use std::path::{Component, Path};
 
 use super::names::{LABEL, dns_label, dns_subdomain, job_name, label_key, label_value, quantity, secret_key};
 use super::pod::{SECRETS, SHARED};
+use super::types::Toleration;
 use super::{Claim, EnvSecret, Kubernetes};
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path, check_variable, image};
@@ -19,6 +20,24 @@ impl Kubernetes {
         }
         if let Some(account) = &self.service_account {
             dns_subdomain("--service-account", account, account)?;
+        }
+        for name in &self.image_pull_secrets {
+            dns_subdomain("--image-pull-secret", name, name)?;
+        }
+        if let Some(name) = &self.priority_class {
+            dns_subdomain("--priority-class", name, name)?;
+        }
+        for given in &self.tolerations {
+            let option = "--toleration";
+            let Toleration { key, value, effect, .. } = Toleration::parse(given);
+            label_key(option, given, &key)?;
+            label_value(option, given, value.as_deref().unwrap_or_default())?;
+            if let Some(effect) = effect
+                && !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect.as_str())
+            {
+                let allowed = "it must be KEY[=VALUE][:EFFECT], with the effect NoSchedule, PreferNoSchedule or NoExecute";
+                return Err(Error::value(option, given, allowed));
+            }
         }
         for (key, value) in &self.node_selector {
             let given = format!("{key}={value}");

@@ -11,7 +11,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 
-use super::{Commands, JobState, Manifest, System, words};
+use super::{Commands, JobState, Manifest, Needed, System, words};
 use crate::error::Result;
 use crate::job::Job;
 use pod::JOB_LABEL;
@@ -76,6 +76,12 @@ pub struct Kubernetes {
     pub queue: Option<String>,
     /// The account that the pods run as.
     pub service_account: Option<String>,
+    /// Secrets with which the image is pulled.
+    pub image_pull_secrets: Vec<String>,
+    /// Taints that do not keep the pods away, each as `KEY[=VALUE][:EFFECT]`.
+    pub tolerations: Vec<String>,
+    /// The class of their priority.
+    pub priority_class: Option<String>,
 }
 
 impl Kubernetes {
@@ -95,6 +101,21 @@ impl Kubernetes {
             // NAME-worker-INDEX
             Controller::PyTorchJob => "-worker-".len() + index,
         }
+    }
+
+    /// What must be in the cluster, as `kubectl get` names it.
+    fn objects(&self, job: &Job) -> Vec<String> {
+        let secrets = (job.nodes > 1).then_some(&self.token_secret).into_iter();
+        let secrets = secrets.chain(self.env_secrets.iter().map(|secret| &secret.secret));
+        let mut all: Vec<String> =
+            secrets.chain(&self.image_pull_secrets).map(|name| format!("secret/{name}")).collect();
+        all.extend(self.claims.iter().map(|claim| format!("persistentvolumeclaim/{}", claim.name)));
+        all.extend(self.service_account.iter().map(|name| format!("serviceaccount/{name}")));
+        all.extend(self.queue.iter().map(|name| format!("localqueue.kueue.x-k8s.io/{name}")));
+        all.extend(self.priority_class.iter().map(|name| format!("priorityclass/{name}")));
+        let mut seen = std::collections::BTreeSet::new();
+        all.retain(|object| seen.insert(object.clone()));
+        all
     }
 
     /// The object that stands for the job.
@@ -126,6 +147,12 @@ impl System for Kubernetes {
             Controller::TrainJob => Manifest::json(&file, &trainjob::trainjob(self, job)),
             Controller::PyTorchJob => Manifest::json(&file, &pytorchjob::pytorchjob(self, job)),
         }]
+    }
+
+    fn needed(&self, job: &Job) -> Vec<Needed> {
+        let get = |object: &String| self.kubectl(&["get", object, "-o", "name", "--request-timeout=10s"]);
+        let all = self.objects(job);
+        all.iter().map(|object| Needed { name: object.clone(), command: get(object) }).collect()
     }
 
     fn commands(&self, job: &Job) -> Commands {
