@@ -156,6 +156,12 @@ pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
     )
 }
 
+/// The last step that the metrics in a run's folder are of.
+pub(crate) fn last_step(dir: &Path) -> Option<u64> {
+    let text = std::fs::read_to_string(dir.join(brigade_report::METRICS_FILE)).ok()?;
+    text.lines().rev().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()?["step"].as_u64())
+}
+
 /// Whether the folder of checkpoints holds more than the leftovers of a process that died while saving.
 fn holds_checkpoints(dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir.join(CHECKPOINT_FOLDER)) else { return true };

@@ -9,7 +9,7 @@ pub use contents::{
     WEIGHTS_INDEX_FILE,
 };
 pub(crate) use contents::{
-    added_weights_file, create_folder, refuse_earlier, refuse_other, remove_models, write_config,
+    added_weights_file, create_folder, last_step, refuse_earlier, refuse_other, remove_models, write_config,
 };
 pub(crate) use lease::lease;
 pub use lock::{is_lock_of_this_host, lock_folder};

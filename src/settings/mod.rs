@@ -298,8 +298,7 @@ impl OutputSettings {
     /// # Errors
     /// If there is one.
     pub(crate) fn check_notify(&self) -> Result<(), SettingError> {
-        let found = |(at, word): (usize, &String)| Some((at, brigade_launch::looks_like_secret(word)?));
-        match self.notify.iter().enumerate().find_map(found) {
+        match brigade_launch::secret_in_command(&self.notify) {
             Some((at, what)) => Err(SettingError::new(
                 "output.notify",
                 format!("[…], whose word {} holds a secret ({what})", at + 1),

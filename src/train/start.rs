@@ -17,7 +17,7 @@ use crate::checkpoint::{
     FIRST_MODEL, FileNames, Restored, RunDescription, Saver, refuse_checkpoints, restore,
 };
 use crate::device;
-use crate::error::CheckpointUsageError;
+use crate::error::{CheckpointUsageError, print_stderr};
 use crate::folder::{self, FLIGHT_FOLDER};
 use crate::run::{Session, StartFrom, write_choice};
 use crate::settings::{CheckpointSettings, OnFailedSave, RunPlan, SettingError, resolve_auto};
@@ -139,6 +139,9 @@ impl Session {
             if restored.is_none() && !self.settings.output.overwrite {
                 refuse_checkpoints(&**saver.storage())?;
             }
+            if restored.is_none() && self.start_from == StartFrom::CheckpointIfAny {
+                self.warn_of_lost_steps(saver);
+            }
             folder::write_config(&self.out, &self.config)?;
             write_choice(&self.out, restored.is_none())?;
             let reporter = self.reporter(data, restored, total_steps, summary, devices)?;
@@ -163,6 +166,23 @@ impl Session {
         // No rank may save before rank 0 has cleaned up.
         self.group().barrier()?;
         Ok(reporter)
+    }
+
+    /// Says what is lost when a run that has trained already finds no checkpoint of its own.
+    fn warn_of_lost_steps(&self, saver: &Saver) {
+        if let Some(steps) = folder::last_step(&self.out) {
+            print_stderr(format_args!(
+                "warning: {} holds metrics up to step {steps}, but checkpoint.dir = {} holds no checkpoint, so training starts again at step 1 and \
+                 replaces them; with checkpoint.every = {} one is saved {}",
+                self.out.display(),
+                saver.storage().location(),
+                self.settings.checkpoint.every,
+                match self.settings.checkpoint.every {
+                    0 => "only when a signal ends the run".to_owned(),
+                    every => format!("every {}", counted(every as usize, "step")),
+                }
+            ));
+        }
     }
 
     /// Whether the contents of the run's folder may be replaced: because the user allows it, or because they are this run's own.

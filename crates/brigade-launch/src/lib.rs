@@ -103,5 +103,5 @@ pub use rank::{
     listener::{LISTENER_VARIABLE, inherited_listener},
     restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count},
 };
-pub use secret_forms::looks_like_secret;
+pub use secret_forms::{looks_like_secret, secret_in_command};
 pub use text_difference::first_difference;

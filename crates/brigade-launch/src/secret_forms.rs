@@ -17,15 +17,70 @@ const FORMS: [(&str, usize, &str); 12] = [
 ];
 
 /// What is in URLs and headers that give access by themselves, in lower case, and what they are.
-const PASSES: [(&str, &str); 7] = [
+const PASSES: [(&str, &str); 12] = [
     ("x-amz-signature=", "a signed URL"),
     ("x-goog-signature=", "a signed URL"),
     ("?sig=", "a signed URL"),
     ("&sig=", "a signed URL"),
     ("authorization:", "a header that gives access"),
     ("bearer ", "a header that gives access"),
-    ("hooks.slack.com/services/", "an address that anybody who knows it can post to"),
+    ("hooks.slack.com/services/", WEBHOOK),
+    ("discord.com/api/webhooks/", WEBHOOK),
+    ("discordapp.com/api/webhooks/", WEBHOOK),
+    (".webhook.office.com/", WEBHOOK),
+    ("outlook.office.com/webhook/", WEBHOOK),
+    ("api.telegram.org/bot", WEBHOOK),
 ];
+
+const WEBHOOK: &str = "an address that anybody who knows it can post to";
+
+/// How the names of headers end that give access, in lower case, after another word.
+const HEADERS: [&str; 2] = ["-key", "-token"];
+
+/// Flags of `curl` whose value is a user and a password.
+const USERS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
+
+/// Flags of `wget` whose value is a password.
+const PASSWORDS: [&str; 4] = ["--password", "--http-password", "--ftp-password", "--proxy-password"];
+
+/// The first word of a command that holds a secret, and what it is: as [`looks_like_secret`], and by the flags of `curl` and `wget`, also in a script that a word is.
+/// A variable of a shell is no secret.
+pub fn secret_in_command(words: &[String]) -> Option<(usize, &'static str)> {
+    let parts = || {
+        words.iter().enumerate().flat_map(|(at, word)| word.split_whitespace().map(move |part| (at, part)))
+    };
+    let of_flags = parts().zip(parts().skip(1).chain([(0, "")])).find_map(|((at, part), (next, after))| {
+        let is_given = |value: &str| !value.trim_matches(['"', '\'']).is_empty() && !value.contains('$');
+        let user = |value: &str| value.contains(':') && is_given(value);
+        let joined = |flag: &str| part.strip_prefix(flag)?.strip_prefix('=');
+        let short = |flag: &&str| flag.len() == 2 && part.strip_prefix(*flag).is_some_and(user);
+        match () {
+            () if USERS.contains(&part) && user(after) => Some((next, "a user and a password")),
+            () if USERS.iter().any(|flag| joined(flag).is_some_and(user))
+                || USERS.iter().any(|flag| short(&flag)) =>
+            {
+                Some((at, "a user and a password"))
+            }
+            () if PASSWORDS.contains(&part) && is_given(after) => Some((next, "a password")),
+            () if PASSWORDS.iter().any(|flag| joined(flag).is_some_and(is_given)) => Some((at, "a password")),
+            () => None,
+        }
+    });
+    let of_forms = words.iter().enumerate().find_map(|(at, word)| Some((at, looks_like_secret(word)?)));
+    of_forms.or(of_flags)
+}
+
+/// Whether a text has a header such as `X-Api-Key: VALUE`.
+fn has_header(lower: &str) -> bool {
+    let of_names = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    lower.match_indices(':').any(|(at, _)| {
+        let before = &lower[..at];
+        let name = &before[before.rfind(|letter| !of_names(letter)).map_or(0, |end| end + 1)..];
+        let value = lower[at + 1..].trim_start().trim_start_matches(['"', '\'']);
+        let is_said = value.starts_with(|first: char| first.is_ascii_alphanumeric());
+        is_said && !name.starts_with('-') && HEADERS.iter().any(|end| name.ends_with(end))
+    })
+}
 
 /// What a text holds that gives access by itself: a well-known kind of token, a signed URL, a password in one, or a header. `None` if it looks like nothing of
 /// that kind.
@@ -55,8 +110,54 @@ pub fn looks_like_secret(text: &str) -> Option<&'static str> {
     if let Some((_, what)) = PASSES.iter().find(|(pass, _)| gives(pass)) {
         return Some(what);
     }
+    if has_header(&lower) {
+        return Some("a header that gives access");
+    }
     let (_, rest) = text.split_once("://")?;
     let authority = rest.split('/').next()?;
     let user = authority.rsplit_once('@')?.0;
     user.contains(':').then_some("a password in a URL")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(words: &[&str]) -> Option<(usize, &'static str)> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        secret_in_command(&words)
+    }
+
+    #[test]
+    fn commands_that_give_access_are_known() {
+        for (words, at) in [
+            (&["curl", "-u", "user:pw", "https://host/"][..], 2),
+            (&["curl", "--user=user:pw", "https://host/"], 1),
+            (&["curl", "-uuser:pw", "https://host/"], 1),
+            (&["sh", "-c", "curl --proxy-user user:pw https://host/"], 2),
+            (&["wget", "--http-password", "pw", "https://host/"], 2),
+            (&["wget", "--password=pw", "https://host/"], 1),
+            (&["curl", "-H", "X-Api-Key: abc", "https://host/"], 2),
+            (&["curl", "--header=Private-Token:abc", "https://host/"], 1),
+            (&["sh", "-c", "curl -H 'X-Auth-Token: abc' https://host/"], 2),
+            (&["curl", "https://discord.com/api/webhooks/1/abc"], 1),
+            (&["curl", "https://a.webhook.office.com/webhookb2/abc"], 1),
+            (&["curl", "https://api.telegram.org/bot1:abc/sendMessage"], 1),
+        ] {
+            assert_eq!(found(words).map(|(at, _)| at), Some(at), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn other_commands_are_not() {
+        for words in [
+            &["curl", "-u", "user", "https://host:8080/"][..],
+            &["curl", "--config", "/run/secrets/curl", "https://host/"],
+            &["sh", "-c", "curl -u \"$USER:$PASSWORD\" -H \"X-Api-Key: $KEY\" https://host/"],
+            &["curl", "-H", "Content-Type: application/json", "https://host/key:1"],
+            &["notify", "--user", "me", "-k", "--sort-key:a", "pad-token: <pad>"],
+        ] {
+            assert_eq!(found(words), None, "{words:?}");
+        }
+    }
 }

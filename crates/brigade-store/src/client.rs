@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use object_store::aws::AmazonS3Builder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use crate::credentials;
 use crate::fetch::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::location::{Location, Scheme};
 use crate::reason::{is_without_bucket, one_line, reason, was_cut};
@@ -50,7 +51,7 @@ impl Client {
     /// (`GOOGLE_APPLICATION_CREDENTIALS`, `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, …), or from the machine's metadata.
     ///
     /// # Errors
-    /// [`Error::Url`] where the store cannot be set up.
+    /// [`Error::Url`] where the store cannot be set up, [`Error::Failed`] within seconds where there are no credentials at all.
     pub fn open(location: &Location, deadline: Duration) -> Result<Self> {
         let wrong =
             |error: object_store::Error| Error::Url { url: location.to_string(), message: one_line(&error) };
@@ -59,29 +60,21 @@ impl Client {
         let options = ClientOptions::new().with_timeout(longest).with_allow_http(plain);
         let retry =
             RetryConfig { max_retries: usize::MAX, retry_timeout: deadline, ..RetryConfig::default() };
-        let url = location.as_url().as_str();
+        let asks = credentials::are_unknown(location.scheme());
         let store: Arc<dyn ObjectStore> = match location.scheme() {
             Scheme::S3 => {
-                let begun =
-                    AmazonS3Builder::new().with_url(url).with_client_options(options).with_retry(retry);
-                let set = |builder: AmazonS3Builder, (name, value): (String, String)| match name.parse() {
-                    Ok(key) => builder.with_config(key, value),
-                    Err(_) => builder,
-                };
-                Arc::new(variables("aws_").fold(begun, set).build().map_err(wrong)?)
+                if asks {
+                    let store = s3(location, credentials::brief()).map_err(wrong)?;
+                    wait_for(credentials::ask(location, &**store.credentials()), location)?;
+                }
+                Arc::new(s3(location, (options, retry)).map_err(wrong)?)
             }
             Scheme::Gs => {
-                let begun = GoogleCloudStorageBuilder::new()
-                    .with_url(url)
-                    .with_client_options(options)
-                    .with_retry(retry);
-                let set = |builder: GoogleCloudStorageBuilder, (name, value): (String, String)| match name
-                    .parse()
-                {
-                    Ok(key) => builder.with_config(key, value),
-                    Err(_) => builder,
-                };
-                Arc::new(variables("google_").fold(begun, set).build().map_err(wrong)?)
+                if asks {
+                    let store = gs(location, credentials::brief()).map_err(wrong)?;
+                    wait_for(credentials::ask(location, &**store.credentials()), location)?;
+                }
+                Arc::new(gs(location, (options, retry)).map_err(wrong)?)
             }
             Scheme::Http => {
                 let builder = HttpBuilder::new().with_url(location.root()).with_client_options(options);
@@ -97,12 +90,7 @@ impl Client {
     /// # Errors
     /// When the system gives no thread.
     pub fn new(store: Arc<dyn ObjectStore>, root: &str, deadline: Duration) -> Result<Self> {
-        let failed = |error: std::io::Error| Error::Failed {
-            operation: "start the thread for",
-            url: root.into(),
-            message: error.to_string(),
-        };
-        Ok(Self { root: root.into(), store, runtime: Arc::new(Runtime::start().map_err(failed)?), deadline })
+        Ok(Self { root: root.into(), store, runtime: Arc::new(Runtime::start(root)?), deadline })
     }
 
     /// The store itself.
@@ -194,6 +182,34 @@ impl Client {
     }
 }
 
+fn s3(location: &Location, (options, retry): (ClientOptions, RetryConfig)) -> object_store::Result<AmazonS3> {
+    let url = location.as_url().as_str();
+    let begun = AmazonS3Builder::new().with_url(url).with_client_options(options).with_retry(retry);
+    let set = |builder: AmazonS3Builder, (name, value): (String, String)| match name.parse() {
+        Ok(key) => builder.with_config(key, value),
+        Err(_) => builder,
+    };
+    variables("aws_").fold(begun, set).build()
+}
+
+fn gs(
+    location: &Location,
+    (options, retry): (ClientOptions, RetryConfig),
+) -> object_store::Result<GoogleCloudStorage> {
+    let url = location.as_url().as_str();
+    let begun = GoogleCloudStorageBuilder::new().with_url(url).with_client_options(options).with_retry(retry);
+    let set = |builder: GoogleCloudStorageBuilder, (name, value): (String, String)| match name.parse() {
+        Ok(key) => builder.with_config(key, value),
+        Err(_) => builder,
+    };
+    variables("google_").fold(begun, set).build()
+}
+
+/// Waits for something that has its own deadline.
+fn wait_for(work: impl Future<Output = Result<()>>, location: &Location) -> Result<()> {
+    Runtime::start(location.root())?.handle.block_on(work)
+}
+
 /// The environment's variables whose names begin with `prefix`, in lower case. Those that are not text cannot be options.
 fn variables(prefix: &str) -> impl Iterator<Item = (String, String)> {
     let text = |(name, value): (OsString, OsString)| {
@@ -210,8 +226,14 @@ struct Runtime {
 }
 
 impl Runtime {
-    fn start() -> std::io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+    /// Messages say that it is for `root`.
+    fn start(root: &str) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::Failed {
+            operation: "start the thread for",
+            url: root.into(),
+            message: error.to_string(),
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel();
         let serve = move || {
@@ -219,7 +241,7 @@ impl Runtime {
             // A name that is being looked up is not waited for.
             runtime.shutdown_background();
         };
-        let thread = thread::Builder::new().name("object-store".into()).spawn(serve)?;
+        let thread = thread::Builder::new().name("object-store".into()).spawn(serve).map_err(failed)?;
         Ok(Self { handle, end: Some(end), thread: Some(thread) })
     }
 }

@@ -14,6 +14,7 @@
 
 mod access;
 mod client;
+mod credentials;
 mod error;
 mod fetch;
 mod location;
@@ -23,6 +24,7 @@ mod reason;
 
 pub use access::{Access, access};
 pub use client::Client;
+pub use credentials::are_credentials_set;
 pub use error::{Error, Result};
 pub use location::{Location, Scheme};
 pub use object::{Object, find, find_below};

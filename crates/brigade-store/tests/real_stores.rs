@@ -178,6 +178,6 @@ fn a_real_store_that_refuses_is_one_message_without_secrets() {
     }
     let begin = Instant::now();
     let error = find_at(&s3, BUCKET, "data/", Duration::from_secs(2)).unwrap_err().to_string();
-    assert!(error.contains("there are no credentials in the environment"), "{error}");
+    assert!(error.contains("find credentials for"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }

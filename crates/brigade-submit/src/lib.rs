@@ -22,8 +22,11 @@ mod systems;
 pub use error::{Error, Result};
 pub use job::{Job, job_name};
 pub use machines::{GpuKind, Shape};
-pub use submission::{Answer, Console, Ending, check_by_system, missing_program, over_ssh, submit, write};
+pub use submission::{
+    Answer, Console, Ending, Folders, check_by_system, missing_in_system, missing_program, over_ssh, submit,
+    write,
+};
 pub use systems::{
-    Claim, Commands, Controller, EnvSecret, JobState, Kubernetes, Manifest, Slurm, Ssh, System, Token,
-    Vertex, line as shell_line,
+    Claim, Commands, Controller, EnvSecret, JobState, Kubernetes, Manifest, Needed, Slurm, Ssh, System,
+    Token, Vertex, line as shell_line,
 };

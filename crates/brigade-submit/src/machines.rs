@@ -31,17 +31,19 @@ pub struct Shape {
     pub machines: &'static [&'static str],
     /// The name of its GPUs.
     pub accelerator: &'static str,
+    /// The most vCPUs of machines to which they are added; 0 for machines that always have them.
+    pub(crate) most_cpus: usize,
 }
 
 const fn shape(gpus: usize, machines: &'static [&'static str], accelerator: &'static str) -> Shape {
-    Shape { gpus, machines, accelerator }
+    Shape { gpus, machines, accelerator, most_cpus: 0 }
 }
 
 impl Shape {
     /// Whether a machine has, or can have, as many of these GPUs.
     pub(crate) fn fits(&self, machine: &str) -> bool {
-        let is_general = self.machines.iter().any(|known| known.starts_with(GENERAL));
-        self.machines.contains(&machine) || (is_general && machine.starts_with(GENERAL))
+        let cpus = || machine.strip_prefix(GENERAL)?.rsplit('-').next()?.parse().ok();
+        self.machines.contains(&machine) || cpus().is_some_and(|cpus: usize| cpus <= self.most_cpus)
     }
 }
 
@@ -73,28 +75,33 @@ pub(crate) fn has_gpus(machine: &str) -> bool {
     WITH_GPUS.iter().any(|beginning| machine.starts_with(beginning))
 }
 
-/// 1, 2 or 4 of a kind that is only added to machines.
-const fn added(accelerator: &'static str) -> [Shape; 3] {
-    [
-        shape(1, &["n1-standard-8"], accelerator),
-        shape(2, &["n1-standard-16"], accelerator),
-        shape(4, &["n1-standard-32"], accelerator),
-    ]
+/// 1, 2, 4 or 8 of a kind that is only added to machines, with the most vCPUs of these.
+const fn added<const N: usize>(accelerator: &'static str, most_cpus: [usize; N]) -> [Shape; N] {
+    const USUAL: [Shape; 4] = [
+        shape(1, &["n1-standard-8"], ""),
+        shape(2, &["n1-standard-16"], ""),
+        shape(4, &["n1-standard-32"], ""),
+        shape(8, &["n1-standard-64"], ""),
+    ];
+    let mut all = [const { shape(0, &[], "") }; N];
+    let mut at = 0;
+    while at < N {
+        let Shape { gpus, machines, .. } = USUAL[at];
+        all[at] = Shape { gpus, machines, accelerator, most_cpus: most_cpus[at] };
+        at += 1;
+    }
+    all
 }
 
-static T4: [Shape; 3] = added("NVIDIA_TESLA_T4");
-static P4: [Shape; 3] = added("NVIDIA_TESLA_P4");
-static P100: [Shape; 3] = added("NVIDIA_TESLA_P100");
+static V100: [Shape; 4] = added("NVIDIA_TESLA_V100", [12, 24, 48, 96]);
+static T4: [Shape; 3] = added("NVIDIA_TESLA_T4", [48, 48, 96]);
+static P4: [Shape; 3] = added("NVIDIA_TESLA_P4", [24, 48, 96]);
+static P100: [Shape; 3] = added("NVIDIA_TESLA_P100", [16, 32, 96]);
 
 static KINDS: [GpuKind; 12] = [
     GpuKind {
         name: "V100-16GB",
-        vertex: &[
-            shape(1, &["n1-standard-8"], "NVIDIA_TESLA_V100"),
-            shape(2, &["n1-standard-16"], "NVIDIA_TESLA_V100"),
-            shape(4, &["n1-standard-32"], "NVIDIA_TESLA_V100"),
-            shape(8, &["n1-standard-64"], "NVIDIA_TESLA_V100"),
-        ],
+        vertex: &V100,
         gke: &["nvidia-tesla-v100"],
         products: &["Tesla-V100-SXM2-16GB"],
         has_rails: false,
@@ -205,8 +212,12 @@ impl GpuKind {
 
     /// The names of the machines that Vertex AI sells with this many of them.
     pub(crate) fn machines_with(&self, gpus: usize) -> String {
-        let shapes = self.vertex.iter().filter(|shape| shape.gpus == gpus);
-        shapes.flat_map(|shape| shape.machines).copied().collect::<Vec<_>>().join(", ")
+        let shapes = || self.vertex.iter().filter(|shape| shape.gpus == gpus);
+        let mut names = shapes().flat_map(|shape| shape.machines).copied().collect::<Vec<_>>().join(", ");
+        if let Some(most) = shapes().map(|shape| shape.most_cpus).find(|most| *most > 0) {
+            names.push_str(&format!(", and in others of {GENERAL} with at most {most} vCPUs"));
+        }
+        names
     }
 
     /// What Vertex AI sells with this many of them: with this machine if it is one of them, else with the usual one.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::archive::{Entries, Entry, archive};
+use super::nvidia::{self, Library};
 use crate::cargo;
 use crate::dist;
 
@@ -72,15 +73,36 @@ impl Contents {
     pub fn program(&mut self, program: &Path) -> Result<()> {
         let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
         dist::check(program)?;
-        for library in libraries(program)? {
-            // At the path by which the loader looks for it, whatever links lead there.
-            let name = library.display().to_string();
-            self.file(name.trim_start_matches('/'), read(&library)?, 0o755);
-            self.licence_of_package(&library)?;
-        }
+        self.linked(libraries(program, None)?)?;
         self.file(PROGRAM, read(program)?, 0o755);
         if let Ok(certificates) = fs::read(Path::new("/").join(CERTIFICATES)) {
             self.file(CERTIFICATES, certificates, 0o644);
+        }
+        Ok(())
+    }
+
+    /// Libraries that are linked, at the paths by which the loader looks for them, whatever links lead there.
+    fn linked(&mut self, libraries: Vec<PathBuf>) -> Result<()> {
+        for library in libraries {
+            let bytes = fs::read(&library).with_context(|| library.display().to_string())?;
+            self.file(library.display().to_string().trim_start_matches('/'), bytes, 0o755);
+            self.licence_of_package(&library)?;
+        }
+        Ok(())
+    }
+
+    /// A library that the program loads when it runs, with what it is linked with outside its own folder.
+    pub fn loaded(&mut self, library: &Library) -> Result<()> {
+        let Library { file, name } = library;
+        let bytes = fs::read(file).with_context(|| file.display().to_string())?;
+        let folder = file.parent();
+        let mut linked = libraries(file, folder)?;
+        linked.retain(|linked| linked.parent() != folder);
+        self.linked(linked)?;
+        self.file(&format!("{}/{name}", nvidia::FOLDER), bytes, 0o755);
+        self.licence_of_package(file)?;
+        for folder in nvidia::about_wheel(file) {
+            self.licences_in(&folder, name)?;
         }
         Ok(())
     }
@@ -158,9 +180,14 @@ impl Contents {
     }
 }
 
-/// The libraries that a program needs to start, with those that they need, and the loader.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let text = output(Command::new("ldd").env("LC_ALL", "C").arg(program))?;
+/// The libraries that a program needs to start, with those that they need, and the loader; or a library, in whose folder others may be.
+pub fn libraries(program: &Path, folder: Option<&Path>) -> Result<Vec<PathBuf>> {
+    let mut ldd = Command::new("ldd");
+    ldd.env("LC_ALL", "C").arg(program);
+    if let Some(folder) = folder {
+        ldd.env("LD_LIBRARY_PATH", folder);
+    }
+    let text = output(&mut ldd)?;
     // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, or `/lib64/ld-linux-x86-64.so.2 (0x…)`
     let path = |line: &str| {
         let found = line.split("=>").last()?.split_whitespace().next()?;

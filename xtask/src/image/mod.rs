@@ -1,10 +1,12 @@
 //! `cargo xtask image`: an OCI image of the `brigade` program, without Docker.
 //!
-//! It has the program, the libraries that it is linked with, the certificates of authorities, and licences, and nothing else: no shell. What a GPU needs comes from the host, as
-//! NVIDIA's container toolkit mounts it, but for libdevice, which it does not mount. The same program gives the same bytes: times are zero, entries have one order.
+//! It has the program, the libraries that it is linked with, the certificates of authorities, and licences, and nothing else: no shell. The driver of a GPU comes from the host, as
+//! NVIDIA's container toolkit mounts it. The toolkit mounts neither libdevice, which is always in, nor NCCL and cuBLAS, which are in if they are asked for: they are larger than all
+//! the rest. The same program gives the same bytes: times are zero, entries have one order.
 
 mod archive;
 mod contents;
+mod nvidia;
 mod oci;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use brigade_files::write_atomic;
 use crate::backend::Backend;
 use crate::cargo;
 use contents::Contents;
+use nvidia::Library;
 
 /// Options of `cargo xtask image`.
 #[derive(Debug, clap::Args)]
@@ -28,10 +31,32 @@ pub struct Args {
     /// A program that is already built: `brigade`, or your own one based on it.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// Put NCCL into the image, for several GPUs: this file, or the libnccl.so.2 of this machine.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    nccl: Option<Option<PathBuf>>,
+    /// Put cuBLAS into the image, for fast products of matrices: this file and the libcublasLt beside it, or those of this machine.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    cublas: Option<Option<PathBuf>>,
+}
+
+impl Args {
+    /// The libraries to put in, and a line on each that is left to the host.
+    fn libraries(&self) -> Result<(Vec<Library>, Vec<String>)> {
+        let (mut libraries, mut absent) = (Vec::new(), Vec::new());
+        for (kind, given) in [(nvidia::NCCL, &self.nccl), (nvidia::CUBLAS, &self.cublas)] {
+            match given {
+                Some(file) => libraries.extend(kind.find(file.as_deref())?),
+                None if self.backend == Backend::Cuda => absent.push(kind.absent()),
+                None => {}
+            }
+        }
+        Ok((libraries, absent))
+    }
 }
 
 /// Builds the program and writes its image.
 pub fn run(args: &Args) -> Result<()> {
+    let (libraries, absent) = args.libraries()?;
     let program = match &args.program {
         Some(given) => given.clone(),
         None => args.backend.build_with("dist", &["brigade-cli/object-store"])?,
@@ -40,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
         Backend::Cuda => Some(contents::libdevice()?),
         _ => None,
     };
-    let image = build(&program, libdevice.as_deref(), cargo::root())?;
+    let image = build(&program, libdevice.as_deref(), &libraries, cargo::root())?;
     write_atomic(&args.output, &image.archive)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     println!(
@@ -49,16 +74,18 @@ pub fn run(args: &Args) -> Result<()> {
         image.archive.len() as f64 / f64::from(1 << 20),
         image.digest
     );
+    absent.iter().for_each(|line| println!("{line}"));
     Ok(())
 }
 
-/// The image of a program, and of libdevice if it has kernels for NVIDIA's GPUs; `root` has the licences of the project.
-fn build(program: &Path, libdevice: Option<&Path>, root: &Path) -> Result<oci::Image> {
+/// The image of a program, of libdevice if it has kernels for NVIDIA's GPUs, and of these libraries; `root` has the licences of the project.
+fn build(program: &Path, libdevice: Option<&Path>, libraries: &[Library], root: &Path) -> Result<oci::Image> {
     let mut contents = Contents::new();
     contents.program(program)?;
     if let Some(libdevice) = libdevice {
         contents.libdevice(libdevice)?;
     }
+    libraries.iter().try_for_each(|library| contents.loaded(library))?;
     contents.licences(root)?;
     oci::image(&contents.into_layer()?)
 }
@@ -92,8 +119,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let libdevice = folder.path().join("libdevice.10.bc");
         std::fs::write(&libdevice, "BC").unwrap();
+        // Any library stands for it.
+        let libc =
+            contents::libraries(&program, None).unwrap().into_iter().find(|file| file.ends_with("libc.so.6"));
+        let nccl = [Library { file: libc.unwrap(), name: "libnccl.so.2".into() }];
         let (image, again) =
-            [(); 2].map(|()| build(&program, Some(&libdevice), cargo::root()).unwrap()).into();
+            [(); 2].map(|()| build(&program, Some(&libdevice), &nccl, cargo::root()).unwrap()).into();
         assert!(image.archive == again.archive, "other bytes");
         let files = files(&image.archive);
         for (name, bytes) in
@@ -123,6 +154,7 @@ mod tests {
             "etc/passwd",
             "usr/local/bin/brigade",
             "usr/local/cuda/nvvm/libdevice/libdevice.10.bc",
+            "usr/local/cuda/lib64/libnccl.so.2",
         ] {
             assert!(inside.contains_key(name), "{name}");
         }
@@ -165,6 +197,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = folder.path().join("text");
         std::fs::write(&text, "no program").unwrap();
-        assert!(build(&text, None, cargo::root()).is_err());
+        assert!(build(&text, None, &[], cargo::root()).is_err());
     }
 }

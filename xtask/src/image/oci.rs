@@ -38,7 +38,7 @@ pub fn image(layer: &[u8]) -> Result<Image> {
             "Env": [
                 "PATH=/usr/local/bin",
                 "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
-                // Where NVIDIA's toolkit and Google's machines put the driver and NCCL.
+                // Where Google's machines put the driver, and where NCCL and cuBLAS are, if the image has them.
                 "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/cuda/lib64",
                 "NVIDIA_VISIBLE_DEVICES=all",
                 "NVIDIA_DRIVER_CAPABILITIES=compute,utility",

@@ -126,7 +126,7 @@ impl<'a> Checks<'a> {
         let (takes, text) = said(2)?;
         ensure!(takes && text.contains("sbatch would take the job"), "two nodes are refused:\n{text}");
         let (takes, text) = said(3)?;
-        let refused = text.contains("missing: acceptance by the cluster: sbatch --test-only");
+        let refused = text.contains("missing: the cluster did not accept it: sbatch --test-only");
         ensure!(!takes && refused, "three nodes are not refused:\n{text}");
         ensure!(self.cluster.output("squeue", "--noheader")?.is_empty(), "something was submitted");
         Ok(())

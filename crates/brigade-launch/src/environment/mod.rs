@@ -36,7 +36,7 @@ pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
 /// 5. `CLUSTER_SPEC`; where it is empty, `NNODES` with `RANK` but without `WORLD_SIZE`
 /// 6. `TF_CONFIG`
 /// 7. `OMPI_*`, `PMI_*`
-/// 8. `SLURM_PROCID` and related variables
+/// 8. `SLURM_PROCID` and related variables, but for a batch script on one node, which is no task of `srun`
 /// 9. nothing: this machine alone
 ///
 /// `--nproc-per-node` is an explicit flag too, with two refinements, so that it does not split a world.
@@ -89,7 +89,7 @@ fn present(env: Variables) -> Option<Source> {
         (Source::TfConfig, has("TF_CONFIG")),
         (Source::OpenMpi, has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE")),
         (Source::Pmi, has("PMI_RANK") || has("PMI_SIZE")),
-        (Source::Slurm, has("SLURM_PROCID")),
+        (Source::Slurm, has("SLURM_PROCID") && !slurm::is_script_on_one_node(env)),
     ]
     .into_iter()
     .find_map(|(source, there)| there.then_some(source))

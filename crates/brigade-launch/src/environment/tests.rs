@@ -114,6 +114,11 @@ fn reads_slurm() {
     let per_node = SLURM.replace("SLURM_NTASKS=4", "SLURM_NTASKS=2").replace("PROCID=3", "PROCID=1");
     let node = node_with(&nproc(4), &per_node);
     assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (2, 1, Some(4)));
+    // Nor is a batch script, which has the variables of a task on its only node.
+    let script = "SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1 SLURM_LOCALID=0";
+    assert_eq!(find(script).unwrap().source(), Source::Standalone);
+    let message = find(&script.replace("NODES=1", "NODES=2")).unwrap_err().to_string();
+    assert!(message.contains("start the ranks with srun"), "{message}");
     // A shell inside an allocation is not a task.
     assert_eq!(find("SLURM_JOB_ID=1 SLURM_NTASKS=4").unwrap().source(), Source::Standalone);
 }

@@ -104,6 +104,10 @@ impl Job {
             );
             return Err(Error::value("--backend", "cpu", allowed));
         }
+        if self.is_training() && words.has("--overwrite") {
+            let allowed = "each restart of the job would delete the run; leave it out, and give another --out or remove the folder first";
+            return Err(Error::value("--overwrite", "in a job", allowed));
+        }
         if self.is_training() && self.results().is_none() {
             let why = "a restarted run must find its folder, so all nodes must share it";
             return Err(Error::Missing { option: "--out".into(), why: why.into() });

@@ -45,6 +45,9 @@ pub(crate) fn bucket_path<'a>(option: &str, given: &'a str) -> Result<Option<(&'
             "a path in the bucket is needed after its name, as in gs://BUCKET/runs/a, with no empty part in it",
         );
     }
+    if path.contains(['?', '#', '%']) {
+        return wrong("its path must have no ?, # and %, which mean something else in a URL than in a path");
+    }
     Ok(Some((bucket, path)))
 }
 
@@ -73,18 +76,32 @@ fn is_image(given: &str) -> bool {
     let mut folders = parts.into_iter();
     // The first may be a host with a port.
     let host = folders.next();
-    let of_names =
-        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-._".contains(letter);
-    let is_part = |part: &str| !part.is_empty() && part.chars().all(of_names);
     let is_host = |host: &str| {
         let (name, port) = cut(host, ':');
-        is_part(&name.to_ascii_lowercase()) && port.is_none_or(is_port)
+        is_part(host) || (is_domain(&name.to_ascii_lowercase()) && port.is_none_or(is_port))
     };
     host.is_none_or(is_host)
         && folders.all(is_part)
         && is_part(name)
         && tag.is_none_or(is_tag)
         && digest.is_none_or(is_digest)
+}
+
+/// Whether all is lowercase letters and digits, with one ., one or two _, or any number of - between them.
+fn is_part(part: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let is_separator = |between: &str| {
+        matches!(between, "" | "." | "_" | "__") || between.chars().all(|letter| letter == '-')
+    };
+    part.starts_with(is_plain) && part.ends_with(is_plain) && part.split(is_plain).all(is_separator)
+}
+
+fn is_domain(name: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let inner = |letter: char| is_plain(letter) || letter == '-';
+    let is_label =
+        |label: &str| label.starts_with(is_plain) && label.ends_with(is_plain) && label.chars().all(inner);
+    name.split('.').all(is_label)
 }
 
 fn is_port(port: &str) -> bool {
@@ -134,6 +151,8 @@ mod tests {
             "http://bucket/x",
             "gs://bucket/a//b",
             "gs://bucket/../x",
+            "gs://bucket/a b?c#d%20",
+            "gs://bucket/a%20b",
         ] {
             assert!(bucket_path("--out", wrong).is_err(), "{wrong}");
         }
@@ -147,6 +166,7 @@ mod tests {
             "brigade:1",
             "localhost:5000/a/b:T.1",
             "Host/a:_b",
+            "a__b/c--d.e_f",
             "europe-docker.pkg.dev/p/r/b",
             &digest,
         ] {
@@ -158,7 +178,8 @@ mod tests {
             ["a:", "a:b c", "a:.1", "a:-1", "a:1:2", "a:ä", &long, "a:1@", &letters, "a@sha256:0", "a@b@c"];
         let names =
             ["", "a b", "ghcr.io/A/b", "a//b", "/a", "a/", "h:x/a", "h:/a", "h:+1/a", "h:65536/a", ":1/a"];
-        for wrong in tags.into_iter().chain(names) {
+        let parts = ["gcr.io/p/-a", "gcr.io/p/a..b", "a-", "a/_b/c", "a___b", "a-.b/c:1/d", "a_b:80/c"];
+        for wrong in tags.into_iter().chain(names).chain(parts) {
             let message = image(Some(wrong)).unwrap_err().to_string();
             assert!(message.contains("[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]"), "{message}");
         }

@@ -19,6 +19,9 @@ use crate::machines::GpuKind;
 /// How long after the ranks' own time to save a node may take to end: other ranks, logs, the container.
 const END_SECONDS: u64 = 30;
 
+/// The most that `--max-restarts` takes.
+const MOST_LAUNCHER_RESTARTS: u32 = 1_000_000;
+
 /// A command to run on each of several nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
@@ -58,7 +61,7 @@ impl Job {
         add("--preemption-grace", self.grace_seconds.to_string());
         if self.is_training() {
             add("--resume", "auto".into());
-            if self.gpus > 0 {
+            if self.gpus > 0 && words.setting("--backend", "compute.backend").is_none() {
                 add("--backend", "cuda".into());
             }
         }
@@ -69,6 +72,16 @@ impl Job {
             .chain(own)
             .chain(rest.iter().cloned())
             .collect()
+    }
+
+    /// The flag that lets the launchers restart failed ranks, where the system does not count restarts; unless the arguments have it.
+    pub(crate) fn launcher_restarts(&self) -> Vec<String> {
+        const FLAG: &str = "--max-restarts";
+        match self.max_restarts.min(MOST_LAUNCHER_RESTARTS) {
+            0 => Vec::new(),
+            _ if self.words().has(FLAG) => Vec::new(),
+            restarts => vec![FLAG.into(), restarts.to_string()],
+        }
     }
 
     /// Seconds from the signal until the system may kill a node: longer than the save takes.
@@ -115,9 +128,23 @@ impl Job {
         self.paths().into_iter().find(|(flag, _)| matches!(*flag, "--out" | "--resume"))
     }
 
+    /// The folder or the bucket's URL of checkpoints, if they are not in the folder of results, and what says so.
+    pub(crate) fn checkpoints(&self) -> Option<(&'static str, &str)> {
+        if let Some(folder) = self.words().set("checkpoint.dir") {
+            return Some(("--set checkpoint.dir", folder)).filter(|_| !folder.is_empty());
+        }
+        self.checkpoint_dir.as_deref().map(|folder| ("checkpoint.dir", folder))
+    }
+
+    /// Whether the settings are in a file that is not known here and may say where checkpoints go, which the command does not.
+    pub fn may_place_checkpoints(&self) -> bool {
+        let words = self.words();
+        self.checkpoint_dir.is_none() && words.has("--config") && words.set("checkpoint.dir").is_none()
+    }
+
     /// What the command names in the nodes' file system, with the flags.
     pub(crate) fn paths(&self) -> Vec<(&'static str, &str)> {
-        let given = ["--out", "--resume", "--config"].map(|flag| (flag, self.words().value(flag)));
+        let given = ["--out", "--resume", "--config", "--model"].map(|flag| (flag, self.words().value(flag)));
         let known = given.into_iter().filter_map(|(flag, value)| Some((flag, value?)));
         known.filter(|known| *known != ("--resume", "auto")).collect()
     }
@@ -130,8 +157,9 @@ impl Job {
     /// This job with its checkpoints in this folder, if they are nowhere else.
     pub(crate) fn with_checkpoints(&self, folder: String) -> Self {
         let mut args = self.args.clone();
-        if self.checkpoint_dir.is_none() && !args.iter().any(|word| word.contains("checkpoint.dir=")) {
-            let end = self.words().own().len();
+        let words = self.words();
+        if self.checkpoint_dir.is_none() && words.set("checkpoint.dir").is_none() {
+            let end = words.own().len();
             args.splice(end..end, ["--set".into(), format!("checkpoint.dir={folder}")]);
         }
         Self { args, ..self.clone() }

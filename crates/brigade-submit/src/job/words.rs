@@ -39,12 +39,15 @@ impl<'a> Words<'a> {
 
     /// The value of a flag, or else that of the setting that it stands for, given with `--set`.
     pub fn setting(self, flag: &str, name: &str) -> Option<&'a str> {
-        let set = || {
-            self.own().iter().find_map(|word| {
-                word.strip_prefix("--set=").unwrap_or(word).strip_prefix(name)?.strip_prefix('=')
-            })
-        };
-        self.value(flag).or_else(set)
+        self.value(flag).or_else(|| self.set(name))
+    }
+
+    /// The last value that `--set` gives to a setting, without the quotes of a text.
+    pub fn set(self, name: &str) -> Option<&'a str> {
+        let value = self.own().iter().rev().find_map(|word| {
+            word.strip_prefix("--set=").unwrap_or(word).strip_prefix(name)?.trim_start().strip_prefix('=')
+        });
+        value.map(|value| value.trim().trim_matches(['"', '\'']))
     }
 
     /// All words, with another value of a flag that is there.
@@ -81,5 +84,8 @@ mod tests {
         let words = Words { all: &all, has_subcommand: true };
         assert_eq!((words.setting("--b", "a.b"), words.setting("--d", "c.d")), (Some("1"), Some("2")));
         assert_eq!(words.setting("--e", "a.e"), None);
+        let all = ["--set", "a.b=1", "--set=a.b = '2'", "--", "--set=a.b=3"].map(str::to_owned);
+        let words = Words { all: &all, has_subcommand: false };
+        assert_eq!((words.set("a.b"), words.set("a")), (Some("2"), None));
     }
 }

@@ -1,8 +1,10 @@
 //! A job on its way, as its system shows it.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,10 +30,28 @@ const RESTART: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(50);
 
+/// A line that is shown when it changes.
+#[derive(Default)]
+struct Notice {
+    shown: String,
+}
+
+impl Notice {
+    fn show(&mut self, line: String, console: &mut Console<'_>) {
+        if line != self.shown {
+            (console.say)(&line);
+            self.shown = line;
+        }
+    }
+}
+
 /// The program that prints the output; it ends with this value.
 struct Logs {
     child: Option<Child>,
     began: Option<Instant>,
+    /// What it said last about itself.
+    said: Arc<Mutex<Option<String>>>,
+    notice: Notice,
 }
 
 impl Logs {
@@ -40,8 +60,18 @@ impl Logs {
         let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
         if ended && self.began.is_none_or(|began| began.elapsed() > READ_EVERY) {
             self.began = Some(Instant::now());
-            // While nothing runs yet, it only says so.
-            self.child = command(&commands.logs, folder).stderr(Stdio::null()).spawn().ok();
+            self.child = command(&commands.logs, folder).stderr(Stdio::piped()).spawn().ok();
+            if let Some(stderr) = self.child.as_mut().and_then(|child| child.stderr.take()) {
+                keep_last_line(stderr, self.said.clone());
+            }
+        }
+    }
+
+    /// Shows what the program said last, if it is something else than before: while nothing runs yet, it only says so.
+    fn show_notice(&mut self, console: &mut Console<'_>) {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(line) = said {
+            self.notice.show(format!("its output: {line}"), console);
         }
     }
 
@@ -62,6 +92,19 @@ impl Drop for Logs {
             let _ = child.wait();
         }
     }
+}
+
+/// Reads a stream to its end, and remembers the last line.
+fn keep_last_line(stream: impl Read + Send + 'static, last: Arc<Mutex<Option<String>>>) {
+    thread::spawn(move || {
+        // Nobody looks for more of a stream that cannot be read.
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim().to_owned();
+            if !line.is_empty() {
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+            }
+        }
+    });
 }
 
 /// What the states of a job, one after the other, mean for whoever follows it.
@@ -94,7 +137,8 @@ pub(super) fn follow(
     folder: &Path,
     console: &mut Console<'_>,
 ) -> Result<Ending> {
-    let mut logs = Logs { child: None, began: None };
+    let mut logs = Logs { child: None, began: None, said: Arc::default(), notice: Notice::default() };
+    let mut waiting = Notice::default();
     let (mut asked, mut unanswered): (Option<Instant>, u32) = (None, 0);
     let mut verdict = Verdict::default();
     loop {
@@ -112,10 +156,19 @@ pub(super) fn follow(
         logs.keep(commands, folder);
         if asked.is_none_or(|asked| asked.elapsed() > ASK_EVERY) {
             asked = Some(Instant::now());
+            logs.show_notice(console);
             let state = match output(&commands.state, folder) {
                 Ok(text) => {
                     unanswered = 0;
-                    system.state_of(&text)
+                    let state = system.state_of(&text);
+                    if state == JobState::Active {
+                        // What it says beside the state is not needed.
+                        let more = commands.waiting.as_ref().and_then(|words| output(words, folder).ok());
+                        if let Some(why) = system.waits_for(&text, &more.unwrap_or_default()) {
+                            waiting.show(format!("it waits: {why}"), console);
+                        }
+                    }
+                    state
                 }
                 Err(error @ Error::Failed { .. }) if unanswered >= PATIENCE => return Err(error),
                 Err(Error::Failed { .. }) => {

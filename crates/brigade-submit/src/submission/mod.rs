@@ -15,7 +15,7 @@ use process::output;
 
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::systems::{Commands, Manifest, System, line};
+use crate::systems::{Commands, Manifest, Needed, System, line};
 
 /// What to do after Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,15 @@ pub struct Console<'a> {
     pub ask: &'a mut dyn FnMut() -> Answer,
 }
 
+/// Where a job is submitted from.
+#[derive(Debug, Clone, Copy)]
+pub struct Folders<'a> {
+    /// Where its manifests are written: nobody else writes there.
+    pub manifests: &'a Path,
+    /// Where the systems' programs run.
+    pub current: &'a Path,
+}
+
 /// Writes the manifests of a job into a folder, which is made.
 ///
 /// # Errors
@@ -68,31 +77,62 @@ pub fn write(manifests: &[Manifest], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Submits a job, which was checked, and follows it until its end. `folder` is where its manifests are written.
+/// Submits a job, which was checked, and follows it until its end.
 ///
 /// # Errors
 /// If the system's program fails, is not there, or says nothing of the job for minutes.
-pub fn submit(system: &dyn System, job: &Job, folder: &Path, console: &mut Console<'_>) -> Result<Ending> {
-    write(&system.manifests(job), folder)?;
-    let commands = system.commands(job);
-    let printed = output(&commands.submit, folder)?;
+pub fn submit(
+    system: &dyn System,
+    job: &Job,
+    folders: Folders<'_>,
+    console: &mut Console<'_>,
+) -> Result<Ending> {
+    let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
+    let printed = output(&commands.submit, folders.current)?;
     let id = id_of(&printed).ok_or_else(|| Error::NoId { command: line(&commands.submit) })?;
     let commands = commands.with_id(&id);
     (console.say)(&format!("submitted {}, which {} knows as {id}", job.name, system.name()));
     (console.say)(&format!("its output: {}", line(&commands.logs)));
     (console.say)(&format!("to cancel it: {}", line(&commands.cancel)));
-    follow::follow(system, &commands, folder, console)
+    follow::follow(system, &commands, folders.current, console)
 }
 
 /// Whether the system's own program has checked a job, which it then would take: its limits, quotas and rules for names, as far as they
-/// are its own. Nothing is submitted. `folder` is where the manifests are written.
+/// are its own. Nothing is submitted.
 ///
 /// # Errors
 /// If the system refuses it, or its program fails.
-pub fn check_by_system(system: &dyn System, job: &Job, folder: &Path) -> Result<bool> {
-    let Some(check) = system.commands(job).check else { return Ok(false) };
-    write(&system.manifests(job), folder)?;
-    output(&check, folder).map(|_| true)
+pub fn check_by_system(system: &dyn System, job: &Job, folders: Folders<'_>) -> Result<bool> {
+    let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
+    let Some(check) = commands.check else { return Ok(false) };
+    output(&check, folders.current).map(|_| true)
+}
+
+/// What a job needs and the system does not have, and what could not be asked, with the reason. `folder` is where its program runs.
+pub fn missing_in_system(system: &dyn System, job: &Job, folder: &Path) -> (Vec<String>, Option<String>) {
+    let mut missing = Vec::new();
+    for Needed { name, command } in system.needed(job) {
+        match output(&command, folder) {
+            Ok(_) => {}
+            Err(Error::Failed { stderr, .. }) if stderr.contains("NotFound") => {
+                missing.push(format!("{name}, which is not in the cluster"));
+            }
+            Err(Error::Failed { stderr, .. }) if stderr.contains("doesn't have a resource type") => {
+                missing.push(format!("{name}: the cluster does not know what that is"));
+            }
+            // Whoever may not ask for one, or finds nobody to ask, learns nothing about the others.
+            Err(error) => return (missing, Some(format!("whether there is {name}: {error}"))),
+        }
+    }
+    (missing, None)
+}
+
+/// Writes the manifests of a job; the path of the one that is submitted.
+fn written(system: &dyn System, job: &Job, folder: &Path) -> Result<String> {
+    let manifests = system.manifests(job);
+    write(&manifests, folder)?;
+    let path = folder.join(manifests.first().map_or("", |manifest| &manifest.file));
+    Ok(path.display().to_string())
 }
 
 /// What a system calls a job: the last word of what submitting it printed. Slurm adds `;` and a cluster.
@@ -102,14 +142,24 @@ fn id_of(printed: &str) -> Option<String> {
 }
 
 impl Commands {
+    /// With the manifest's path in its place.
+    pub fn with_manifest(&self, path: &str) -> Self {
+        self.with("{manifest}", path)
+    }
+
     /// With the job's id in its place.
-    fn with_id(&self, id: &str) -> Self {
-        let with = |words: &[String]| words.iter().map(|word| word.replace("{id}", id)).collect();
+    pub fn with_id(&self, id: &str) -> Self {
+        self.with("{id}", id)
+    }
+
+    fn with(&self, name: &str, value: &str) -> Self {
+        let with = |words: &[String]| words.iter().map(|word| word.replace(name, value)).collect();
         Self {
-            check: self.check.clone(),
+            check: self.check.as_deref().map(with),
             submit: with(&self.submit),
             logs: with(&self.logs),
             state: with(&self.state),
+            waiting: self.waiting.as_deref().map(with),
             cancel: with(&self.cancel),
         }
     }

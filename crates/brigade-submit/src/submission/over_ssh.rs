@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use brigade_launch::{AuthToken, exit};
 
@@ -19,8 +19,14 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 const POLL: Duration = Duration::from_millis(50);
 
+/// How long the other hosts may take to notice the failure of one.
+const NOTICE: Duration = Duration::from_secs(30);
+
 /// What `ssh` exits with when it is its connection that failed.
 const NO_CONNECTION: u8 = 255;
+
+/// What a shell exits with when it cannot start a program.
+const NO_PROGRAM: [u8; 2] = [126, 127];
 
 /// A host's connection. The launcher there ends when `input` does.
 struct Host {
@@ -70,7 +76,7 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
         let _ = input.as_mut().map(|input| writeln!(input, "{}", token.expose()));
         hosts.push(Host { child, input, code: None });
     }
-    let mut cancelled = false;
+    let (mut cancelled, mut failed) = (false, None);
     while hosts.iter().any(|host| host.code.is_none()) {
         if console.interrupted.swap(false, Ordering::SeqCst) {
             match (console.ask)() {
@@ -82,25 +88,39 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
                 }
             }
         }
-        for host in hosts.iter_mut().filter(|host| host.code.is_none()) {
-            if let Ok(Some(status)) = host.child.try_wait() {
-                host.code =
-                    Some(status.code().and_then(|code| code.try_into().ok()).unwrap_or(NO_CONNECTION));
+        for (host, name) in hosts.iter_mut().zip(&ssh.hosts).filter(|(host, _)| host.code.is_none()) {
+            let Ok(Some(status)) = host.child.try_wait() else { continue };
+            let code = status.code().and_then(|code| code.try_into().ok()).unwrap_or(NO_CONNECTION);
+            host.code = Some(code);
+            // Those that are told to end need not be named; one that saves tells the others itself.
+            if !matches!(code, exit::DONE | exit::PREEMPTED) && host.input.is_some() {
+                (console.say)(&ended(name, code));
+                failed.get_or_insert_with(Instant::now);
             }
         }
-        // Without one of its nodes the world cannot begin or continue.
-        if hosts.iter().any(|host| host.code == Some(NO_CONNECTION)) {
+        // Without one of its nodes the world cannot begin or continue. Where a launcher failed, the others notice, unless they still wait for it.
+        let is_gone = |code: u8| code == NO_CONNECTION || NO_PROGRAM.contains(&code);
+        if hosts.iter().filter_map(|host| host.code).any(is_gone)
+            || failed.is_some_and(|since: Instant| since.elapsed() > NOTICE)
+        {
             hosts.iter_mut().for_each(|host| host.input = None);
         }
         thread::sleep(POLL);
     }
     let codes: Vec<u8> = hosts.iter().filter_map(|host| host.code).collect();
-    for (host, code) in ssh.hosts.iter().zip(&codes) {
-        if *code == NO_CONNECTION {
-            (console.say)(&format!("ssh {host}: no connection, or the connection was lost"));
-        }
-    }
     let worst = |wanted: &dyn Fn(u8) -> bool| codes.iter().copied().find(|code| wanted(*code));
     let failed = worst(&|code| code != exit::DONE && code != exit::PREEMPTED);
     Ok((failed.or_else(|| worst(&|code| code != exit::DONE)).unwrap_or(exit::DONE), cancelled))
+}
+
+/// How a host has ended.
+fn ended(host: &str, code: u8) -> String {
+    let meaning = match code {
+        NO_CONNECTION => return format!("{host}: no connection, or the connection was lost"),
+        126 => " (the program cannot be executed; --program gives its path)".into(),
+        127 => " (command not found; --program gives its path)".into(),
+        129..=192 => format!(" (signal {})", code - 128),
+        _ => String::new(),
+    };
+    format!("{host}: exit code {code}{meaning}")
 }

@@ -1,5 +1,6 @@
 //! What each system makes of a job.
 
+mod google;
 mod kubernetes;
 mod shell;
 mod slurm;
@@ -36,19 +37,30 @@ impl Manifest {
     }
 }
 
-/// What the system's own program is to be called with. `{id}` stands for what `submit` printed last.
+/// What the system's own program is to be called with. `{manifest}` stands for the path of the manifest, `{id}` for what `submit` printed last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commands {
     /// Asks the system whether it would take the manifest, without submitting it; none where it cannot be asked.
     pub check: Option<Vec<String>>,
-    /// Submits the manifest, in its folder.
+    /// Submits the manifest.
     pub submit: Vec<String>,
     /// Prints what node 0 prints, while it runs.
     pub logs: Vec<String>,
     /// Prints what becomes of the job.
     pub state: Vec<String>,
+    /// Prints why the job does not run yet, where `state` does not.
+    pub waiting: Option<Vec<String>>,
     /// Ends the job.
     pub cancel: Vec<String>,
+}
+
+/// Something of the system's that a job needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Needed {
+    /// Its kind and its name.
+    pub name: String,
+    /// Succeeds if it is there.
+    pub command: Vec<String>,
 }
 
 /// What became of a job.
@@ -89,11 +101,23 @@ pub trait System {
     /// The job as the system reads it.
     fn manifests(&self, job: &Job) -> Vec<Manifest>;
 
+    /// What the job needs that is there before it, if the system can be asked.
+    fn needed(&self, job: &Job) -> Vec<Needed> {
+        let _ = job;
+        Vec::new()
+    }
+
     /// How its own program is called.
     fn commands(&self, job: &Job) -> Commands;
 
     /// What the output of [`Commands::state`] means.
     fn state_of(&self, text: &str) -> JobState;
+
+    /// Why a job does not run yet, from the outputs of [`Commands::state`] and [`Commands::waiting`], if they say so.
+    fn waits_for(&self, state: &str, waiting: &str) -> Option<String> {
+        let _ = (state, waiting);
+        None
+    }
 
     /// After how many seconds the system ends the job for good, if it does.
     fn time_limit(&self) -> Option<u64> {
@@ -128,6 +152,11 @@ fn no_buckets(job: &Job, shared: &str) -> Result<()> {
         if bucket_path(flag, path)?.is_some() {
             let allowed = match flag {
                 "--config" => format!("give a file {shared}"),
+                "--model" => {
+                    format!(
+                        "models are read from folders: give one {shared}, or the name of a model on the hub"
+                    )
+                }
                 _ => format!("give a folder {shared}, and --set checkpoint.dir= for checkpoints in a bucket"),
             };
             return Err(Error::value(flag, path, allowed));

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::{Commands, JobState, Manifest, System, needed_token_file, no_parents, time, words};
+use super::{Commands, JobState, Manifest, System, google, needed_token_file, no_parents, time, words};
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path, image};
 use crate::machines::{GpuKind, has_gpus, unknown_shape};
@@ -104,7 +104,7 @@ impl Vertex {
         if command[0] == "create" {
             all.extend([
                 format!("--display-name={}", job.name),
-                "--config=vertex.json".into(),
+                "--config={manifest}".into(),
                 "--format=value(name)".into(),
             ]);
         }
@@ -132,6 +132,9 @@ impl Vertex {
         };
         let wrong = |allowed: String| Err(Error::value("--machine-type", machine_type, allowed));
         match (shape, job.gpu_kind) {
+            _ if !google::is_machine_type(machine_type) => {
+                return wrong("it must be a machine type of Google Cloud, as n1-standard-16".into());
+            }
             _ if let Some(known) = unknown_shape(machine_type) => {
                 return wrong(format!("Vertex AI sells {known}"));
             }
@@ -222,6 +225,9 @@ impl System for Vertex {
             let why = "the job runs there, as in europe-west4";
             return Err(Error::Missing { option: "--region".into(), why: why.into() });
         }
+        self.region.as_deref().map_or(Ok(()), google::region)?;
+        self.project.as_deref().map_or(Ok(()), google::project)?;
+        self.service_account.as_deref().map_or(Ok(()), google::service_account)?;
         if job.name.is_empty() || job.name.len() > 128 {
             return Err(Error::value("--name", &job.name, "Vertex AI requires 1 to 128 characters"));
         }
@@ -241,6 +247,11 @@ impl System for Vertex {
         if let Some((flag, folder)) = job.results() {
             shared(flag, folder)?;
         }
+        if let Some((setting, place)) = job.checkpoints()
+            && bucket_path(setting, place)?.is_none()
+        {
+            shared(setting, place)?;
+        }
         job.paths().into_iter().try_for_each(|(flag, path)| in_bucket(flag, path).map(|_| ()))
     }
 
@@ -251,7 +262,7 @@ impl System for Vertex {
             let path = shared("--token-file", file).unwrap_or_else(|_| file.clone());
             env.insert("BRIGADE_TOKEN_FILE".into(), path);
         }
-        let mut command = job.command(&[]);
+        let mut command = job.command(&job.launcher_restarts());
         let args = command.split_off(1);
         let pool = |count: usize| {
             Some(WorkerPoolSpec {
@@ -287,12 +298,18 @@ impl System for Vertex {
             submit: self.located(job, &["create"]),
             logs: self.located(job, &["stream-logs", "{id}"]),
             state: self.located(job, &["describe", "{id}", "--format=value(state)"]),
+            waiting: None,
             cancel: self.located(job, &["cancel", "{id}"]),
         }
     }
 
     fn time_limit(&self) -> Option<u64> {
         Some(self.limit().ok().flatten().unwrap_or(USUAL_LIMIT))
+    }
+
+    fn waits_for(&self, state: &str, _: &str) -> Option<String> {
+        let state = state.trim();
+        matches!(state, "JOB_STATE_QUEUED" | "JOB_STATE_PENDING").then(|| state.to_owned())
     }
 
     fn state_of(&self, text: &str) -> JobState {

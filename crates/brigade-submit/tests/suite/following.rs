@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use brigade_submit::{
-    Answer, Commands, Console, Controller, Ending, Job, JobState, Kubernetes, Manifest, Result, System,
-    submit,
+    Answer, Commands, Console, Controller, Ending, Folders, Job, JobState, Kubernetes, Manifest, Result,
+    System, submit,
 };
 
 use crate::jobs::{job, kubernetes, slurm};
@@ -37,9 +37,14 @@ impl System for Shell {
             check: None,
             submit: script(self.submit),
             logs: script(self.logs),
+            waiting: None,
             state: script(self.state),
             cancel: script(self.cancel),
         }
+    }
+
+    fn waits_for(&self, state: &str, _: &str) -> Option<String> {
+        state.trim().strip_prefix("waits for ").map(str::to_owned)
     }
 
     fn state_of(&self, text: &str) -> JobState {
@@ -62,12 +67,14 @@ fn follow(system: &dyn System, folder: &Path, answers: &[Answer]) -> (Result<End
     };
     let mut say = |line: &str| said.push_str(&format!("{line}\n"));
     let mut console = Console { say: &mut say, interrupted: &interrupted, ask: &mut ask };
-    let ending = submit(system, &job("train --out a"), folder, &mut console);
+    let manifests = tempfile::tempdir().unwrap();
+    let folders = Folders { manifests: manifests.path(), current: folder };
+    let ending = submit(system, &job("train --out a"), folders, &mut console);
     (ending, said)
 }
 
 const FINE: Shell = Shell {
-    submit: "cat manifest >seen; echo submitted as; echo '17;cluster'",
+    submit: "cat {manifest} >seen; echo submitted as; echo '17;cluster'",
     logs: "echo output of {id} >>logs",
     state: "echo done",
     cancel: "echo {id} >cancelled",
@@ -85,6 +92,7 @@ fn a_job_is_followed_to_its_end() {
         (text("seen").as_str(), text("logs").as_str(), text("cancelled").as_str()),
         ("text\n", "output of 17\n", "")
     );
+    assert!(!folder.path().join("manifest").exists());
     let failed = Shell { state: "echo failed", ..FINE };
     assert_eq!(follow(&failed, folder.path(), &[]).0.unwrap(), Ending::Failed);
 }
@@ -110,7 +118,10 @@ impl System for Fake {
 
     fn commands(&self, job: &Job) -> Commands {
         let mut commands = self.kubernetes.commands(job);
-        for words in [&mut commands.submit, &mut commands.logs, &mut commands.state, &mut commands.cancel] {
+        let waiting = commands.waiting.as_mut().unwrap();
+        for words in
+            [&mut commands.submit, &mut commands.logs, &mut commands.state, waiting, &mut commands.cancel]
+        {
             words.splice(..1, ["sh".to_owned(), self.kubectl.clone()]);
         }
         commands
@@ -143,6 +154,27 @@ fn a_job_of_kubernetes_has_the_name_of_its_object() {
         let known = format!("submitted llama-7b, which {} knows as {object}\n", fake.name());
         assert!(said.starts_with(&known), "{said}");
     }
+}
+
+#[test]
+fn a_job_that_waits_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    // Done when it is asked again.
+    let waits = Shell {
+        logs: "echo nothing yet >&2",
+        state: "if [ -e asked ]; then echo done; else touch asked; echo waits for room; fi",
+        ..FINE
+    };
+    let (ending, said) = follow(&waits, folder.path(), &[]);
+    assert_eq!(ending.unwrap(), Ending::Done);
+    assert_eq!(said.matches("it waits: room\n").count(), 1, "{said}");
+    assert_eq!(said.matches("its output: nothing yet\n").count(), 1, "{said}");
+    let why = |state: &str| {
+        slurm().waits_for(&format!("JobId=7 JobState={state} Reason=Resources Dependency="), "")
+    };
+    assert_eq!((why("PENDING").as_deref(), why("RUNNING")), (Some("PENDING, Resources"), None));
+    let suspended = kubernetes(Controller::JobSet).waits_for("Suspended", "");
+    assert!(suspended.is_some_and(|why| why.contains("suspended")));
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub fn kubernetes(controller: Controller) -> Kubernetes {
         topology: Some("cloud.google.com/gce-topology-block".into()),
         queue: Some("team".into()),
         service_account: None,
+        image_pull_secrets: Vec::new(),
+        tolerations: Vec::new(),
+        priority_class: None,
     }
 }
 
@@ -59,6 +62,7 @@ pub fn slurm() -> Slurm {
         time: Some("1-00".into()),
         switches: Some(1),
         token: Token::Random,
+        shared_nodes: false,
         options: words("--constraint=h100"),
     }
 }

@@ -96,7 +96,7 @@ fn pods_have_time_to_save_memory_to_share_and_a_secret_in_a_file() {
 fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
     let plain = manifest(&kubernetes(Controller::JobSet), &job(TRAIN));
     let pod = pod_of(Controller::JobSet, &plain);
-    assert_eq!(pod["securityContext"], json!({ "fsGroup": 65_532 }));
+    assert_eq!(pod["securityContext"], json!({ "fsGroup": 65_532, "fsGroupChangePolicy": "OnRootMismatch" }));
     assert_eq!(pod["containers"][0]["resources"], json!({ "limits": { "nvidia.com/gpu": "8" } }));
     let secret = EnvSecret { variable: "HF_TOKEN".into(), secret: "hub".into(), key: "token".into() };
     for (controller, kind) in CONTROLLERS.into_iter().zip(KINDS) {
@@ -105,6 +105,9 @@ fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
             cpus: Some("7500m".into()),
             memory: Some("64Gi".into()),
             restricted: true,
+            image_pull_secrets: words("registry"),
+            tolerations: words("dedicated=training:NoSchedule spot"),
+            priority_class: Some("high".into()),
             ..kubernetes(controller)
         };
         let manifest = manifest(&system, &job(TRAIN));
@@ -112,9 +115,24 @@ fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
         let pod = pod_of(controller, &manifest);
         assert_eq!(
             pod["securityContext"],
-            json!({ "fsGroup": 65_532, "runAsNonRoot": true, "runAsUser": 65_532,
+            json!({ "fsGroup": 65_532, "fsGroupChangePolicy": "OnRootMismatch", "runAsNonRoot": true, "runAsUser": 65_532,
                     "seccompProfile": { "type": "RuntimeDefault" } })
         );
+        assert_eq!(
+            (&pod["imagePullSecrets"], &pod["priorityClassName"]),
+            (&json!([{ "name": "registry" }]), &json!("high"))
+        );
+        assert_eq!(
+            pod["tolerations"],
+            json!([
+                { "key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule" },
+                { "key": "dedicated", "operator": "Equal", "value": "training", "effect": "NoSchedule" },
+                { "key": "spot", "operator": "Exists" },
+            ])
+        );
+        let names: Vec<String> = system.needed(&job(TRAIN)).into_iter().map(|needed| needed.name).collect();
+        let all = "secret/brigade-token secret/hub secret/registry persistentvolumeclaim/data localqueue.kueue.x-k8s.io/team priorityclass/high";
+        assert_eq!(names.join(" "), all);
         let container = &pod["containers"][0];
         assert_eq!(
             container["securityContext"],
@@ -171,6 +189,7 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     );
     let container = &pools[1]["containerSpec"];
     let line = container["args"].to_string();
+    assert!(line.starts_with(r#"["train","--max-restarts","3","--nproc"#), "{line}");
     assert!(
         line.contains(
             r#""--out","/gcs/bucket/runs/a","--set","checkpoint.dir=gs://bucket/runs/a/checkpoints""#
@@ -181,12 +200,15 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     assert!(container["env"].as_array().unwrap().contains(&token));
     // The machines differ in the types of their disks.
     assert_eq!(pools[0]["diskSpec"], json!({ "bootDiskSizeGb": 200 }));
-    let resumed = crate::jobs::job("train --resume gs://bucket/runs/a --config=gs://bucket/my.toml");
+    let resumed = crate::jobs::job(
+        "train --resume gs://bucket/runs/a --config=gs://bucket/my.toml --model gs://bucket/llama",
+    );
     let manifest = crate::jobs::manifest(&vertex(), &resumed);
     let line = manifest["workerPoolSpecs"][0]["containerSpec"]["args"].to_string();
     assert!(
-        line.contains(r#""--resume","/gcs/bucket/runs/a","--config=/gcs/bucket/my.toml""#)
-            && !line.contains("gs://"),
+        line.contains(
+            r#""--resume","/gcs/bucket/runs/a","--config=/gcs/bucket/my.toml","--model","/gcs/bucket/llama""#
+        ) && !line.contains("gs://"),
         "{line}"
     );
     // What the containers call the bucket is as good as its URL.
@@ -202,7 +224,7 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     let commands = vertex().commands(&job);
     assert_eq!(
         commands.submit.join(" "),
-        "gcloud ai custom-jobs create --region=europe-west4 --display-name=llama-7b --config=vertex.json --format=value(name)"
+        "gcloud ai custom-jobs create --region=europe-west4 --display-name=llama-7b --config={manifest} --format=value(name)"
     );
     assert_eq!(commands.cancel.join(" "), "gcloud ai custom-jobs cancel {id} --region=europe-west4");
 }
@@ -277,12 +299,25 @@ fn the_script_of_slurm_starts_again_after_75_alone() {
         "--nodes=4",
         "--ntasks-per-node=1",
         "--gpus-per-node=8",
+        "--exclusive",
+        "--mem=0",
         "--partition=gpu",
         "--switches=1",
         "--constraint=h100",
     ] {
         assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
     }
+    let without = |system: &Slurm, lines: &[&str]| {
+        let script = system.manifests(&job(TRAIN))[0].text.clone();
+        for line in lines {
+            assert!(!script.contains(&format!("#SBATCH {line}")), "{line}: {script}");
+        }
+    };
+    without(&Slurm { shared_nodes: true, ..slurm() }, &["--exclusive", "--mem"]);
+    let with = |options: &str| Slurm { options: words(options), ..slurm() };
+    without(&with("--exclusive=user"), &["--exclusive\n", "--mem"]);
+    without(&with("--mem=64G"), &["--mem=0"]);
+    without(&with("--gres=gpu:h100:8"), &["--gpus-per-node"]);
     let commented = Slurm { options: vec!["--comment=my job".into()], ..slurm() };
     let text = &commented.manifests(&job(TRAIN))[0].text;
     assert!(text.contains("#SBATCH --comment=\"my job\"\n"), "{text}");
@@ -301,7 +336,8 @@ fn the_script_of_slurm_starts_again_after_75_alone() {
     assert_eq!(code, Some(0));
     assert!(printed.ends_with("\n/data/it's here 48\nrequeue 7\n"), "{printed}");
     assert!(
-        printed.contains("brigade|train|--nproc-per-node|8|") && printed.contains("|train.steps=[1,2]|"),
+        printed.contains("brigade|train|--max-restarts|3|--nproc-per-node|8|")
+            && printed.contains("|train.steps=[1,2]|"),
         "{printed}"
     );
     for (code, state) in [(75, "CANCELLED"), (75, "COMPLETING"), (1, "RUNNING"), (0, "RUNNING")] {
@@ -378,5 +414,9 @@ fn a_program_of_ones_own_has_no_subcommand() {
         &json!(words("launch --nproc-per-node 8 --preemption-grace 120 --tee -- ./own --out b")),
         "another program's flags are its own"
     );
+    // A backend that a setting names stays.
+    let wgpu = crate::jobs::job("train --out /data/a --set compute.backend=wgpu");
+    let manifest = crate::jobs::manifest(&kubernetes(Controller::JobSet), &wgpu);
+    assert!(!manifest.to_string().contains("--backend"), "{manifest}");
     assert_eq!(job_name("/gcs/bucket/Llama 7B"), "llama-7b");
 }

@@ -29,6 +29,10 @@ fn jobs_that_no_system_takes() {
         (with("--nproc-per-node=4"), "--nproc-per-node 4 is not possible: each GPU of --gpus 8"),
         (with("--backend cpu"), "--backend cpu is not possible: each GPU of --gpus 8 has a rank"),
         (with("--set compute.backend=cpu"), "--backend cpu is not possible"),
+        (
+            with("--overwrite"),
+            "--overwrite in a job is not possible: each restart of the job would delete the run",
+        ),
         (with("--preemption-grace soon"), "--preemption-grace soon is not possible"),
         (
             with("--preemption-grace inf"),
@@ -145,6 +149,35 @@ fn what_kubernetes_does_not_take() {
 }
 
 #[test]
+fn checkpoints_outlive_the_machines() {
+    let pods = kubernetes(Controller::JobSet);
+    for place in ["/data/c", "gs://bucket/c", "''"] {
+        let job = job(&format!("train --out /data/a --set checkpoint.dir={place}"));
+        job.check().and_then(|()| pods.check(&job)).unwrap();
+    }
+    let lost =
+        "no --volume CLAIM:PATH contains it, so what a pod writes there would be lost when the pod ends";
+    refused(
+        &pods,
+        &job("train --out /data/a --set checkpoint.dir='/tmp/c'"),
+        &format!("--set checkpoint.dir /tmp/c is not possible: {lost}"),
+    );
+    refused(&pods, &job("train --out /data/a --set checkpoint.dir=c"), lost);
+    let of_file = |out: &str, dir: &str| Job {
+        checkpoint_dir: Some(dir.into()),
+        ..job(&format!("train --config a.toml --out {out}"))
+    };
+    refused(&pods, &of_file("/data/a", "/tmp/c"), &format!("checkpoint.dir /tmp/c is not possible: {lost}"));
+    let bucket = "gs://bucket/a";
+    for place in ["gs://other/c", "s3://other/c", "/gcs/other/c"] {
+        vertex().check(&of_file(bucket, place)).unwrap();
+    }
+    let shared = "is not possible: the machines of a job only share buckets: give gs://BUCKET/PATH";
+    refused(&vertex(), &of_file(bucket, "/tmp/c"), &format!("checkpoint.dir /tmp/c {shared}"));
+    refused(&vertex(), &job(&format!("train --out {bucket} --set checkpoint.dir=/tmp/c")), shared);
+}
+
+#[test]
 fn names_and_labels_are_those_of_kubernetes() {
     let fine = job("train --out /data/a");
     let mut all = kubernetes(Controller::JobSet);
@@ -154,7 +187,7 @@ fn names_and_labels_are_those_of_kubernetes() {
     all.node_selector = [("example.com/Pool".into(), String::new())].into();
     all.check(&fine).unwrap();
     type Change = fn(&mut Kubernetes);
-    let changes: [(Change, &str); 11] = [
+    let changes: [(Change, &str); 14] = [
         (
             |system| system.claims[0].name = "My".into(),
             "--volume My:/data is not possible: Kubernetes requires 1 to 253",
@@ -169,6 +202,12 @@ fn names_and_labels_are_those_of_kubernetes() {
         ),
         (|system| system.namespace = Some(String::new()), "--namespace '' is not possible"),
         (|system| system.service_account = Some("a_b".into()), "--service-account a_b is not possible"),
+        (
+            |system| system.tolerations = vec!["spot:Never".into()],
+            "--toleration spot:Never is not possible: it must be KEY[=VALUE][:EFFECT]",
+        ),
+        (|system| system.image_pull_secrets = vec!["A".into()], "--image-pull-secret A is not possible"),
+        (|system| system.priority_class = Some("a b".into()), "--priority-class a b is not possible"),
         (|system| system.topology = Some("a b".into()), "--topology a b is not possible: a label's key"),
         (|system| system.queue = Some("a/b".into()), "--queue a/b is not possible: a label's value"),
         (|system| system.queue = Some(String::new()), "--queue '' is not possible"),
@@ -249,6 +288,15 @@ fn what_vertex_ai_does_not_take() {
         "--config s3://bucket/a.toml",
     );
     refused(&system(|system| system.region = None), &fine, "--region is needed");
+    refused(&system(|system| system.region = Some("europe-west4-a".into())), &fine, "it is a zone");
+    refused(&system(|system| system.project = Some("My Project".into())), &fine, "--project My Project");
+    refused(&system(|system| system.service_account = Some("a".into())), &fine, "--service-account a is not");
+    refused(&vertex(), &job("train --out gs://bucket/a%20b"), "no ?, # and %");
+    refused(
+        &vertex(),
+        &job("train --out gs://bucket/a --model s3://bucket/llama"),
+        "--model s3://bucket/llama",
+    );
     refused(&system(|system| system.token_file = None), &fine, "--token-file is needed");
     refused(
         &system(|system| system.token_file = Some("/tmp/token".into())),
@@ -291,6 +339,27 @@ fn machines_of_vertex_ai_have_the_gpus_that_were_asked_for() {
     on("a3-highgpu-8g").check(&fine).unwrap();
     on("g2-standard-32").check(&of("l4", 1)).unwrap();
     on("n1-highmem-8").check(&of("v100", 2)).unwrap();
+    // How many vCPUs a machine may have depends on its GPUs.
+    refused(
+        &on("n1-standard-96"),
+        &of("v100", 1),
+        "Vertex AI sells 1 V100-16GB in n1-standard-8, and in others of n1- with at most 12 vCPUs",
+    );
+    for (machine, kind, gpus) in
+        [("n1-standard-16", "v100", 1), ("n1-highcpu-32", "p100", 1), ("n1-standard-64", "t4", 2)]
+    {
+        refused(&on(machine), &of(kind, gpus), "with at most ");
+    }
+    for (machine, kind, gpus) in
+        [("n1-standard-96", "v100", 8), ("n1-standard-32", "p100", 2), ("n1-standard-96", "p4", 4)]
+    {
+        on(machine).check(&of(kind, gpus)).unwrap();
+    }
+    refused(
+        &on("zzz"),
+        &none,
+        "--machine-type zzz is not possible: it must be a machine type of Google Cloud",
+    );
     refused(&on("a3-highgpu-8g"), &of("v100", 8), "Vertex AI sells 8 V100-16GB in n1-standard-64");
     on("n1-standard-16").check(&of("t4", 4)).unwrap();
     refused(&vertex(), &of("t4", 8), "Vertex AI sells T4 in machines with 1, 2 or 4");
@@ -312,7 +381,14 @@ fn what_slurm_and_ssh_do_not_take() {
     slurm().check(&fine).unwrap();
     refused(&slurm(), &Job { name: "a/b".into(), ..fine.clone() }, "--name a/b is not possible");
     refused(&slurm(), &job("train --out s3://bucket/a"), "give a folder that all nodes share");
+    refused(
+        &slurm(),
+        &job("train --out /data/a --model gs://bucket/llama"),
+        "--model gs://bucket/llama is not possible: models are read from folders: give one that all nodes share, or",
+    );
     refused(&Slurm { options: vec!["rm -r".into()], ..slurm() }, &fine, "--option rm -r is not possible");
+    let both = Slurm { shared_nodes: true, options: vec!["--exclusive=user".into()], ..slurm() };
+    refused(&both, &fine, "--shared-nodes with --option=--exclusive=… is not possible");
     refused(&Slurm { partition: Some("a b".into()), ..slurm() }, &fine, "--partition a b is not possible");
     let exported = Slurm { options: vec!["--export=HF_TOKEN=whatever".into()], ..slurm() };
     let message = exported.check(&fine).unwrap_err().to_string();

@@ -36,16 +36,18 @@ const OBJECTS: &[(&str, &str)] = &[
         "PodSpec",
         "containers!:[Container] volumes:[Volume] restartPolicy:Never|OnFailure|Always \
          terminationGracePeriodSeconds:number serviceAccountName:text securityContext:PodSecurityContext \
-         nodeSelector:map affinity:Affinity tolerations:[Toleration]",
+         nodeSelector:map affinity:Affinity tolerations:[Toleration] priorityClassName:text \
+         imagePullSecrets:[LocalReference]",
     ),
     (
         "PodSecurityContext",
-        "fsGroup:number runAsNonRoot:yes-no runAsUser:number seccompProfile:SeccompProfile",
+        "fsGroup:number fsGroupChangePolicy:OnRootMismatch|Always runAsNonRoot:yes-no runAsUser:number seccompProfile:SeccompProfile",
     ),
+    ("LocalReference", "name:text"),
     ("SeccompProfile", "type!:RuntimeDefault|Unconfined|Localhost"),
     ("SecurityContext", "allowPrivilegeEscalation:yes-no capabilities:Capabilities"),
     ("Capabilities", "drop:[text]"),
-    ("Toleration", "key:text operator:Exists|Equal effect:NoSchedule|PreferNoSchedule|NoExecute"),
+    ("Toleration", "key:text operator:Exists|Equal value:text effect:NoSchedule|PreferNoSchedule|NoExecute"),
     (
         "Container",
         "name!:text image!:text command:[text] args:[text] env:[EnvVar] resources:Resources volumeMounts:[VolumeMount] \

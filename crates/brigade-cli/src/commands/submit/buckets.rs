@@ -1,10 +1,9 @@
 //! Whether the buckets that a job names are there, as far as this machine may know.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use brigade_store::{Access, Location, Scheme, access};
+use brigade_store::{Access, Location, access, are_credentials_set};
 use brigade_submit::Job;
 
 use super::Buckets;
@@ -20,7 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub fn look(job: &Job, config: Option<&Config>) -> anyhow::Result<Buckets> {
     let mut found = Buckets::default();
     for (root, (url, location)) in named(job, config) {
-        if !has_credentials(location.scheme()) {
+        // Metadata servers are not asked: outside a cloud, nobody would answer.
+        if !are_credentials_set(location.scheme()) {
             found
                 .unknown
                 .push(format!("{root} is not checked: there are no credentials for it on this machine"));
@@ -62,25 +62,6 @@ fn fixed(url: &str) -> &str {
     match url.find('*') {
         Some(at) => &url[..=url[..at].rfind('/').unwrap_or(at - 1)],
         None => url,
-    }
-}
-
-/// Whether the environment has credentials. Metadata servers are not asked: outside a cloud, nobody would answer.
-fn has_credentials(scheme: Scheme) -> bool {
-    let set = |name: &&'static str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    match scheme {
-        Scheme::S3 => {
-            let names = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_SKIP_SIGNATURE"];
-            names.iter().any(set)
-        }
-        Scheme::Gs => {
-            let names =
-                ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"];
-            let default = std::env::var_os("HOME")
-                .map(|home| PathBuf::from(home).join(".config/gcloud/application_default_credentials.json"));
-            names.iter().any(set) || default.is_some_and(|file| file.is_file())
-        }
-        _ => false,
     }
 }
 

@@ -7,7 +7,7 @@ mod target;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,13 +15,15 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, anyhow, bail};
 use brigade::{RunPlan, UsageError, exit, parse_whole_number};
 use brigade_submit::{
-    Answer, Console, Ending, Error, GpuKind, Job, check_by_system, job_name, missing_program, over_ssh,
-    submit, write,
+    Answer, Console, Ending, Error, Folders, GpuKind, Job, check_by_system, job_name, missing_in_system,
+    missing_program, over_ssh, submit, write,
 };
 use clap::Args;
+use tempfile::TempDir;
 
 use super::launch;
 use super::train::TrainArgs;
+use crate::config::Config;
 use crate::output::print;
 use fit::Fit;
 use target::{Destination, SystemName, TargetArgs};
@@ -67,8 +69,8 @@ pub struct SubmitArgs {
     /// Seconds that the ranks have to save a checkpoint when they are told to stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     grace: u64,
-    /// How often the system restarts the job after a failure, if it counts restarts; preemptions that saved do not
-    /// count.
+    /// How often the ranks are restarted after a failure: by the system, or by Brigade's launcher with Slurm and Vertex AI; preemptions
+    /// that saved do not count.
     #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
     restarts: u32,
     /// Write the manifests into a folder instead, and print how to submit them.
@@ -115,16 +117,12 @@ fn variable(text: &str) -> Result<(String, String), String> {
 }
 
 pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
-    let (mut job, place) = checked(args).map_err(UsageError)?;
-    let train = train_args(&job).map_err(UsageError)?;
-    let config = train.as_ref().and_then(fit::configured_here);
-    let folder = config.as_ref().map(|config| config.settings.checkpoint.dir.clone());
-    job.checkpoint_dir = folder.filter(|folder| !folder.is_empty());
+    let Checked { job, place, train, config } = checked(args).map_err(UsageError)?;
     #[cfg(feature = "object-store")]
     let buckets = buckets::look(&job, config.as_ref()).map_err(UsageError)?;
     #[cfg(not(feature = "object-store"))]
     let buckets = Buckets::default();
-    let notes = notes(args, &job, &buckets);
+    let notes = notes(args, &job, config.as_ref(), &buckets);
     let own_mesh = train.as_ref().map(|train| fit::own_mesh(train, &job)).transpose();
     if args.dry_run {
         return dry_run(args, &job, &place, (&buckets.missing, &notes), train.as_ref(), own_mesh);
@@ -137,7 +135,7 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         write(&manifests, folder)?;
         let files: Vec<String> =
             manifests.iter().map(|file| folder.join(&file.file).display().to_string()).collect();
-        print(&format!("{}\n{}", files.join("\n"), place.manual_steps(&job)))?;
+        print(&format!("{}\n{}", files.join("\n"), place.manual_steps(&job, folder)))?;
         return Ok(ExitCode::from(exit::DONE));
     }
     if let Some(missing) = missing_program(place.program()) {
@@ -154,14 +152,11 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let code = match &place {
         Destination::Hosts(ssh) => over_ssh(ssh, &job, &mut console).map_err(usage)?,
         Destination::System(system) => {
-            // Slurm's output lies where the job was submitted.
-            let folder = match args.to {
-                SystemName::Slurm => None,
-                _ => Some(tempfile::tempdir().context("cannot make a folder for the manifests")?),
-            };
-            let here = std::env::current_dir().context("the current folder")?;
-            let path = folder.as_ref().map_or(here.as_path(), |folder| folder.path());
-            match submit(&**system, &job, path, &mut console).map_err(usage)? {
+            let manifests = manifests_folder()?;
+            // Slurm's output lies in the folder where the job was submitted.
+            let current = current_folder()?;
+            let folders = Folders { manifests: manifests.path(), current: &current };
+            match submit(&**system, &job, folders, &mut console).map_err(usage)? {
                 Ending::Done | Ending::Left => exit::DONE,
                 Ending::Failed => exit::FAILED,
                 Ending::Cancelled => exit::INTERRUPTED,
@@ -172,8 +167,16 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What was not checked, a line each.
-fn notes(args: &SubmitArgs, job: &Job, buckets: &Buckets) -> Vec<String> {
-    let unchecked = args.target.unchecked(args.to, job).into_iter();
+fn notes(args: &SubmitArgs, job: &Job, config: Option<&Config>, buckets: &Buckets) -> Vec<String> {
+    let mut unchecked = args.target.unchecked(args.to, job);
+    if args.to == SystemName::Vertex && config.is_none() && job.may_place_checkpoints() {
+        unchecked.push(
+            "whether the file of --config sets checkpoint.dir: the job saves beside its results, whatever the file says; --set checkpoint.dir=gs://… says another \
+             place"
+                .into(),
+        );
+    }
+    let unchecked = unchecked.into_iter();
     unchecked.map(|line| format!("not checked: {line}")).chain(buckets.unknown.iter().cloned()).collect()
 }
 
@@ -181,8 +184,18 @@ fn usage(error: Error) -> anyhow::Error {
     if error.is_usage() { UsageError(error.into()).into() } else { error.into() }
 }
 
+/// A job that was checked.
+struct Checked {
+    job: Job,
+    place: Destination,
+    /// The flags of `brigade train`, if that is what the nodes run.
+    train: Option<TrainArgs>,
+    /// The settings, as far as they are known here.
+    config: Option<Config>,
+}
+
 /// The job and its target, after checking them.
-fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
+fn checked(args: &SubmitArgs) -> anyhow::Result<Checked> {
     let mut job = Job {
         name: String::new(),
         nodes: args.nodes,
@@ -197,7 +210,7 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
     };
     job.name = args.name.clone().unwrap_or_else(|| job.out().map_or_else(|| "brigade".into(), job_name));
     job.check()?;
-    train_args(&job)?;
+    let train = train_args(&job)?;
     if !job.is_training() && job.args.first().is_some_and(|first| first == "launch") {
         parsed::<launch::CommandArgs>("launch", &job)?;
     }
@@ -205,8 +218,11 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<(Job, Destination)> {
         bail!("--detach cannot be used with --to ssh: the job ends with this command");
     }
     let place = args.target.destination(args.to)?;
+    let config = train.as_ref().and_then(fit::configured_here);
+    let folder = config.as_ref().map(|config| config.settings.checkpoint.dir.clone());
+    job.checkpoint_dir = folder.filter(|folder| !folder.is_empty());
     place.check(&job)?;
-    Ok((job, place))
+    Ok(Checked { job, place, train, config })
 }
 
 /// The flags of `brigade train`, if that is what the nodes run: whatever it refuses is refused here.
@@ -244,7 +260,7 @@ fn dry_run(
     for manifest in place.manifests(job) {
         text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
     }
-    text.push_str(&place.manual_steps(job));
+    text.push_str(&place.manual_steps(job, Path::new("")));
     let (own_mesh, refused) = match own_mesh {
         Ok(mesh) => (mesh.flatten(), None),
         Err(error) => (None, Some(format!("a valid training command: {error:#}"))),
@@ -266,13 +282,21 @@ fn dry_run(
     }
     let mut missing: Vec<String> = refused.into_iter().chain(fit.missing).collect();
     missing.extend_from_slice(lacking);
+    let mut notes = notes.to_vec();
     match missing_program(place.program()) {
         Some(program) => missing.push(program.to_string()),
-        None => match asked(job, place)? {
-            Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
-            Ok(false) => {}
-            Err(refused) => missing.push(format!("the cluster did not accept it: {refused}")),
-        },
+        None => {
+            match asked(job, place)? {
+                Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
+                Ok(false) => {}
+                Err(refused) => missing.push(format!("the cluster did not accept it: {refused}")),
+            }
+            if let Destination::System(system) = place {
+                let (absent, unknown) = missing_in_system(&**system, job, &current_folder()?);
+                missing.extend(absent);
+                notes.extend(unknown.map(|line| format!("not checked: {line}")));
+            }
+        }
     }
     missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));
     notes.iter().for_each(|line| text.push_str(&format!("{line}\n")));
@@ -283,8 +307,19 @@ fn dry_run(
 /// Whether the system has checked the job, or why it refuses it.
 fn asked(job: &Job, place: &Destination) -> anyhow::Result<Result<bool, Error>> {
     let Destination::System(system) = place else { return Ok(Ok(false)) };
-    let folder = tempfile::tempdir().context("cannot make a folder for the manifests")?;
-    Ok(check_by_system(&**system, job, folder.path()))
+    let manifests = manifests_folder()?;
+    let current = current_folder()?;
+    let folders = Folders { manifests: manifests.path(), current: &current };
+    Ok(check_by_system(&**system, job, folders))
+}
+
+fn current_folder() -> anyhow::Result<PathBuf> {
+    std::env::current_dir().context("the current folder")
+}
+
+/// A folder that nobody else writes to, which ends with this value.
+fn manifests_folder() -> anyhow::Result<TempDir> {
+    tempfile::Builder::new().prefix("brigade-").tempdir().context("cannot make a folder for the manifests")
 }
 
 /// Asks what to do after Ctrl-C. If nobody can answer, the job keeps running.

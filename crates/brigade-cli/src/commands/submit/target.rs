@@ -67,6 +67,15 @@ pub struct TargetArgs {
     /// The account that the job runs as (Vertex AI, Kubernetes).
     #[arg(long, value_name = "ACCOUNT")]
     service_account: Option<String>,
+    /// A secret with which Kubernetes pulls the image; can be given several times.
+    #[arg(long, value_name = "NAME")]
+    image_pull_secret: Vec<String>,
+    /// A taint of Kubernetes' nodes that does not keep the pods away, besides that of GPUs; can be given several times.
+    #[arg(long, value_name = "KEY[=VALUE][:EFFECT]")]
+    toleration: Vec<String>,
+    /// The class of the priority of Kubernetes' pods.
+    #[arg(long, value_name = "NAME")]
+    priority_class: Option<String>,
     /// Kubernetes' namespace [default: that of kubectl's context].
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
@@ -91,6 +100,9 @@ pub struct TargetArgs {
     /// The time limit of Slurm or Vertex AI, as in 1-12:00:00 [default: the partition's; Vertex AI's is 7 days].
     #[arg(long, value_name = "TIME")]
     time: Option<String>,
+    /// Let other jobs run on Slurm's nodes, too: ask for CPUs and memory with --option=--cpus-per-task=N and --option=--mem=SIZE.
+    #[arg(long)]
+    shared_nodes: bool,
     /// Another option for sbatch, as in --option=--constraint=h100; can be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     option: Vec<String>,
@@ -153,6 +165,9 @@ impl TargetArgs {
             of(self.memory.is_some(), "--memory", KUBERNETES),
             of(self.restricted, "--restricted", KUBERNETES),
             of(self.service_account.is_some(), "--service-account", CONTAINERS),
+            of(!self.image_pull_secret.is_empty(), "--image-pull-secret", KUBERNETES),
+            of(!self.toleration.is_empty(), "--toleration", KUBERNETES),
+            of(self.priority_class.is_some(), "--priority-class", KUBERNETES),
             of(self.namespace.is_some(), "--namespace", KUBERNETES),
             of(!self.volume.is_empty(), "--volume", KUBERNETES),
             of(!self.node_selector.is_empty(), "--node-selector", KUBERNETES),
@@ -161,6 +176,7 @@ impl TargetArgs {
             of(self.partition.is_some(), "--partition", &[SlurmName]),
             of(self.account.is_some(), "--account", &[SlurmName]),
             of(self.time.is_some(), "--time", &[VertexName, SlurmName]),
+            of(self.shared_nodes, "--shared-nodes", &[SlurmName]),
             of(!self.option.is_empty(), "--option", &[SlurmName]),
             of(!self.hosts.is_empty(), "--hosts", &[SshName]),
             of(self.address.is_some(), "--address", &[SshName]),
@@ -196,6 +212,18 @@ impl TargetArgs {
         if let Some(image) = self.image.as_ref().filter(|_| job.gpus > 0) {
             unchecked.push(format!(
                 "whether {image} has the backend cuda; cargo xtask image --backend cuda makes one that has"
+            ));
+        }
+        let says_kind = |option: &String| {
+            ["--constraint", "-C", "--gres", "--gpus-per-node"].iter().any(|name| option.starts_with(name))
+        };
+        if let Some(kind) = job.gpu_kind
+            && to == SystemName::Slurm
+            && !self.option.iter().any(says_kind)
+        {
+            let (name, gpus) = (kind.name, job.gpus);
+            unchecked.push(format!(
+                "whether the nodes have {name}; --option=--constraint=… or --option=--gres=gpu:TYPE:{gpus} asks for them"
             ));
         }
         unchecked.extend(self.only_here(to, job));
@@ -252,6 +280,9 @@ impl TargetArgs {
             topology: self.topology.clone(),
             queue: self.queue.clone(),
             service_account: self.service_account.clone(),
+            image_pull_secrets: self.image_pull_secret.clone(),
+            tolerations: self.toleration.clone(),
+            priority_class: self.priority_class.clone(),
         }
     }
 
@@ -268,6 +299,7 @@ impl TargetArgs {
             time: self.time.clone(),
             switches: switches.transpose()?,
             token: self.token_file.clone().map_or(Token::Random, Token::File),
+            shared_nodes: self.shared_nodes,
             options: self.option.clone(),
         })
     }
@@ -316,24 +348,22 @@ impl Destination {
         }
     }
 
-    /// How to submit the manifests by hand, read the output and cancel the job.
-    pub fn manual_steps(&self, job: &Job) -> String {
+    /// How to submit the manifests in `folder` by hand, read the output and cancel the job.
+    pub fn manual_steps(&self, job: &Job, folder: &Path) -> String {
         match self {
             Self::Hosts(ssh) => format!(
                 "each of {} runs its script, whose first line of input is the shared token; when the input ends, its ranks save and exit\n",
                 ssh.hosts.join(", ")
             ),
             Self::System(system) => {
-                let commands = system.commands(job);
-                let line = |words: &[String]| {
-                    let words: Vec<String> = words.iter().map(|word| word.replace("{id}", "ID")).collect();
-                    shell_line(&words)
-                };
+                let manifests = system.manifests(job);
+                let path = folder.join(manifests.first().map_or("", |manifest| &manifest.file));
+                let commands = system.commands(job).with_manifest(&path.display().to_string()).with_id("ID");
                 format!(
                     "submit:  {}\noutput:  {}\ncancel:  {}\n",
-                    line(&commands.submit),
-                    line(&commands.logs),
-                    line(&commands.cancel)
+                    shell_line(&commands.submit),
+                    shell_line(&commands.logs),
+                    shell_line(&commands.cancel)
                 )
             }
         }

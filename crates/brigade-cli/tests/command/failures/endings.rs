@@ -72,3 +72,23 @@ fn a_loss_that_is_not_finite() {
     assert!(done.err.contains("step 2: loss or gradient norm not finite, step skipped"), "{}", done.err);
     assert_eq!(place.metrics("skip").len(), 10);
 }
+
+#[test]
+fn a_run_whose_checkpoints_are_lost_says_that_it_starts_again() {
+    let place = Place::new();
+    let line = "--nproc-per-node 1 --out a --resume auto";
+    let done = place.succeed(&mut place.train(line));
+    assert!(!done.err.contains("warning: "), "{}", done.err);
+    // As if it had been killed, and its checkpoints had been in a container.
+    fs::remove_dir_all(place.path("a/checkpoints")).unwrap();
+    fs::remove_file(place.path("a/model.safetensors")).unwrap();
+    let done = place.succeed(&mut place.train(line));
+    let parts = [
+        " holds metrics up to step 10, but checkpoint.dir = ",
+        "a/checkpoints holds no checkpoint",
+        "every 100 steps",
+    ];
+    for part in parts.into_iter().chain(["warning: "]) {
+        assert!(done.err.contains(part), "{part}: {}", done.err);
+    }
+}

@@ -31,18 +31,21 @@ fn brigade(place: &Place, line: &str) -> Command {
 fn a_job_is_rendered_submitted_and_followed() {
     let place = Place::new();
     let done = place.succeed(&mut brigade(&place, &format!("{SLURM} --render job {TRAIN}")));
-    assert!(done.out.starts_with("job/slurm.sh\nsubmit:  sbatch --parsable slurm.sh\n"), "{}", done.out);
+    assert!(done.out.starts_with("job/slurm.sh\nsubmit:  sbatch --parsable job/slurm.sh\n"), "{}", done.out);
     let script = place.text("job/slurm.sh");
     assert!(
         script.contains("#SBATCH --job-name=my-run\n")
-            && script.contains(" brigade train --preemption-grace 300 --resume auto --config"),
+            && script
+                .contains(" brigade train --max-restarts 3 --preemption-grace 300 --resume auto --config"),
         "{script}"
     );
-    program(&place, "sbatch", "cp slurm.sh submitted.sh; echo 7");
+    // What lies in the folder is nobody's business.
+    fs::write(place.path("slurm.sh"), "mine").unwrap();
+    program(&place, "sbatch", "cp $2 submitted.sh; echo 7");
     program(&place, "scontrol", "echo JobId=7 JobState=COMPLETED");
     fs::write(place.path("my-run-7.log"), "step 1/10\n").unwrap();
     let done = place.succeed(&mut brigade(&place, &format!("{SLURM} {TRAIN}")));
-    assert_eq!(place.text("submitted.sh"), script);
+    assert_eq!((place.text("submitted.sh"), place.text("slurm.sh")), (script, "mine".into()));
     assert!(
         done.err.contains("submitted my-run, which slurm knows as 7")
             && done.err.contains("to cancel it: scancel 7"),
@@ -89,9 +92,24 @@ fn hosts_by_ssh_train_the_weights_of_one_process() {
 }
 
 #[test]
+fn a_host_without_the_program_ends_the_others_at_once() {
+    let place = Place::new();
+    // The first host waits until its input ends.
+    program(&place, "ssh", "case $5 in one) while read -r line; do :; done; exit 75 ;; *) exit 127 ;; esac");
+    let line = "submit --to ssh --hosts one,two --nodes 2 --gpus 0 --restarts 0 -- train --out a --config tiny.toml --nproc-per-node 1";
+    let done = place.run(&mut brigade(&place, line));
+    assert_eq!(done.code, Some(127), "{}", done.err);
+    assert!(
+        done.err.contains("two: exit code 127 (command not found; --program gives its path)"),
+        "{}",
+        done.err
+    );
+}
+
+#[test]
 fn results_may_go_to_a_bucket_that_vertex_mounts() {
     let place = Place::new();
-    let line = "submit --to vertex --region r --nodes 1 --gpus 8 --gpu-kind a100-80gb --image b:1 --render jobs -- train --global-batch-size 64 --out";
+    let line = "submit --to vertex --region europe-west4 --nodes 1 --gpus 8 --gpu-kind a100-80gb --image b:1 --render jobs -- train --global-batch-size 64 --out";
     place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a")));
     let job = String::from_utf8(place.read("jobs/vertex.json")).unwrap();
     assert!(job.contains("/gcs/bucket/a") && job.contains("checkpoint.dir=gs://bucket/a"), "{job}");
@@ -102,6 +120,21 @@ fn results_may_go_to_a_bucket_that_vertex_mounts() {
     assert!(!job.contains("checkpoint.dir"), "{job}");
     let said = "not checked: --config saved.toml; the containers do not see the files of this machine";
     assert!(done.err.contains(said), "{}", done.err);
+    // A file that only the nodes have may say another place.
+    let done =
+        place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a --config gs://bucket/b.toml")));
+    assert!(
+        done.err.contains("not checked: whether the file of --config sets checkpoint.dir"),
+        "{}",
+        done.err
+    );
+    fs::write(place.path("lost.toml"), "[checkpoint]\ndir = \"/tmp/lost\"\n").unwrap();
+    let done = place.run(&mut brigade(&place, &format!("{line} gs://bucket/a --config lost.toml")));
+    assert!(
+        done.code == Some(2) && done.err.contains("checkpoint.dir /tmp/lost is not possible"),
+        "{}",
+        done.err
+    );
     let done = place.run(&mut brigade(&place, &format!("{line} s3://bucket/a")));
     assert!(done.code == Some(2) && done.err.contains("s3://bucket/a"), "{}", done.err);
 }
@@ -157,8 +190,17 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     }
     program(&place, "kubectl", "echo asked: \"$@\", and the quota is exceeded >&2; exit 1");
     let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
-    let said = "missing: the cluster did not accept it: kubectl create --dry-run=server -f jobset.json ended with exit status: 1: asked: create \
-                --dry-run=server -f jobset.json, and the quota is exceeded";
+    for said in [
+        "missing: the cluster did not accept it: kubectl create --dry-run=server -f ",
+        "/jobset.json ended with exit status: 1: asked: create --dry-run=server -f ",
+        "/jobset.json, and the quota is exceeded",
+    ] {
+        assert!(done.code == Some(1) && done.out.contains(said), "{}{}", done.out, done.err);
+    }
+    let server = r#"case "$*" in *" secret/"*) echo 'Error from server (NotFound): secrets "brigade-token" not found' >&2; exit 1 ;; esac"#;
+    program(&place, "kubectl", server);
+    let done = dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a {large}"));
+    let said = "missing: secret/brigade-token, which is not in the cluster\n";
     assert!(done.code == Some(1) && done.out.contains(said), "{}{}", done.out, done.err);
     program(&place, "kubectl", "exit 0");
     // The GPU hours that are shown are rounded.
@@ -201,7 +243,7 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     );
     assert_eq!(done.code, Some(1), "{}", done.err);
     assert!(done.out.contains("No configuration fits"), "{}", done.out);
-    let vertex = "--to vertex --region r --gpus 8 --gpu-kind a100-80gb --image b:1";
+    let vertex = "--to vertex --region europe-west4 --gpus 8 --gpu-kind a100-80gb --image b:1";
     let long = format!("-- train --config tiny.toml --out gs://bucket/a {large} --steps 100000000");
     let done = dry_run(&place, &format!("{vertex} {long}"));
     assert!(done.out.contains("the job is ended after 168 hours, before "), "{}", done.out);
@@ -279,6 +321,10 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "--topology near is not possible: with Slurm",
     );
     case("--to slurm --gpus 8 --env HF_TOKEN=abc -- train --out a", "--env HF_TOKEN contains a secret");
+    case(
+        "--to vertex --gpus 8 --shared-nodes -- train --out a",
+        "--shared-nodes cannot be used with --to vertex",
+    );
     for flag in ["--env-secret A=b/c", "--cpus 8", "--memory 8Gi", "--restricted"] {
         let said = format!("{} cannot be used with --to slurm", flag.split(' ').next().unwrap());
         case(&format!("--to slurm --gpus 8 {flag} -- train --out a"), &said);
@@ -290,14 +336,27 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "--name My_job is not possible: Kubernetes requires",
     );
     case(
-        "--to vertex --region r --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
+        "--to vertex --region europe-west4 --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
         "Vertex AI sells A100-80GB in machines with 1, 2, 4 or 8",
     );
     case(
-        "--to vertex --region r --gpus 8 --gpu-kind a100-80gb --image a:1 -- train --out gs://B/a",
+        "--to vertex --region europe-west4 --gpus 8 --gpu-kind a100-80gb --image a:1 -- train --out gs://B/a",
         "a bucket's name has",
     );
     assert!(!place.path("submitted").exists());
+    let line = "submit --to slurm --gpus 8 --gpu-kind h100 --render r";
+    let train = "-- train --global-batch-size 8 --micro-batch-size 1 --out a";
+    for (option, is_noted) in
+        [("", true), ("--option=--gres=gpu:h100:8", false), ("--option=--constraint=h100", false)]
+    {
+        let done = place.succeed(&mut brigade(&place, &format!("{line} {option} {train}")));
+        assert_eq!(
+            done.err.contains("not checked: whether the nodes have H100-80GB"),
+            is_noted,
+            "{}",
+            done.err
+        );
+    }
     // What only the nodes have is not looked at: their program, their files.
     for line in [
         "--backend cuda --collectives nccl --out a",

@@ -19,6 +19,13 @@ const HINT: &str = "start the ranks with srun, or give --standalone for a world 
 /// The ports that jobs are spread over: below the ports that systems hand out by themselves.
 const PORTS: std::ops::Range<u16> = 15_000..25_000;
 
+/// Whether this is what a batch script started by itself, without `srun`, on its only node. There, `SLURM_PROCID` is 0, and `SLURM_NTASKS` is not set unless it was asked
+/// for.
+pub fn is_script_on_one_node(env: Variables) -> bool {
+    let is_one = |name: &str| env.get(name).as_deref() == Some("1");
+    env.get("SLURM_NTASKS").is_none() && (is_one("SLURM_NNODES") || is_one("SLURM_JOB_NUM_NODES"))
+}
+
 /// The rank that is this Slurm task; or, with one task a node and `--nproc-per-node` given, the node.
 ///
 /// Rank 0's host is `MASTER_ADDR`, else the first host of the step's (or job's) node list, else, on a single

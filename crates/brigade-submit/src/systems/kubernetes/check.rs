@@ -4,9 +4,10 @@ use std::path::{Component, Path};
 
 use super::names::{LABEL, dns_label, dns_subdomain, job_name, label_key, label_value, quantity, secret_key};
 use super::pod::{SECRETS, SHARED};
+use super::types::Toleration;
 use super::{Claim, EnvSecret, Kubernetes};
 use crate::error::{Error, Result};
-use crate::job::{Job, check_variable, image};
+use crate::job::{Job, bucket_path, check_variable, image};
 use crate::systems::{no_buckets, no_parents};
 
 impl Kubernetes {
@@ -19,6 +20,24 @@ impl Kubernetes {
         }
         if let Some(account) = &self.service_account {
             dns_subdomain("--service-account", account, account)?;
+        }
+        for name in &self.image_pull_secrets {
+            dns_subdomain("--image-pull-secret", name, name)?;
+        }
+        if let Some(name) = &self.priority_class {
+            dns_subdomain("--priority-class", name, name)?;
+        }
+        for given in &self.tolerations {
+            let option = "--toleration";
+            let Toleration { key, value, effect, .. } = Toleration::parse(given);
+            label_key(option, given, &key)?;
+            label_value(option, given, value.as_deref().unwrap_or_default())?;
+            if let Some(effect) = effect
+                && !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect.as_str())
+            {
+                let allowed = "it must be KEY[=VALUE][:EFFECT], with the effect NoSchedule, PreferNoSchedule or NoExecute";
+                return Err(Error::value(option, given, allowed));
+            }
         }
         for (key, value) in &self.node_selector {
             let given = format!("{key}={value}");
@@ -87,12 +106,23 @@ impl Kubernetes {
         }
         no_buckets(job, "of a volume that the pods share (--volume CLAIM:PATH)")?;
         let Some((flag, folder)) = job.results() else { return Ok(()) };
-        no_parents(flag, folder)?;
+        self.check_kept(flag, folder)?;
+        match job.checkpoints() {
+            Some((setting, place)) if bucket_path(setting, place)?.is_none() => {
+                self.check_kept(setting, place)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a folder that is gone when its pod ends.
+    fn check_kept(&self, option: &str, folder: &str) -> Result<()> {
+        no_parents(option, folder)?;
         if self.claims.iter().any(|claim| Path::new(folder).starts_with(&claim.path)) {
             return Ok(());
         }
         let allowed =
             "no --volume CLAIM:PATH contains it, so what a pod writes there would be lost when the pod ends";
-        Err(Error::value(flag, folder, allowed))
+        Err(Error::value(option, folder, allowed))
     }
 }

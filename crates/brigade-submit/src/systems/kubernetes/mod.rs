@@ -7,12 +7,14 @@ mod pod;
 mod pytorchjob;
 mod trainjob;
 mod types;
+mod waiting;
 
 use std::collections::BTreeMap;
 
-use super::{Commands, JobState, Manifest, System, words};
+use super::{Commands, JobState, Manifest, Needed, System, words};
 use crate::error::Result;
 use crate::job::Job;
+use pod::JOB_LABEL;
 
 /// What makes pods of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,14 +76,15 @@ pub struct Kubernetes {
     pub queue: Option<String>,
     /// The account that the pods run as.
     pub service_account: Option<String>,
+    /// Secrets with which the image is pulled.
+    pub image_pull_secrets: Vec<String>,
+    /// Taints that do not keep the pods away, each as `KEY[=VALUE][:EFFECT]`.
+    pub tolerations: Vec<String>,
+    /// The class of their priority.
+    pub priority_class: Option<String>,
 }
 
 impl Kubernetes {
-    /// The file of the manifest.
-    fn file(&self) -> String {
-        format!("{}.json", self.name())
-    }
-
     fn kubectl(&self, rest: &[&str]) -> Vec<String> {
         let mut all = words(&["kubectl"]);
         all.extend(self.namespace.as_ref().map(|namespace| format!("--namespace={namespace}")));
@@ -98,6 +101,21 @@ impl Kubernetes {
             // NAME-worker-INDEX
             Controller::PyTorchJob => "-worker-".len() + index,
         }
+    }
+
+    /// What must be in the cluster, as `kubectl get` names it.
+    fn objects(&self, job: &Job) -> Vec<String> {
+        let secrets = (job.nodes > 1).then_some(&self.token_secret).into_iter();
+        let secrets = secrets.chain(self.env_secrets.iter().map(|secret| &secret.secret));
+        let mut all: Vec<String> =
+            secrets.chain(&self.image_pull_secrets).map(|name| format!("secret/{name}")).collect();
+        all.extend(self.claims.iter().map(|claim| format!("persistentvolumeclaim/{}", claim.name)));
+        all.extend(self.service_account.iter().map(|name| format!("serviceaccount/{name}")));
+        all.extend(self.queue.iter().map(|name| format!("localqueue.kueue.x-k8s.io/{name}")));
+        all.extend(self.priority_class.iter().map(|name| format!("priorityclass/{name}")));
+        let mut seen = std::collections::BTreeSet::new();
+        all.retain(|object| seen.insert(object.clone()));
+        all
     }
 
     /// The object that stands for the job.
@@ -123,12 +141,18 @@ impl System for Kubernetes {
     }
 
     fn manifests(&self, job: &Job) -> Vec<Manifest> {
-        let file = self.file();
+        let file = format!("{}.json", self.name());
         vec![match self.controller {
             Controller::JobSet => Manifest::json(&file, &jobset::jobset(self, job)),
             Controller::TrainJob => Manifest::json(&file, &trainjob::trainjob(self, job)),
             Controller::PyTorchJob => Manifest::json(&file, &pytorchjob::pytorchjob(self, job)),
         }]
+    }
+
+    fn needed(&self, job: &Job) -> Vec<Needed> {
+        let get = |object: &String| self.kubectl(&["get", object, "-o", "name", "--request-timeout=10s"]);
+        let all = self.objects(job);
+        all.iter().map(|object| Needed { name: object.clone(), command: get(object) }).collect()
     }
 
     fn commands(&self, job: &Job) -> Commands {
@@ -150,11 +174,20 @@ impl System for Kubernetes {
             check: match self.controller {
                 // Its job is refused as long as its runtime, which is made with it, is not there.
                 Controller::TrainJob => None,
-                _ => Some(self.kubectl(&["create", "--dry-run=server", "-f", &self.file()])),
+                _ => Some(self.kubectl(&["create", "--dry-run=server", "-f", "{manifest}"])),
             },
-            submit: self.kubectl(&["create", "-f", &self.file(), "-o", "name"]),
+            submit: self.kubectl(&["create", "-f", "{manifest}", "-o", "name"]),
             logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
             state: self.kubectl(&["get", &object, "-o", conditions]),
+            waiting: Some(self.kubectl(&[
+                "get",
+                "pods",
+                "-l",
+                &format!("{JOB_LABEL}={}", job.name),
+                "--field-selector=status.phase=Pending",
+                "-o",
+                "json",
+            ])),
             cancel: match self.controller {
                 Controller::TrainJob => {
                     self.kubectl(&["delete", &object, &format!("trainingruntime/{}", job.name)])
@@ -162,6 +195,12 @@ impl System for Kubernetes {
                 _ => self.kubectl(&["delete", &object]),
             },
         }
+    }
+
+    fn waits_for(&self, state: &str, waiting: &str) -> Option<String> {
+        let is_suspended = state.split_whitespace().any(|word| word == "Suspended");
+        let suspended = || "the job is suspended, as jobs in a queue without room are".to_owned();
+        waiting::reason(waiting).or_else(|| is_suspended.then(suspended))
     }
 
     fn state_of(&self, text: &str) -> JobState {

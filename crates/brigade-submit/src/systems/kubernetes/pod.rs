@@ -1,16 +1,16 @@
 //! The pod of a node, whatever controller makes it.
 
 use super::types::{
-    Affinity, Capabilities, Container, EnvVar, EnvVarSource, LabelSelector, Labels, MatchExpression,
-    Metadata, NodeAffinity, NodeSelector, NodeSelectorTerm, PodAffinity, PodAffinityTerm, PodSecurityContext,
-    PodSpec, Resources, RestrictedPod, SeccompProfile, SecurityContext, Template, Toleration, Volume,
-    VolumeMount, VolumeSource, WeightedTerm,
+    Affinity, Capabilities, Container, EnvVar, EnvVarSource, LabelSelector, Labels, LocalReference,
+    MatchExpression, Metadata, NodeAffinity, NodeSelector, NodeSelectorTerm, PodAffinity, PodAffinityTerm,
+    PodSecurityContext, PodSpec, Resources, RestrictedPod, SeccompProfile, SecurityContext, Template,
+    Toleration, Volume, VolumeMount, VolumeSource, WeightedTerm,
 };
 use super::{EnvSecret, Kubernetes};
 use crate::job::Job;
 
 /// The label of all pods of a job.
-const JOB_LABEL: &str = "brigade/job";
+pub const JOB_LABEL: &str = "brigade/job";
 
 /// The resource of NVIDIA's GPUs.
 const GPU: &str = "nvidia.com/gpu";
@@ -91,12 +91,17 @@ pub fn pod(
         }
         _ => Labels::new(),
     };
+    let pull_secrets = system.image_pull_secrets.iter().map(|name| LocalReference { name: name.clone() });
     let spec = PodSpec {
         restart_policy: Some("Never"),
         termination_grace_period_seconds: job.end_seconds(),
         service_account_name: system.service_account.clone(),
+        priority_class_name: system.priority_class.clone(),
+        image_pull_secrets: pull_secrets.collect(),
         security_context: PodSecurityContext {
             fs_group: USER,
+            // Files of large volumes are not gone through at each start.
+            fs_group_change_policy: "OnRootMismatch",
             restricted: system.restricted.then_some(RestrictedPod {
                 run_as_non_root: true,
                 run_as_user: USER,
@@ -105,7 +110,7 @@ pub fn pod(
         },
         node_selector: system.node_selector.clone(),
         affinity: affinity(system, job),
-        tolerations: tolerations(job),
+        tolerations: tolerations(system, job),
         containers: vec![container],
         volumes,
     };
@@ -139,11 +144,11 @@ fn mount(name: &str, path: &str) -> VolumeMount {
     VolumeMount { name: name.into(), mount_path: path.into(), read_only: false }
 }
 
-fn tolerations(job: &Job) -> Vec<Toleration> {
-    match job.gpus {
-        0 => Vec::new(),
-        _ => vec![Toleration { key: GPU, operator: "Exists", effect: "NoSchedule" }],
-    }
+/// The taint that keeps other pods from nodes with GPUs, and those of the user.
+fn tolerations(system: &Kubernetes, job: &Job) -> Vec<Toleration> {
+    let of_gpus = Toleration::parse(&format!("{GPU}:NoSchedule"));
+    let given = system.tolerations.iter().map(|text| Toleration::parse(text));
+    (job.gpus > 0).then_some(of_gpus).into_iter().chain(given).collect()
 }
 
 /// Nodes with the GPUs that were asked for, and near each other.

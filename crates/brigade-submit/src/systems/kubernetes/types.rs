@@ -41,6 +41,10 @@ pub struct PodSpec {
     pub termination_grace_period_seconds: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<LocalReference>,
     pub security_context: PodSecurityContext,
     #[serde(skip_serializing_if = "Labels::is_empty")]
     pub node_selector: Labels,
@@ -56,6 +60,7 @@ pub struct PodSpec {
 #[serde(rename_all = "camelCase")]
 pub struct PodSecurityContext {
     pub fs_group: u32,
+    pub fs_group_change_policy: &'static str,
     #[serde(flatten)]
     pub restricted: Option<RestrictedPod>,
 }
@@ -87,11 +92,40 @@ pub struct Capabilities {
     pub drop: [&'static str; 1],
 }
 
+/// The name of an object in the same namespace.
 #[derive(Debug, Clone, Serialize)]
+pub struct LocalReference {
+    pub name: String,
+}
+
+/// Without a value any is tolerated, without an effect all are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Toleration {
-    pub key: &'static str,
+    /// The key of a taint.
+    pub key: String,
+    /// `Exists` or `Equal`.
     pub operator: &'static str,
-    pub effect: &'static str,
+    /// The taint's value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// What the taint does to other pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<String>,
+}
+
+impl Toleration {
+    /// Of `KEY[=VALUE][:EFFECT]`, as `kubectl taint` writes taints.
+    pub fn parse(text: &str) -> Self {
+        let (taint, effect) =
+            text.split_once(':').map_or((text, None), |(taint, effect)| (taint, Some(effect)));
+        let (key, value) = taint.split_once('=').map_or((taint, None), |(key, value)| (key, Some(value)));
+        Self {
+            key: key.into(),
+            operator: if value.is_some() { "Equal" } else { "Exists" },
+            value: value.map(str::to_owned),
+            effect: effect.map(str::to_owned),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Serialize)]

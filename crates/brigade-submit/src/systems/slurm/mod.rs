@@ -8,6 +8,7 @@ mod options;
 use super::{Commands, JobState, Manifest, System, Token, no_buckets, shell, time, words};
 use crate::error::{Error, Result};
 use crate::job::{Job, no_secret};
+use options::Replaced;
 
 /// How much earlier than it was asked for Slurm may send a signal, in seconds.
 const EARLIER: u64 = 60;
@@ -25,6 +26,8 @@ pub struct Slurm {
     pub switches: Option<usize>,
     /// The secret of the ranks: the job makes one, unless a file has it.
     pub token: Token,
+    /// Whether other jobs may run on the nodes, too.
+    pub shared_nodes: bool,
     /// Further options of `sbatch`, each a line.
     pub options: Vec<String>,
 }
@@ -35,15 +38,20 @@ impl Slurm {
             format!("--job-name={}", job.name),
             format!("--nodes={}", job.nodes),
             "--ntasks-per-node=1".into(),
-            // A launcher's ranks use all of its node.
-            "--exclusive".into(),
             "--requeue".into(),
             // What it printed before stays when it starts again.
             "--open-mode=append".into(),
             format!("--output={}-%j.log", job.name),
             format!("--signal=TERM@{}", job.end_seconds()),
         ];
-        if job.gpus > 0 {
+        // They were checked.
+        let replaced = Replaced::by(&self.options, job.gpus).unwrap_or_default();
+        if !self.shared_nodes && !replaced.exclusive {
+            // A launcher's ranks use all of its node, of which this does not ask for the memory.
+            all.push("--exclusive".into());
+            all.extend((!replaced.memory).then(|| "--mem=0".into()));
+        }
+        if job.gpus > 0 && !replaced.gpus {
             all.push(format!("--gpus-per-node={}", job.gpus));
         }
         all.extend(self.partition.as_ref().map(|partition| format!("--partition={partition}")));
@@ -70,7 +78,8 @@ impl Slurm {
             script.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
         }
         // The variables of a single task are those of a rank, not of a node.
-        let placement = if job.nodes == 1 { words(&["--standalone"]) } else { Vec::new() };
+        let mut placement = if job.nodes == 1 { words(&["--standalone"]) } else { Vec::new() };
+        placement.extend(job.launcher_restarts());
         script.push_str(&format!(
             "\nsrun --kill-on-bad-exit=0 --cpu-bind=none {}\ncode=$?\n\n",
             shell::line(&job.command(&placement))
@@ -103,7 +112,11 @@ impl System for Slurm {
         }
         for option in &self.options {
             no_secret("--option", option)?;
-            options::check(option)?;
+        }
+        let replaced = Replaced::by(&self.options, job.gpus)?;
+        if self.shared_nodes && replaced.exclusive {
+            let allowed = "both say who shares the nodes; give one of the two";
+            return Err(Error::value("--shared-nodes", "with --option=--exclusive=…", allowed));
         }
         if let Token::File(path) = &self.token
             && (path.is_empty() || path.contains("://"))
@@ -128,17 +141,22 @@ impl System for Slurm {
 
     fn commands(&self, job: &Job) -> Commands {
         Commands {
-            check: Some(words(&["sbatch", "--test-only", "slurm.sh"])),
-            submit: words(&["sbatch", "--parsable", "slurm.sh"]),
+            check: Some(words(&["sbatch", "--test-only", "{manifest}"])),
+            submit: words(&["sbatch", "--parsable", "{manifest}"]),
             logs: words(&["tail", "-n", "+1", "-F", &format!("{}-{{id}}.log", job.name)]),
             state: words(&["scontrol", "show", "job", "{id}", "--oneliner"]),
+            waiting: None,
             cancel: words(&["scancel", "{id}"]),
         }
     }
 
+    fn waits_for(&self, state: &str, _: &str) -> Option<String> {
+        let reason = field(state, "Reason=")?;
+        (field(state, "JobState=") == Some("PENDING")).then(|| format!("PENDING, {reason}"))
+    }
+
     fn state_of(&self, text: &str) -> JobState {
-        let state = text.split_whitespace().find_map(|word| word.strip_prefix("JobState="));
-        match state.unwrap_or_default() {
+        match field(text, "JobState=").unwrap_or_default() {
             "COMPLETED" => JobState::Done,
             "CANCELLED" => JobState::Cancelled,
             "FAILED" | "TIMEOUT" | "OUT_OF_MEMORY" | "DEADLINE" | "BOOT_FAIL" => JobState::Failed,
@@ -146,6 +164,11 @@ impl System for Slurm {
             _ => JobState::Active,
         }
     }
+}
+
+/// The value of a field of `scontrol show`, with its name and = before it.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.split_whitespace().find_map(|word| word.strip_prefix(name))
 }
 
 /// Checks a limit of time: a job that is told to save as soon as it starts would start again for ever.

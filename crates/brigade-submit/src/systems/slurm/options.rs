@@ -50,8 +50,72 @@ const OWN: [(&str, Option<&str>); 44] = [
     ("--parsable", None),
 ];
 
+/// What the options change of what the script would ask for by itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// The GPUs, of which the user says the type.
+    pub gpus: bool,
+    /// The nodes are shared with jobs of the same user or group.
+    pub exclusive: bool,
+    /// The memory.
+    pub memory: bool,
+}
+
+impl Replaced {
+    /// Checks options, as `--constraint=h100`, of a job with this many GPUs on each node.
+    pub fn by(options: &[String], gpus: usize) -> Result<Self> {
+        let mut replaced = Self::default();
+        for option in options {
+            let (name, value) = parts(option);
+            let value = value.trim_start_matches(['=', ' ']);
+            let typed = typed_gpus(name, value);
+            if let Some(count) = typed {
+                let wrong = |allowed: String| Err(Error::value("--option", option, allowed));
+                if count != gpus {
+                    return wrong(format!("--gpus is {gpus}, so it must ask for {gpus}"));
+                }
+                if replaced.gpus {
+                    return wrong("another --option asks for the GPUs already".into());
+                }
+            }
+            replaced.gpus |= typed.is_some();
+            let shares = name == "--exclusive" && matches!(value, "user" | "mcs");
+            replaced.exclusive |= shares;
+            replaced.memory |= name.starts_with("--mem") && !name.starts_with("--mem-bind");
+            if typed.is_none() && !shares {
+                check(option)?;
+            }
+        }
+        Ok(replaced)
+    }
+}
+
+/// The number of GPUs in `--gpus-per-node=TYPE:N`, or in a list of `--gres` with `gpu:TYPE:N`.
+fn typed_gpus(name: &str, value: &str) -> Option<usize> {
+    let is_word = |text: &str| {
+        !text.is_empty()
+            && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter))
+    };
+    let typed = |text: &str| {
+        let (kind, count) = text.split_once(':')?;
+        count.parse().ok().filter(|_| is_word(kind))
+    };
+    match name {
+        "--gpus-per-node" => typed(value),
+        "--gres" => {
+            let is_gpu = |part: &&str| *part == "gpu" || part.starts_with("gpu:");
+            let mut gpus = value.split(',').filter(is_gpu);
+            let found = typed(gpus.next()?.strip_prefix("gpu:")?)?;
+            let rest_is_plain =
+                value.chars().all(|letter| is_word(&letter.to_string()) || ":,".contains(letter));
+            Some(found).filter(|_| gpus.next().is_none() && rest_is_plain)
+        }
+        _ => None,
+    }
+}
+
 /// Checks an option, as `--constraint=h100`.
-pub fn check(option: &str) -> Result<()> {
+fn check(option: &str) -> Result<()> {
     let wrong = |allowed: String| Err(Error::value("--option", option, allowed));
     let (name, value) = parts(option);
     let letters = name.trim_start_matches('-');
@@ -72,6 +136,14 @@ pub fn check(option: &str) -> Result<()> {
     // sbatch takes the beginning of a long name, too.
     let is_own = |own: &str| own == name || (name.starts_with("--") && own.starts_with(name));
     match OWN.iter().find(|(own, _)| is_own(own)) {
+        Some((_, Some("--gpus"))) => wrong(
+            "give --gpus to brigade submit itself; with --option=--gres=gpu:TYPE:N or --option=--gpus-per-node=TYPE:N besides, they are of one \
+             type"
+                .into(),
+        ),
+        Some(("--exclusive", None)) => wrong(
+            "the script itself sets --exclusive; give --exclusive=user or --exclusive=mcs, or --shared-nodes to brigade submit itself".into(),
+        ),
         Some((_, Some(instead))) => wrong(format!("give {instead} to brigade submit itself")),
         Some((own, None)) => wrong(format!("the script itself sets {own}, or depends on its default")),
         None => Ok(()),
@@ -118,6 +190,42 @@ mod tests {
         ] {
             check(option).unwrap();
             assert_eq!(line(option), said);
+        }
+    }
+
+    #[test]
+    fn some_options_replace_what_the_script_asks_for() {
+        let by = |options: &str, gpus| {
+            let options: Vec<String> = options.split(' ').map(str::to_owned).collect();
+            Replaced::by(&options, gpus).map_err(|error| error.to_string())
+        };
+        let gpus = Replaced { gpus: true, ..Replaced::default() };
+        for options in ["--gres=gpu:h100:8", "--gres=nvme:1,gpu:h100-sxm:8", "--gpus-per-node=a100_80:8"] {
+            assert_eq!(by(options, 8).unwrap(), gpus, "{options}");
+        }
+        for options in ["--mem=4G", "--mem-per-cpu=1G", "--mem-per-gpu=8G"] {
+            assert_eq!(
+                by(options, 8).unwrap(),
+                Replaced { memory: true, ..Replaced::default() },
+                "{options}"
+            );
+        }
+        for options in ["--exclusive=user", "--exclusive=mcs"] {
+            assert_eq!(by(options, 8).unwrap(), Replaced { exclusive: true, ..Replaced::default() });
+        }
+        assert_eq!(by("--mem-bind=local --hold", 8).unwrap(), Replaced::default());
+        for (options, said) in [
+            ("--gres=gpu:h100:4", "--gpus is 8, so it must ask for 8"),
+            ("--gres=gpu:h100:8 --gpus-per-node=h100:8", "another --option asks for the GPUs already"),
+            ("--gres=gpu:8", "give --gpus to brigade submit itself"),
+            ("--gres=gpu", "give --gpus to brigade submit itself"),
+            ("--gres=gpu:a:4,gpu:b:4", "give --gpus to brigade submit itself"),
+            ("--gpus-per-node=8", "give --gpus to brigade submit itself"),
+            ("--exclusive", "or --shared-nodes to brigade submit itself"),
+            ("--exclusive=all", "or --shared-nodes to brigade submit itself"),
+        ] {
+            let message = by(options, 8).unwrap_err();
+            assert!(message.contains(said), "{message}");
         }
     }
 
