@@ -73,7 +73,7 @@ fn what_is_wrong_is_said() {
         ),
         ("kind = 'CPU'\nname = 'EPYC'", "name = EPYC is not possible"),
         ("kind = 'H100'\nname = 'CPU-like'", "name = CPU-like is not possible"),
-        ("nodes = 2\ndevices_per_node = 8", "which are V100-16GB"),
+        ("nodes = 2\ndevices_per_node = 8", "which are P4, P100, V100-16GB"),
     ] {
         let error = Cluster::from_toml("a.toml", text).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
