@@ -26,7 +26,8 @@ pub fn access(location: &Location, deadline: Duration) -> Result<Access> {
     let client = Client::open(location, deadline)?;
     let prefix = location.path();
     client.retry("list", prefix, async || match client.store().list(Some(prefix)).try_next().await {
-        Ok(_) => Ok(Access::Listed),
+        // That a name in the list cannot be read says nothing of the right to list.
+        Ok(_) | Err(object_store::Error::InvalidPath { .. }) => Ok(Access::Listed),
         Err(error) if is_without_bucket(&error) => Ok(Access::NoBucket),
         Err(error) => match reason(&error) {
             said if said.starts_with("401") || said.starts_with("403") => Ok(Access::NoRight(said)),

@@ -17,6 +17,12 @@ const NO_BUCKET: &str = "NoSuchBucket";
 ///
 /// Of the page in an answer nothing else is repeated: it names the key, and what was signed with it.
 pub(crate) fn reason(error: &object_store::Error) -> String {
+    if let object_store::Error::InvalidPath { source } = error {
+        return format!(
+            "the name of an object there has an empty part or one that no path has ({}); give a prefix below which there is none, or rename the object",
+            one_line(source)
+        );
+    }
     let text = error.to_string();
     match text.split_once(STATUS) {
         Some((before, answer)) if !is_metadata(before) => refusal(answer),
@@ -103,6 +109,13 @@ fn shortened(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_object_whose_name_is_no_path_is_named() {
+        let source = object_store::path::Path::parse("a//b").unwrap_err();
+        let said = reason(&object_store::Error::InvalidPath { source });
+        assert!(said.contains("a//b") && said.contains("rename the object"), "{said}");
+    }
 
     #[test]
     fn of_a_refusal_the_code_and_the_message_are_repeated_alone() {

@@ -1,7 +1,7 @@
 //! Vertex AI: a `CustomJob` in a container of one's own.
 //!
-//! A worker whose container does not exit with 0 is started again on the same machine, up to five times, and so is one whose machine is maintained or preempted: code 75 needs no
-//! rule. Each worker finds its place in `CLUSTER_SPEC`.
+//! As Google's documentation says, a worker whose container fails, or whose machine is maintained or preempted, is started again, up to five times, unless the error is one that Vertex AI
+//! holds to be permanent: code 75 has no rule of its own. Each worker finds its place in `CLUSTER_SPEC`.
 
 use serde::Serialize;
 
