@@ -9,7 +9,7 @@ use super::Dataset;
 /// Datasets of one kind, of which each has its share of the samples that a run draws. An epoch has as many samples as all of them together, and
 /// each in proportion to its weight: a smaller one is repeated, and a larger one continues in the next epoch
 /// ([`Sampler`](brigade_data::Sampler)). Samples are shuffled across all of them. Without weights (to validate, say) it is one
-/// dataset after the other, each as often as it is.
+/// dataset after the other, each as often as it is. Weights of a `Mixed` inside of another one do not count: it is a dataset with one weight there.
 ///
 /// ```
 /// use brigade::{Batch, Dataset, Mixed};
@@ -69,9 +69,9 @@ impl<D: Dataset> Dataset for Mixed<D> {
     }
 
     fn get(&self, index: usize) -> anyhow::Result<D::Item> {
-        if self.parts.len() > 1 && self.parts.iter().any(|(data, _)| data.collates_only_its_own()) {
+        if self.parts.len() > 1 && self.collates_only_its_own() {
             anyhow::bail!(
-                "a micro-batch has samples of several datasets here (`Mixed`), and one of these datasets collates its own alone, as `samples` does with a                  function that captures data; implement `Dataset`, whose `get` reads a sample and whose `batch` collates any"
+                "a micro-batch has samples of several datasets here (`Mixed`), and one of these datasets collates its own alone, as `samples` does with a function that captures data; implement `Dataset`, whose `get` reads a sample and whose `batch` collates any"
             );
         }
         let mut within = index;
@@ -87,6 +87,11 @@ impl<D: Dataset> Dataset for Mixed<D> {
     /// As the first of them does it.
     fn batch(&self, items: Vec<D::Item>, device: &Device) -> Batch<D::Input, D::Target> {
         self.parts[0].0.batch(items, device)
+    }
+
+    /// If one of them does, which is refused beside others.
+    fn collates_only_its_own(&self) -> bool {
+        self.parts.iter().any(|(data, _)| data.collates_only_its_own())
     }
 
     fn targets_per_sample(&self) -> usize {

@@ -146,7 +146,7 @@ pub struct TrainSettings {
     pub early_stopping_patience: u64,
     /// What early stopping compares: `loss`, or the name of a metric.
     pub early_stopping_metric: String,
-    /// `min` (lower is better), `max` (higher is better) or `auto`: `min` if the metric's name ends in `loss`, `error` or `perplexity`, else `max`.
+    /// `min` (lower is better), `max` (higher is better) or `auto`: `min` if the metric's name ends in `loss`, `error` or `perplexity`, or is one of their abbreviations (`mse`, `ppl` and so on), else `max`.
     pub early_stopping_mode: MetricMode,
     /// How much better than the best before a validation must be.
     pub early_stopping_min_delta: f64,

@@ -102,7 +102,11 @@ impl EarlyStopping {
         format!("early stopping: after {validations} in a row without {better}")
     }
 
-    pub fn count(&self, found: &ValidationReport, watched: &mut SortedMap<String, u64>) {
+    /// Counts a validation of the weights after the update of step `update`, if it is their first.
+    pub fn count(&self, found: &ValidationReport, update: u64, watched: &mut SortedMap<String, u64>) {
+        if watched.insert(format!("{}/update", self.watch.key), update) == Some(update) {
+            return;
+        }
         let key = self.count_key();
         let count = match self.watch.improves(found, watched) {
             true => 0,
@@ -214,7 +218,10 @@ mod tests {
         let (patience, best, mut watched) = (patience.unwrap(), best.unwrap(), SortedMap::new());
         let (mut end, mut bests) = (None, Vec::new());
         for (number, found) in validations.iter().enumerate() {
-            patience.count(found, &mut watched);
+            let update = number as u64;
+            patience.count(found, update, &mut watched);
+            // Of the same weights no other counts.
+            patience.count(found, update, &mut watched);
             bests.extend(best.is_new(found, &mut watched).then_some(number));
             if end.is_none() && patience.reason(&watched).is_some() {
                 end = Some(number + 1);
@@ -246,8 +253,16 @@ mod tests {
     #[test]
     fn errors_and_losses_fall_by_default() {
         let falls = |name: &str| MetricMode::Auto.is_min(name);
-        assert!(["loss", "student_loss", "mean_absolute_error", "perplexity"].into_iter().all(falls));
-        assert!(!["accuracy", "lossless", "errors_found", "macro_f1"].into_iter().any(falls));
+        assert!(
+            ["loss", "student_loss", "mean_absolute_error", "perplexity", "rmse", "valid/MAE", "token_ppl"]
+                .into_iter()
+                .all(falls)
+        );
+        assert!(
+            !["accuracy", "lossless", "errors_found", "macro_f1", "wherewer", "mse_improvement"]
+                .into_iter()
+                .any(falls)
+        );
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub struct CheckpointSettings {
     pub keep_best: bool,
     /// What decides which validation is the best: `loss`, or the name of a metric.
     pub best_metric: String,
-    /// `min` (lower is better), `max` (higher is better) or `auto`: `min` if the metric's name ends in `loss`, `error` or `perplexity`, else `max`.
+    /// `min` (lower is better), `max` (higher is better) or `auto`: `min` if the metric's name ends in `loss`, `error` or `perplexity`, or is one of their abbreviations (`mse`, `ppl` and so on), else `max`.
     pub best_mode: MetricMode,
     /// Whether the run ends with the weights of the best checkpoint, in `model.safetensors` and in memory, instead of those of the
     /// last step.

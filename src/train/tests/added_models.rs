@@ -215,6 +215,17 @@ fn a_model_that_a_checkpoint_does_not_have_is_named() {
 }
 
 #[test]
+fn a_model_that_the_program_no_longer_adds_is_named() {
+    let out = tempfile::tempdir().unwrap();
+    train(out.path(), &settings(8), MESHES[0], StartFrom::Scratch, 4).unwrap_err();
+    let error = on_mesh(out.path(), &settings(8), MESHES[0], StartFrom::Checkpoint, |session, _| {
+        session.prepare(model(), training())?.next_batches().map(drop)
+    });
+    let error = error.unwrap_err();
+    assert!(format!("{error:#}").contains("the checkpoint has the additional model `critic`"), "{error:#}");
+}
+
+#[test]
 fn an_added_model_has_its_own_learning_rate_and_takes_nothing_that_is_the_runs() {
     let out = tempfile::tempdir().unwrap();
     on_mesh(out.path(), &settings(2), MESHES[1], StartFrom::Scratch, |session: &Session, _| {

@@ -97,6 +97,26 @@ where
     }
 }
 
+impl<I, O, T> Trainer<'_, I, O, T> {
+    /// Before each step: after it no model can be added.
+    ///
+    /// # Errors
+    /// If the checkpoint has a model that has not been added, which the next checkpoint would lose.
+    pub(super) fn begin(&mut self) -> anyhow::Result<()> {
+        if std::mem::replace(&mut self.has_begun, true) {
+            return Ok(());
+        }
+        let is_there = |name: &String| self.added.iter().any(|added| added.name() == name);
+        match self.progress.added.keys().find(|name| !is_there(name)) {
+            None => Ok(()),
+            Some(name) => bail!(
+                "the checkpoint has the additional model `{name}`, which this program has not added (`Trainer::add_model`) before its first step; add it, or start a \
+                run in another folder"
+            ),
+        }
+    }
+}
+
 impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I, O, T> {
     /// Adds another model to the run, before the first step. Its name is used in checkpoints and in the name of its weights
     /// file, and its random numbers follow from it: two students of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the

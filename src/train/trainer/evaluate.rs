@@ -47,10 +47,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             }
             _ => {}
         }
+        let update = self.update_step();
         let watched = &mut self.progress.watched;
         // Without a target there is no loss.
         if let Some(early_stopping) = self.early_stopping.as_ref().filter(|_| found.targets > 0) {
-            early_stopping.count(&found, watched);
+            early_stopping.count(&found, update, watched);
         }
         if self.best_checkpoint.as_ref().is_some_and(|best| best.is_new(&found, watched)) {
             self.mark_best();

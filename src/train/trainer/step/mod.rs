@@ -38,7 +38,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         if self.is_over() {
             bail!("the run ended with step {}; there is no next one", self.progress.step);
         }
-        self.has_begun = true;
+        self.begin()?;
         let batches = if self.engine.is_server() { Vec::new() } else { batches };
         // Those that were read are as many on every rank.
         if !std::mem::take(&mut self.is_read) {

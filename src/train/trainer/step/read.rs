@@ -24,7 +24,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             self.reader = None;
             return Ok(None);
         }
-        self.has_begun = true;
+        self.begin()?;
         self.begin_profiled_step()?;
         self.begin_update();
         self.send_heartbeat("waiting for data");

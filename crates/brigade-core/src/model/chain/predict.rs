@@ -14,7 +14,7 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         Self::of(self.without_autodiff())
     }
 
-    /// Runs all blocks.
+    /// Runs all blocks. Burn's layers tell training by the device of their input: give one without autodiff (`Tensor::inner`), or dropout draws and batch norms use the batch.
     ///
     /// # Errors
     /// If a block was given what it does not take.
