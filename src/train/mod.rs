@@ -9,6 +9,7 @@ mod devices;
 mod inference;
 mod profile;
 mod same_bits;
+mod same_data;
 mod same_model;
 mod servers;
 mod start;

@@ -249,6 +249,15 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         data.read((0..data.samples()).cycle().take(size).collect(), device, 0)
     }
 
+    /// The first sample to train on, the one in the middle and the last, if there are any.
+    pub(crate) fn spread_samples(&self, device: &Device) -> anyhow::Result<Option<Batch<I, T>>> {
+        let Some(data) = self.train.as_ref().filter(|data| data.samples() > 0) else { return Ok(None) };
+        let last = data.samples() - 1;
+        let mut spread = vec![0, last / 2, last];
+        spread.dedup();
+        data.read(spread, device, 0).map(Some)
+    }
+
     /// What a reporter takes of it.
     pub(crate) fn reported(&self) -> Reported<'_> {
         let unit = self.train.as_ref().map_or_else(|| "samples".into(), |data| data.unit());

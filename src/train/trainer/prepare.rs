@@ -15,6 +15,7 @@ use crate::error::UsageError;
 use crate::memory::{Measurable, Sampled};
 use crate::run::Session;
 use crate::train::profile::Profile;
+use crate::train::same_data::note_on_samples;
 use crate::train::start::file_names;
 use crate::train::watch::{Best, BestCheckpoint, EarlyStopping, check_load_best, watches};
 use crate::training::{Training, WeightsFile, checked_names};
@@ -110,6 +111,7 @@ impl Session {
         summary.extend(training.update.lines());
         summary.extend(early_stopping.as_ref().map(EarlyStopping::describe));
         summary.extend(best_checkpoint.as_ref().map(BestCheckpoint::describe));
+        summary.extend(note_on_samples(self.group(), &training, &brigade_cpu::device())?);
         if validated == 0 {
             summary.extend(self.settings.train.notes_without_validation());
         }

@@ -1,5 +1,7 @@
 //! A micro-batch, and what its loss is a sum over.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::activation::{Activation, bytes, flatten};
 use crate::error::Result;
 use crate::exact_sum::{ExactSum, WORDS};
@@ -50,12 +52,30 @@ impl<I, T> Batch<I, T> {
     where
         I: Activation + Clone,
     {
-        let of = |batch: &Self| -> Result<(String, Vec<Vec<u8>>)> {
-            let parts = flatten(batch.input.clone());
-            Ok((parts.describe(), bytes(parts)?))
-        };
         let targets = |batch: &Self| (batch.valid_targets, batch.weight.clone());
-        Ok(targets(self) == targets(other) && of(self)? == of(other)?)
+        Ok(targets(self) == targets(other) && self.input_bytes()? == other.input_bytes()?)
+    }
+
+    /// A number that is the same for micro-batches with the same bytes of the input and as many valid targets, and hardly for others. It may change with the version of the program.
+    ///
+    /// # Errors
+    /// If the device does not give the values.
+    pub fn input_digest(&self) -> Result<u64>
+    where
+        I: Activation + Clone,
+    {
+        let mut hasher = DefaultHasher::new();
+        (self.valid_targets, self.input_bytes()?).hash(&mut hasher);
+        Ok(hasher.finish())
+    }
+
+    /// Shapes and bytes of the input's tensors.
+    fn input_bytes(&self) -> Result<(String, Vec<Vec<u8>>)>
+    where
+        I: Activation + Clone,
+    {
+        let parts = flatten(self.input.clone());
+        Ok((parts.describe(), bytes(parts)?))
     }
 }
 

@@ -1,0 +1,54 @@
+//! Whether ranks have the same data.
+
+use brigade_comm::Group;
+use brigade_core::Activation;
+use burn::tensor::Device;
+
+use crate::training::Training;
+
+/// A note for the first lines of a run, if some ranks read other samples under the same numbers than rank 0: the first, the one in the middle and the last are compared. All ranks call it.
+///
+/// # Errors
+/// If the samples cannot be read, or a rank failed.
+pub(super) fn note_on_samples<I: Activation + Clone, O, T>(
+    group: &Group,
+    training: &Training<I, O, T>,
+    device: &Device,
+) -> anyhow::Result<Option<String>> {
+    if group.size() == 1 {
+        return Ok(None);
+    }
+    let Some(batch) = training.spread_samples(device)? else { return Ok(None) };
+    let mut digests = vec![0_i64; group.size()];
+    digests[group.rank()] = batch.input_digest()?.cast_signed();
+    group.all_gather_in_place(&mut digests)?;
+    Ok(note(&digests))
+}
+
+fn note(digests: &[i64]) -> Option<String> {
+    let first = digests.first()?;
+    let others = digests.iter().enumerate().filter(|(_, digest)| *digest != first);
+    let others: Vec<String> = others.map(|(rank, _)| rank.to_string()).collect();
+    let (s, reads) = if others.len() == 1 { ("", "reads") } else { ("s", "read") };
+    (!others.is_empty()).then(|| {
+        format!(
+            "note: rank{s} {} {reads} other samples than rank 0 under the same numbers; Brigade divides samples among ranks by their number, so all ranks must have the whole dataset in the \
+             same order (shuffle with a fixed seed, and give no rank a part of its own)",
+            others.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_with_other_samples_are_named() {
+        assert_eq!(note(&[7, 7, 7]), None);
+        assert!(note(&[7, 7, 8]).is_some_and(|note| note.starts_with("note: rank 2 reads other samples")));
+        assert!(
+            note(&[7, 1, 7, 8]).is_some_and(|note| note.starts_with("note: ranks 1, 3 read other samples"))
+        );
+    }
+}
