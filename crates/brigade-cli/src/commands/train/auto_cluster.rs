@@ -118,9 +118,9 @@ mod tests {
     #[test]
     fn gpus_that_are_not_known_are_named() {
         let refused = |names| of_gpus(&gpus(names), None, &RANKS).unwrap_err().to_string();
-        let unknown = refused(["NVIDIA GeForce RTX 4090"; 2]);
+        let unknown = refused(["NVIDIA GeForce RTX 4080"; 2]);
         assert!(
-            unknown.contains("the GPU NVIDIA GeForce RTX 4090;") && unknown.contains("2x2xKIND"),
+            unknown.contains("the GPU NVIDIA GeForce RTX 4080;") && unknown.contains("2x2xKIND"),
             "{unknown}"
         );
         let mixed = refused(["NVIDIA H200", "NVIDIA L4"]);
