@@ -135,7 +135,8 @@ fn check<T: Element>(rows: usize, width: usize, seed: u64) {
             assert_eq!(sums, sums_in_place);
             for ((sum, exact), magnitude) in sums.iter().zip(&exact_sums).zip(&magnitudes) {
                 let distance = units_among(f64::from(*sum), *exact, *magnitude);
-                assert!(distance <= 2.0, "{sum} is {distance} units from {exact}");
+                // Its terms are such products in fp32, whatever the type is.
+                assert!(distance <= 4.5, "{sum} is {distance} units from {exact}");
             }
         });
     }
