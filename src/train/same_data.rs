@@ -10,7 +10,7 @@ use crate::training::Training;
 ///
 /// # Errors
 /// If the samples cannot be read, or a rank failed.
-pub(super) fn note_on_samples<I: Activation + Clone, O, T>(
+pub(super) fn note_on_samples<I: Activation + Clone, O: Activation, T: 'static>(
     group: &Group,
     training: &Training<I, O, T>,
     device: &Device,

@@ -54,7 +54,7 @@ pub struct GenerateArgs {
     #[arg(long, conflicts_with_all = ["prompt", "prompts", "format"])]
     chat: bool,
     /// The system message, which the assistant gets first.
-    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TEXT", requires = "chat", conflicts_with_all = ["prompt", "prompts"], allow_hyphen_values = true)]
     system: Option<String>,
     /// How results are printed.
     #[arg(long, value_enum, default_value_t = Format::Text)]

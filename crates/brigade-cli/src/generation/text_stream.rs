@@ -58,8 +58,15 @@ impl<'a> TextStream<'a> {
         let whole = if is_over { &text } else { whole };
         self.held.push_str(whole.strip_prefix(&self.taken).unwrap_or_default());
         if is_over {
-            self.tokens.drain(..self.before);
-            (self.before, self.taken) = (self.tokens.len(), self.tokenizer.decode_text(&self.tokens)?);
+            let last = self.tokenizer.decode_text(&self.tokens[self.before..])?;
+            if last.is_empty() {
+                // Whether a space follows depends on the text before special tokens.
+                self.taken = text;
+            } else {
+                self.tokens.drain(..self.before);
+                self.taken = last;
+            }
+            self.before = self.tokens.len();
         } else if whole.starts_with(&self.taken) {
             self.taken = whole.to_owned();
         }

@@ -96,15 +96,25 @@ impl ChatTemplate {
         ends.ok_or_else(|| self.unclear(index))
     }
 
-    /// Where a message begins: after what stands before an answer. Where earlier messages are written in another way once there are
-    /// answers, that follows the message before.
+    /// Where a message begins: after what stands before an answer, or the part of it that also stands before this one (what a model is to think may begin there). Where earlier messages are
+    /// written in another way once there are answers, that follows the message before. Before the first message there is nothing to answer: it begins where its content does.
     fn start(&self, chat: &Chat, index: usize, text: &str) -> Result<usize, HfError> {
+        if index == 0 {
+            return self.content(chat, index, text);
+        }
         let before = &chat.messages[..index];
         let prompted = self.render_messages(chat, before, true)?.text;
         if text.starts_with(&prompted) {
             return Ok(prompted.len());
         }
         let silent = self.render_messages(chat, before, false)?.text;
+        if text.starts_with(&silent) {
+            let begin = self.content(chat, index, text)?;
+            let header = text.get(silent.len()..begin).filter(|header| !header.is_empty());
+            if header.is_some_and(|header| prompted.starts_with(&format!("{silent}{header}"))) {
+                return Ok(begin);
+            }
+        }
         let (Some(prompt), Some(previous)) = (prompted.strip_prefix(&silent), index.checked_sub(1)) else {
             return Err(self.unclear(index));
         };
@@ -116,6 +126,15 @@ impl ChatTemplate {
         let end = self.end(chat, previous, text)?;
         let begins = same && text.get(end..).is_some_and(|rest| rest.starts_with(prompt));
         begins.then(|| end + prompt.len()).ok_or_else(|| self.unclear(index))
+    }
+
+    /// Where a message's content begins in the text of the chat: up to there it stays when it has another.
+    fn content(&self, chat: &Chat, index: usize, text: &str) -> Result<usize, HfError> {
+        let mut others = chat.messages.clone();
+        others[index] = with_content(&others[index], OTHER);
+        let other = self.render_messages(chat, &others, false)?.text;
+        let same = text.chars().zip(other.chars()).take_while(|(a, b)| a == b);
+        Ok(same.map(|(character, _)| character.len_utf8()).sum())
     }
 
     fn unclear(&self, index: usize) -> HfError {

@@ -113,3 +113,23 @@ fn tokens_belong_to_what_they_share_a_byte_with() {
     let offsets = [0..2, 2..2, 2..4, 3..5, 5..6, 8..9];
     assert_eq!(token_mask(&[1..2, 4..5], &offsets), [true, false, false, true, false, false]);
 }
+
+#[test]
+fn the_header_of_a_first_turn_is_not_learned() {
+    let zephyr = "{% for message in messages %}<|{{ message.role }}|>\n{{ message.content }}</s>\n{% if loop.last and add_generation_prompt %}<|assistant|>\n{% endif %}{% endfor %}";
+    let zephyr = ChatTemplate::new("zephyr", zephyr, []).unwrap();
+    let turns = [("assistant", "Welcome"), ("user", "Hi"), ("assistant", "Hello")];
+    for template in [&zephyr, &template("chatml"), &template("llama3")] {
+        let said = said(template, &Chat::new(turns));
+        assert!(said[0].starts_with("Welcome") && said[1].starts_with("Hello"), "{said:?}");
+    }
+}
+
+#[test]
+fn an_answer_without_the_thoughts_that_its_prompt_begins_is_learned_from_its_content_on() {
+    let thinks = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+    let thinks = ChatTemplate::new("thinks", thinks, []).unwrap();
+    let turns =
+        [("user", "2 + 2?"), ("assistant", "<think>\nEasy.</think>4"), ("user", "+ 1?"), ("assistant", "5")];
+    assert_eq!(said(&thinks, &Chat::new(turns)), ["4<|im_end|>", "5<|im_end|>"]);
+}
