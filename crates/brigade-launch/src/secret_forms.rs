@@ -57,7 +57,7 @@ pub fn secret_in_command(words: &[String]) -> Option<(usize, &'static str)> {
         match () {
             () if USERS.contains(&part) && user(after) => Some((next, "a user and a password")),
             () if USERS.iter().any(|flag| joined(flag).is_some_and(user))
-                || USERS.iter().any(|flag| short(flag)) =>
+                || USERS.iter().any(short) =>
             {
                 Some((at, "a user and a password"))
             }
