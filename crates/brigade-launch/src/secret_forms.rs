@@ -56,9 +56,7 @@ pub fn secret_in_command(words: &[String]) -> Option<(usize, &'static str)> {
         let short = |flag: &&str| flag.len() == 2 && part.strip_prefix(*flag).is_some_and(user);
         match () {
             () if USERS.contains(&part) && user(after) => Some((next, "a user and a password")),
-            () if USERS.iter().any(|flag| joined(flag).is_some_and(user))
-                || USERS.iter().any(short) =>
-            {
+            () if USERS.iter().any(|flag| joined(flag).is_some_and(user)) || USERS.iter().any(short) => {
                 Some((at, "a user and a password"))
             }
             () if PASSWORDS.contains(&part) && is_given(after) => Some((next, "a password")),
