@@ -50,12 +50,14 @@ pub fn rms_norm_above_one<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilo
 fn norm_of_squares<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, above: f32, epsilon: f64) -> Tensor<D> {
     check(&x, &gamma);
     let operation = RmsNorm { epsilon: epsilon as f32, above };
-    if let Some(output) = operation.fused(&x, &gamma) {
-        return output;
+    let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
+    if let Some(output) = operation.fused(&tensors) {
+        return Tensor::from_dispatch(output);
     }
     let gamma = if above == 0.0 { gamma } else { gamma.add_scalar(above) };
-    match operation.by_kernels(&x, &gamma) {
-        Some(output) => output,
+    let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
+    match operation.by_kernels(&tensors) {
+        Some(output) => Tensor::from_dispatch(output),
         None => {
             // In a narrow number type the squares would overflow.
             let dtype: FloatDType = x.dtype().into();
@@ -172,24 +174,20 @@ struct RmsNorm {
 
 impl RmsNorm {
     /// The operation where the tensors are in host memory. It is compiled here, not in each crate with such a layer.
-    fn fused<const D: usize>(self, x: &Tensor<D>, gamma: &Tensor<1>) -> Option<Tensor<D>> {
-        let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
-        apply(self, tensors.each_ref()).map(|(output, ())| Tensor::from_dispatch(output))
+    fn fused(self, tensors: &[DispatchTensor; 2]) -> Option<DispatchTensor> {
+        apply(self, tensors.each_ref()).map(|(output, ())| output)
     }
 
     /// The operation on other devices with kernels, where `above` has been added.
-    fn by_kernels<const D: usize>(self, x: &Tensor<D>, gamma: &Tensor<1>) -> Option<Tensor<D>> {
-        #[cfg(feature = "cube")]
-        {
-            let norm = crate::cube::Norm { epsilon: self.epsilon, is_centred: false };
-            let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
-            crate::cube::apply(norm, tensors.each_ref()).map(|(output, ())| Tensor::from_dispatch(output))
-        }
-        #[cfg(not(feature = "cube"))]
-        {
-            let _ = (x, gamma);
-            None
-        }
+    #[cfg(feature = "cube")]
+    fn by_kernels(self, tensors: &[DispatchTensor; 2]) -> Option<DispatchTensor> {
+        let norm = crate::cube::Norm { epsilon: self.epsilon, is_centred: false };
+        crate::cube::apply(norm, tensors.each_ref()).map(|(output, ())| output)
+    }
+
+    #[cfg(not(feature = "cube"))]
+    fn by_kernels(self, _: &[DispatchTensor; 2]) -> Option<DispatchTensor> {
+        None
     }
 }
 
