@@ -6,6 +6,7 @@ use crate::place::{Done, Place, Running};
 use crate::processes::{TOKEN, none_left_in, port, ranks, send};
 use crate::runs::newest;
 
+/// Enough that a worker can die, start again and join while the others go on.
 const STEPS: u64 = 2000;
 const INNER_STEPS: u64 = 20;
 
@@ -15,17 +16,18 @@ struct Launches<'a> {
     line: String,
     servers: usize,
     workers: usize,
+    steps: u64,
     endpoint: String,
 }
 
 impl<'a> Launches<'a> {
-    fn new(place: &'a Place, servers: usize, workers: usize, extra: &str) -> Self {
+    fn new(place: &'a Place, servers: usize, workers: usize, steps: u64, extra: &str) -> Self {
         let port = port();
         let line = format!(
-            "--strategy async-server --staleness 2 --steps {STEPS} --inner-steps {INNER_STEPS} --set train.validate_every=0 \
+            "--strategy async-server --staleness 2 --steps {steps} --inner-steps {INNER_STEPS} --set train.validate_every=0 \
              --set train.micro_batch_size=1 --global-batch-size 12 --servers {servers} --workers {workers} {extra}"
         );
-        Self { place, line, servers, workers, endpoint: format!("127.0.0.1:{port}") }
+        Self { place, line, servers, workers, steps, endpoint: format!("127.0.0.1:{port}") }
     }
 
     fn servers(&self, extra: &str) -> Running {
@@ -56,7 +58,7 @@ impl<'a> Launches<'a> {
     fn check(&self) -> u64 {
         let records = self.place.metrics("s");
         let steps: Vec<u64> = records.iter().map(|record| record["step"].as_u64().unwrap()).collect();
-        assert_eq!(steps, (1..=STEPS / INNER_STEPS).map(|round| round * INNER_STEPS).collect::<Vec<_>>());
+        assert_eq!(steps, (1..=self.steps / INNER_STEPS).map(|round| round * INNER_STEPS).collect::<Vec<_>>());
         for record in &records {
             // The last sample of the text is short; a share has 64 targets or more.
             let (targets, all) =
@@ -98,7 +100,7 @@ fn says(running: &mut Running, what: &str) {
 #[test]
 fn a_second_worker_with_the_same_number_is_refused_and_disturbs_nobody() {
     let place = Place::new();
-    let launches = Launches::new(&place, 1, 2, "--set comm.host_timeout_seconds=2");
+    let launches = Launches::new(&place, 1, 2, STEPS / 2, "--set comm.host_timeout_seconds=2");
     let mut servers = launches.servers("");
     let first = launches.worker(0, "");
     says(&mut servers, "worker 0 joined");
@@ -116,7 +118,7 @@ fn a_second_worker_with_the_same_number_is_refused_and_disturbs_nobody() {
 #[test]
 fn a_worker_that_dies_is_dropped_and_one_that_comes_late_or_again_joins() {
     let place = Place::new();
-    let launches = Launches::new(&place, 1, 3, "");
+    let launches = Launches::new(&place, 1, 3, STEPS, "");
     let mut servers = launches.servers("");
     let [mut first, mut second] = [launches.worker(0, ""), launches.worker(1, "--max-restarts 3")];
     launches.reach(&mut servers, 100);
@@ -144,7 +146,7 @@ fn a_worker_that_dies_is_dropped_and_one_that_comes_late_or_again_joins() {
 #[test]
 fn a_worker_that_hangs_is_dropped_at_the_deadline_and_joins_again() {
     let place = Place::new();
-    let launches = Launches::new(&place, 1, 2, "");
+    let launches = Launches::new(&place, 1, 2, STEPS, "");
     let deadline = "--set comm.train_timeout_seconds=2";
     let mut servers = launches.servers(deadline);
     let [first, mut second] = [launches.worker(0, ""), launches.worker(1, deadline)];
@@ -164,7 +166,7 @@ fn a_worker_that_hangs_is_dropped_at_the_deadline_and_joins_again() {
 #[test]
 fn a_cluster_that_is_preempted_ends_at_once_and_continues() {
     let place = Place::new();
-    let launches = Launches::new(&place, 2, 1, "");
+    let launches = Launches::new(&place, 2, 1, STEPS, "");
     let [mut serving, worker] = [launches.servers(""), launches.worker(0, "")];
     launches.reach(&mut serving, 100);
     assert!(send(worker.pid(), Signal::TERM));
@@ -188,7 +190,7 @@ fn a_cluster_that_is_preempted_ends_at_once_and_continues() {
 fn servers_that_die_go_on_from_their_checkpoint_and_workers_wait_for_them() {
     for servers in [1, 2] {
         let place = Place::new();
-        let launches = Launches::new(&place, servers, 2, "");
+        let launches = Launches::new(&place, servers, 2, STEPS / 2, "");
         let mut serving = launches.servers("--max-restarts 3");
         let mut workers = [launches.worker(0, ""), launches.worker(1, "")];
         launches.reach(&mut serving, 100);
@@ -218,7 +220,7 @@ fn servers_that_die_go_on_from_their_checkpoint_and_workers_wait_for_them() {
 #[test]
 fn what_does_not_fit_is_one_message() {
     let place = Place::new();
-    let launches = Launches::new(&place, 1, 2, "");
+    let launches = Launches::new(&place, 1, 2, STEPS, "");
     let refused = |line: &str, says: &str| {
         let done = place.run(&mut place.train(line));
         assert_eq!(done.code, Some(2), "{line}: {}", done.err);
