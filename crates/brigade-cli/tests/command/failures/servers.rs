@@ -58,7 +58,10 @@ impl<'a> Launches<'a> {
     fn check(&self) -> u64 {
         let records = self.place.metrics("s");
         let steps: Vec<u64> = records.iter().map(|record| record["step"].as_u64().unwrap()).collect();
-        assert_eq!(steps, (1..=self.steps / INNER_STEPS).map(|round| round * INNER_STEPS).collect::<Vec<_>>());
+        assert_eq!(
+            steps,
+            (1..=self.steps / INNER_STEPS).map(|round| round * INNER_STEPS).collect::<Vec<_>>()
+        );
         for record in &records {
             // The last sample of the text is short; a share has 64 targets or more.
             let (targets, all) =
