@@ -40,7 +40,7 @@ struct State<'a, I, O, T> {
     derived: DerivedMetrics,
     update: OwnUpdate,
     steps: Cell<u64>,
-    /// The learning rate of the first model's next step.
+    /// That of the first model's step under way, or of its last one.
     learning_rate: Rc<Cell<f64>>,
     nonfinite: Rc<NonFiniteSteps>,
     loop_seed: Rc<LoopSeed>,
@@ -120,7 +120,7 @@ impl<I, O, T> Trainer<'_, I, O, T> {
 impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I, O, T> {
     /// Adds another model to the run, before the first step. Its name is used in checkpoints and in the name of its weights
     /// file, and its random numbers follow from it: two students of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
-    /// learning rate is that of the first model, unless `training` has its own. All ranks call it.
+    /// learning rate is that of the first model's step, whose batches were read last or which was made last, unless `training` has its own. All ranks call it.
     ///
     /// The metrics, the mapping of the weights, the optimizer, its learning rate as a function, the groups, gradient hooks and strategy of `training` are used; groups in the
     /// settings belong to the first model. Data, hooks and files are the first model's: given here, they are an error.
@@ -233,7 +233,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
             derived: training.derived,
             update: training.update,
             steps: Cell::new(0),
-            learning_rate: self.next_learning_rate.clone(),
+            learning_rate: self.step_learning_rate.clone(),
             nonfinite: self.nonfinite.clone(),
             loop_seed: self.loop_seed.clone(),
         });

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use brigade_core::{Activation, Chain, Engine, LrScheduler, NamedTensor};
 use brigade_data::Sampler;
 use brigade_models::WeightsFormat;
@@ -84,8 +85,8 @@ pub struct Trainer<'a, I, O, T> {
     best_checkpoint: Option<BestCheckpoint>,
     /// Additional models that are saved with this one.
     added: Vec<Rc<dyn Added + 'a>>,
-    /// The learning rate of the next step, for additional models.
-    next_learning_rate: Rc<Cell<f64>>,
+    /// The learning rate of the step under way, or of the last one, for additional models.
+    step_learning_rate: Rc<Cell<f64>>,
     /// Steps that were skipped or rolled back because of a value that was not finite, of all models.
     nonfinite: Rc<NonFiniteSteps>,
 
@@ -93,6 +94,8 @@ pub struct Trainer<'a, I, O, T> {
     reader: Option<Box<dyn Reader<I, T>>>,
     /// Whether a step has been made, or data read for it.
     has_begun: bool,
+    /// The step that has failed, after which there is no other.
+    failed_step: Option<u64>,
     /// Whether the data of the next step have been read.
     is_read: bool,
     /// When the update under way began, by the clock and by the time of collectives until then, and how long it has waited for data.
@@ -230,6 +233,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// Ends what the last step has left open, before something else begins: its record, the checkpoint of the best weights, and
     /// a run that should continue but was interrupted, or whose machine is about to be taken away.
     fn proceed(&mut self) -> anyhow::Result<()> {
+        if let Some(step) = self.failed_step {
+            bail!(
+                "step {step} failed, and nothing can follow it in this process; start the run again with --resume auto"
+            );
+        }
         self.report_step()?;
         if self.best_is_unsaved {
             self.save()?;

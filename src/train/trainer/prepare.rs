@@ -155,11 +155,12 @@ impl Session {
             early_stopping,
             best_checkpoint,
             added: Vec::new(),
-            next_learning_rate: Rc::new(Cell::new(0.0)),
+            step_learning_rate: Rc::new(Cell::new(0.0)),
             nonfinite,
             sampler,
             reader: None,
             has_begun: false,
+            failed_step: None,
             is_read: false,
             update_began: None,
             data_wait: Duration::ZERO,
@@ -179,7 +180,7 @@ impl Session {
             works_for: None,
             device_peak: 0,
         };
-        trainer.next_learning_rate.set(trainer.learning_rate());
+        trainer.step_learning_rate.set(trainer.learning_rate());
         // What ranks have drawn for their own blocks does not change what the loop draws, or a model that joins.
         trainer.loop_seed.after_save(trainer.progress.step);
         trainer.best_saved = trainer.best();

@@ -224,7 +224,6 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         // The position in the data is not restored: the data up to the bad batch are left behind. Nor is the number of bad batches.
         self.progress = RunProgress { position: self.progress.position, ..restored.progress };
         self.update_position = self.progress.position;
-        self.next_learning_rate.set(self.learning_rate());
         self.best_saved = self.best();
         self.reader = None;
         self.reported = None;

@@ -25,14 +25,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     ///
     /// # Errors
     /// As [`next_batches`](Self::next_batches) and [`Engine::step`](brigade_core::Engine::step), and those of hooks. If the run
-    /// [is over](Self::is_over).
+    /// [is over](Self::is_over), or an earlier step failed: it then continues only from a checkpoint.
     pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
-        let report = self.make_step(batches)?;
-        self.loop_seed.after_step(self.progress.step);
-        Ok(report)
-    }
-
-    fn make_step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
         self.note_what_is_due();
         self.proceed()?;
         if self.is_over() {
@@ -44,7 +38,18 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         if !std::mem::take(&mut self.is_read) {
             self.session.check_batch_counts(&format!("step {}", self.progress.step + 1), batches.len())?;
         }
+        let step = self.progress.step + 1;
+        let report = self.make_step(batches);
+        match report {
+            Ok(_) => self.loop_seed.after_step(self.progress.step),
+            Err(_) => self.failed_step = Some(step),
+        }
+        report
+    }
+
+    fn make_step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
         self.begin_profiled_step()?;
+        self.step_learning_rate.set(self.learning_rate());
         let (began, before) = self.begin_update();
         let steps = self.engine.steps_of_round();
         if steps.is_none() && !self.engine.synchronizes() {
@@ -54,7 +59,6 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             }
             self.progress.step += 1;
             self.end_profiled_step(None)?;
-            self.next_learning_rate.set(self.learning_rate());
             return Ok(None);
         }
         // Of the last step, where there are several.
@@ -99,7 +103,6 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         self.progress.step += steps.unwrap_or(1);
         self.update_position = self.progress.position;
         self.progress.loss = report.loss;
-        self.next_learning_rate.set(self.learning_rate());
         self.is_unvalidated = true;
         if self.reporter.is_some() {
             self.record = Some(StepRecord { hook_seconds: hooks, ..record(&report, learning_rate, &stats) });

@@ -25,6 +25,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             return Ok(None);
         }
         self.begin()?;
+        self.step_learning_rate.set(self.learning_rate());
         self.begin_profiled_step()?;
         self.begin_update();
         self.send_heartbeat("waiting for data");

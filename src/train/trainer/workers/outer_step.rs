@@ -85,7 +85,6 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         self.progress =
             RunProgress { quorum: quorum.id, nonfinite: self.progress.nonfinite, ..state.progress };
         self.update_position = self.progress.position;
-        self.next_learning_rate.set(self.learning_rate());
         self.reader = None;
         (self.is_read, self.is_unvalidated) = (false, true);
         self.note(&format!("step {from}: loaded the other workers' state after step {}", self.progress.step));
