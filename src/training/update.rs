@@ -155,8 +155,11 @@ impl OwnUpdate {
     }
 
     /// Lines about it for the summary.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self, settings: &Settings) -> Vec<String> {
         let mut lines = Vec::new();
+        if !self.groups.is_empty() && !settings.optimizer.groups.is_empty() {
+            lines.push("optimizer.groups replace the parameter groups of the program".to_owned());
+        }
         if self.optimizer.is_some() {
             lines.push("the optimizer is the program's own; optimizer.name is ignored".to_owned());
         }

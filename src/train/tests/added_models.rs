@@ -258,6 +258,39 @@ fn an_added_model_has_its_own_learning_rate_and_takes_nothing_that_is_the_runs()
     .unwrap();
 }
 
+/// Whether it steps before the first model or after it.
+#[test]
+fn an_added_model_has_the_learning_rate_of_the_step_under_way() {
+    let mut settings = settings(6);
+    settings.schedule.name = brigade_core::LrSchedulerKind::Linear;
+    let run = |is_first: bool, factors: Option<Vec<f64>>| {
+        let out = tempfile::tempdir().unwrap();
+        on_mesh(out.path(), &settings, MESHES[1], StartFrom::Scratch, |session: &Session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            let own = factors.clone().map(|factors| move |step: u64| factors[step as usize]);
+            let own = own.into_iter().fold(Training::without_data(), Training::learning_rate);
+            let mut student = trainer.add_model("student", layers(WIDTH, &["a"]), own)?;
+            let mut factors = Vec::new();
+            while let Some(batches) = trainer.next_batches()? {
+                factors.push(trainer.learning_rate() / settings.optimizer.learning_rate);
+                if is_first {
+                    student.step(batches.clone())?;
+                }
+                trainer.step(batches.clone())?;
+                if !is_first {
+                    student.step(batches)?;
+                }
+            }
+            Ok((factors, student.weights()?))
+        })
+        .unwrap()
+    };
+    let (factors, weights) = run(false, None);
+    assert!(factors.windows(2).any(|pair| pair[0] != pair[1]), "{factors:?}");
+    assert!(run(true, None).1 == weights);
+    assert!(run(false, Some(factors)).1 == weights);
+}
+
 #[test]
 fn a_dry_run_counts_models_that_the_program_names() {
     let out = tempfile::tempdir().unwrap();

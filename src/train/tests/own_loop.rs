@@ -409,3 +409,24 @@ fn ranks_that_are_given_different_numbers_of_batches_say_so() {
         assert_eq!(end.unwrap_err().to_string(), said, "{mesh:?}");
     }
 }
+
+/// It would count other steps than the engine does.
+#[test]
+fn nothing_follows_a_step_that_failed() {
+    let out = tempfile::tempdir().unwrap();
+    on_mesh(out.path(), &settings(4), MESHES[1], StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        let batches = trainer.next_batches()?.unwrap();
+        trainer.step(batches)?;
+        let mut bad = trainer.next_batches()?.unwrap();
+        bad.iter_mut().for_each(|batch| batch.target = batch.target.clone() * f32::NAN);
+        let error = format!("{:#}", trainer.step(bad).unwrap_err());
+        assert!(error.starts_with("step 2: the loss is NaN"), "{error}");
+        let said = "step 2 failed, and nothing can follow it in this process; start the run again with --resume auto";
+        assert_eq!(trainer.next_batches().err().unwrap().to_string(), said);
+        assert_eq!(trainer.step(Vec::new()).err().unwrap().to_string(), said);
+        assert_eq!(trainer.finish().err().unwrap().to_string(), said);
+        Ok(())
+    })
+    .unwrap();
+}

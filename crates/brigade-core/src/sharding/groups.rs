@@ -51,9 +51,24 @@ impl Blocks {
     /// Checks that groups fit the parameters, as [`Engine::new`](crate::Engine::new) does.
     ///
     /// # Errors
-    /// If a group's pattern or a number is wrong, or no parameter belongs to a group.
+    /// If a group's pattern or a number is wrong, no parameter belongs to a group, or the groups leave nothing to train.
     pub fn check_groups(&self, groups: &[ParameterGroup]) -> Result<()> {
-        self.grouping(groups).map(drop)
+        self.check_trainable(&self.grouping(groups)?)
+    }
+
+    /// Checks that something is trained.
+    pub(crate) fn check_trainable(&self, grouping: &Grouping) -> Result<()> {
+        let is_trained = |NamedBlock { name, block }: &NamedBlock| {
+            let specs = block.specs();
+            let mut trainable = specs.iter().filter(|(_, spec)| spec.trainable && !spec.running);
+            trainable.any(|(path, _)| !grouping.is_frozen(&format!("{name}.{path}")))
+        };
+        if self.blocks.iter().any(is_trained) {
+            return Ok(());
+        }
+        Err(Error::Model(
+            "the model has no parameter to train: patterns of train.freeze, groups with `frozen = true` and `freeze()` in the program leave none".into(),
+        ))
     }
 
     /// Which group each parameter belongs to.

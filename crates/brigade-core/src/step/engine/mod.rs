@@ -99,6 +99,7 @@ impl UntypedEngine {
         chain.check_names()?;
         let optimizer = optimizer.with_groups(&settings.groups)?;
         let grouping = chain.grouping(&settings.groups)?;
+        chain.check_trainable(&grouping)?;
         chain.freeze(&grouping);
         let first_trained = chain.first_trained();
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
@@ -206,20 +207,6 @@ impl UntypedEngine {
             records_spans: false,
         };
         engine.bind_running()?;
-        let trained = engine.store.units.iter().filter(|stored| stored.unit.trainable).count() as f64;
-        if engine
-            .store
-            .groups
-            .pp
-            .all_gather_scalars(vec![trained])
-            .wait()?
-            .iter()
-            .all(|units| units[0] == 0.0)
-        {
-            return Err(Error::Model(
-                "the model has no parameter to train: patterns of train.freeze, groups with `frozen = true` and `freeze()` in the program leave none".into(),
-            ));
-        }
         Ok(engine)
     }
 
