@@ -187,7 +187,7 @@ impl TextTask for Classification {
     }
 
     fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
-        label_scores(&self.0)
+        label_scores(&self.0, false)
     }
 
     of_labels!();
@@ -213,16 +213,17 @@ impl TextTask for MultiLabelClassification {
     }
 
     fn derived_metrics(&self) -> Vec<(&'static str, DerivedMetric)> {
-        label_scores(&self.0)
+        label_scores(&self.0, true)
     }
 
     of_labels!();
 }
 
-/// What follows from the counts of labels.
-fn label_scores(model: &SequenceClassifier) -> Vec<(&'static str, DerivedMetric)> {
+/// What follows from the counts of labels, of which a text may have `several`.
+fn label_scores(model: &SequenceClassifier, several: bool) -> Vec<(&'static str, DerivedMetric)> {
     let names = model.labels().to_vec();
-    let score = move |metrics: &SortedMap<String, f64>| macro_f1(metrics, &names).unwrap_or(f64::NAN);
+    let score =
+        move |metrics: &SortedMap<String, f64>| macro_f1(metrics, &names, several).unwrap_or(f64::NAN);
     match model.counts_labels() {
         true => vec![(MACRO_F1, Box::new(score))],
         false => Vec::new(),

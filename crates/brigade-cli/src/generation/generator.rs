@@ -198,6 +198,7 @@ impl Generator<'_> {
         show: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
     ) -> anyhow::Result<Continuation> {
         let settings = &self.settings;
+        let tokens = settings.limit.after(prompt.len())?;
         let mut sampler = TokenSampler::new(settings.seed, settings.sampling);
         sampler.see(prompt);
         let mut stream = TextStream::new(&self.tokenizer, &settings.stops, prompt)?;
@@ -210,7 +211,7 @@ impl Generator<'_> {
         };
         let mut found = Continuation { text: String::new(), tokens: 0, is_whole: false };
         let vocabulary = self.tokenizer.vocabulary_size();
-        while found.tokens < settings.tokens {
+        while found.tokens < tokens {
             // The model's vocabulary may be larger than the tokenizer's.
             let choose = |logits: &[f32]| sampler.choose(logits.get(..vocabulary).unwrap_or(logits));
             let next = self.model.next_token(text, &new, choose)?;

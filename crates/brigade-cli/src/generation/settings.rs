@@ -1,5 +1,6 @@
 //! How text is generated: as flags say, or else the model's `generation_config.json`.
 
+use anyhow::bail;
 use brigade_hf::config::GenerationConfig;
 use clap::Args;
 use serde::Serialize;
@@ -42,11 +43,36 @@ pub struct SamplingFlags {
     seed: u64,
 }
 
+/// How many tokens are generated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum TokenLimit {
+    /// So many.
+    New(usize),
+    /// So many together with the prompt (`max_length`).
+    WithPrompt(usize),
+}
+
+impl TokenLimit {
+    /// How many follow a prompt of so many tokens.
+    ///
+    /// # Errors
+    /// If the prompt leaves none.
+    pub fn after(self, prompt: usize) -> anyhow::Result<usize> {
+        match self {
+            Self::New(tokens) => Ok(tokens),
+            Self::WithPrompt(tokens) if tokens > prompt => Ok(tokens - prompt),
+            Self::WithPrompt(tokens) => bail!(
+                "max_length = {tokens} in generation_config.json leaves no token to generate after a prompt of {prompt}; --tokens says how many follow"
+            ),
+        }
+    }
+}
+
 /// How text is generated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationSettings {
     pub sampling: SamplingConfig,
-    pub tokens: usize,
+    pub limit: TokenLimit,
     pub stops: Vec<String>,
     pub seed: u64,
 }
@@ -69,8 +95,12 @@ impl SamplingFlags {
             top_p: self.top_p.or(file.top_p).unwrap_or(1.0),
             repetition_penalty: self.repetition_penalty.or(file.repetition_penalty).unwrap_or(1.0),
         };
-        let tokens = self.tokens.or(file.max_new_tokens).unwrap_or(TOKENS);
-        GenerationSettings { sampling, tokens, stops: self.stop.clone(), seed: self.seed }
+        let limit = match (self.tokens.or(file.max_new_tokens), file.max_length) {
+            (Some(tokens), _) => TokenLimit::New(tokens),
+            (None, Some(tokens)) => TokenLimit::WithPrompt(tokens),
+            (None, None) => TokenLimit::New(TOKENS),
+        };
+        GenerationSettings { sampling, limit, stops: self.stop.clone(), seed: self.seed }
     }
 }
 
@@ -129,8 +159,8 @@ mod tests {
         (file.repetition_penalty, file.max_new_tokens) = (Some(1.1), Some(7));
         let found = settings("a", Some(&file));
         assert_eq!(
-            (found.sampling.temperature, found.sampling.repetition_penalty, found.tokens),
-            (0.0, 1.1, 7)
+            (found.sampling.temperature, found.sampling.repetition_penalty, found.limit),
+            (0.0, 1.1, TokenLimit::New(7))
         );
         let found = settings(
             "a --temperature 0.5 --top-k 3 --top-p 0.2 --repetition-penalty 2 --tokens 9 --stop x --stop y",
@@ -139,8 +169,29 @@ mod tests {
         let given = SamplingConfig { temperature: 0.5, top_k: 3, top_p: 0.2, repetition_penalty: 2.0 };
         assert_eq!(
             found,
-            GenerationSettings { sampling: given, tokens: 9, stops: vec!["x".into(), "y".into()], seed: 0 }
+            GenerationSettings {
+                sampling: given,
+                limit: TokenLimit::New(9),
+                stops: vec!["x".into(), "y".into()],
+                seed: 0
+            }
         );
+    }
+
+    #[test]
+    fn a_length_counts_the_prompt() {
+        let mut file = GenerationConfig { max_length: Some(12), ..GenerationConfig::default() };
+        let limit = settings("a", Some(&file)).limit;
+        assert_eq!(limit.after(5).unwrap(), 7);
+        let refused = limit.after(12).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("max_length = 12 in generation_config.json leaves no token"),
+            "{refused}"
+        );
+        assert_eq!(settings("a --tokens 3", Some(&file)).limit.after(12).unwrap(), 3);
+        file.max_new_tokens = Some(4);
+        assert_eq!(settings("a", Some(&file)).limit.after(12).unwrap(), 4);
+        assert_eq!(settings("a", None).limit.after(500).unwrap(), TOKENS);
     }
 
     #[test]

@@ -123,10 +123,12 @@ impl LabelCounts {
     }
 }
 
-/// The mean of the F1 scores of labels that are there or predicted, from the metrics of [`with_labels`], as `sklearn` computes it; none where labels are not counted.
-pub fn macro_f1(metrics: &SortedMap<String, f64>, names: &[String]) -> Option<f64> {
+/// The mean of the F1 scores of labels, as `sklearn` computes it, from the metrics of [`with_labels`] or, where texts have `several` labels, of
+/// [`with_label_sets`]: there a label that is neither there nor predicted counts as 0, and else not at all. None where labels are not counted.
+pub fn macro_f1(metrics: &SortedMap<String, f64>, names: &[String], several: bool) -> Option<f64> {
     let counts: Option<Vec<_>> = names.iter().map(|name| LabelCounts::of(metrics, name)).collect();
-    let scores: Vec<f64> = counts?.iter().filter_map(LabelCounts::f1).collect();
+    let score = |counts: &LabelCounts| counts.f1().or(several.then_some(0.0));
+    let scores: Vec<f64> = counts?.iter().filter_map(score).collect();
     Some(scores.iter().sum::<f64>() / scores.len().max(1) as f64)
 }
 
@@ -152,7 +154,9 @@ mod tests {
         let b = LabelCounts::of(&metrics, "b").unwrap();
         assert_eq!((b.f1(), LabelCounts::of(&metrics, "d").unwrap().f1()), (Some(0.8), None));
         // sklearn.metrics.f1_score([1, 1, 1, 0], [1, 0, 1, 2], average="macro")
-        assert!((macro_f1(&metrics, &names).unwrap() - 0.8 / 3.0).abs() < 1e-12);
+        assert!((macro_f1(&metrics, &names, false).unwrap() - 0.8 / 3.0).abs() < 1e-12);
+        // A matrix with a column for each label, of which the last is all zeros.
+        assert!((macro_f1(&metrics, &names, true).unwrap() - 0.8 / 4.0).abs() < 1e-12);
     }
 
     #[test]
