@@ -51,6 +51,11 @@ struct Outcome<const N: usize> {
     gradients: [Vec<f64>; N],
 }
 
+/// What the output is multiplied with.
+fn factor(index: usize) -> f64 {
+    ((index * 37 % 64) as f64 - 31.0) / 32.0
+}
+
 /// The scalar product of the output with fixed factors is derived.
 fn run<const N: usize, const D: usize>(
     case: &Case<N>,
@@ -62,8 +67,7 @@ fn run<const N: usize, const D: usize>(
     let output = function(arguments.clone());
     // Losses are fp32.
     assert!(output.dtype() == dtype || (dtype, output.dtype()) == (DType::BF16, DType::F32));
-    let factors =
-        (0..output.shape().num_elements()).map(|i| ((i * 37 % 64) as f64 - 31.0) / 32.0).collect::<Vec<_>>();
+    let factors = (0..output.shape().num_elements()).map(factor).collect::<Vec<_>>();
     let factors = TensorData::new(factors, output.shape());
     let factors = Tensor::<D>::from_data(factors, (device, output.dtype()));
     let floats = |data: TensorData| data.iter::<f64>().collect::<Vec<_>>();
@@ -77,7 +81,41 @@ fn run<const N: usize, const D: usize>(
     Outcome { output: values, gradients }
 }
 
-/// Compares the function in fp32 and in bf16 with itself in fp64 on the CPU.
+/// Compares gradients in fp64 with the difference of the function a small step forwards and backwards, in a direction with a part of every element.
+fn check_by_differences<const N: usize, const D: usize>(
+    case: &Case<N>,
+    gradients: &[Vec<f64>; N],
+    function: &impl Fn([Tensor<1>; N]) -> Tensor<D>,
+) {
+    const STEP: f64 = 1e-5;
+    let direction = |argument: usize, index: usize| {
+        let sign = if (argument + index).is_multiple_of(3) { -1.0 } else { 1.0 };
+        sign * (1.0 + ((index * 29 + 7 * argument) % 32) as f64 / 32.0)
+    };
+    let at = |step: f64| {
+        let mut moved = Case { arguments: case.arguments.clone() };
+        for (argument, values) in moved.arguments.iter_mut().enumerate() {
+            values
+                .iter_mut()
+                .enumerate()
+                .for_each(|(index, value)| *value += step * direction(argument, index));
+        }
+        let output = function(moved.typed(&Device::flex(), DType::F64)).into_data();
+        output.iter::<f64>().enumerate().map(|(index, value)| value * factor(index)).sum::<f64>()
+    };
+    let terms = gradients.iter().enumerate().flat_map(|(argument, gradient)| {
+        gradient.iter().enumerate().map(move |(index, slope)| slope * direction(argument, index))
+    });
+    let (slope, size) =
+        terms.fold((0.0, 0.0), |(sum, size): (f64, f64), term| (sum + term, size + term.abs()));
+    let difference = (at(STEP) - at(-STEP)) / (2.0 * STEP);
+    assert!(
+        (difference - slope).abs() <= 1e-6 * size.max(1e-3),
+        "{difference} by differences, {slope} by the gradients"
+    );
+}
+
+/// Compares the function in fp32 and in bf16 with itself in fp64 on the CPU, whose gradients are compared with differences.
 pub fn check<const N: usize, const D: usize>(case: &Case<N>, function: impl Fn([Tensor<1>; N]) -> Tensor<D>) {
     for (name, device, single, half) in devices() {
         let types = [(case, DType::F32, Some(*single)), (&case.rounded(), DType::BF16, *half)];
@@ -85,6 +123,7 @@ pub fn check<const N: usize, const D: usize>(case: &Case<N>, function: impl Fn([
             let Some(shares) = shares else { continue };
             let found = run(case, device, dtype, &function);
             let exact = run(case, &Device::flex(), DType::F64, &function);
+            check_by_differences(case, &exact.gradients, &function);
             compare(&format!("the output on {name} in {dtype:?}"), shares, &found.output, &exact.output);
             for (index, (found, exact)) in found.gradients.iter().zip(&exact.gradients).enumerate() {
                 let what = format!("the gradient of argument {index} on {name} in {dtype:?}");
