@@ -24,6 +24,8 @@ struct Layer {
     table: Option<Linear>,
     /// Whether the block itself offers the gradient of the bias for later.
     offers: bool,
+    /// Whether some micro-batches pass it by, as with stochastic depth, so that they leave nothing.
+    skips: bool,
 }
 
 impl Layer {
@@ -49,6 +51,10 @@ impl Block for Layer {
 
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         self.output(x, self.linear.bias.as_ref().map(|bias| bias.val()))
+    }
+
+    fn forward_with(&self, x: Tensor<2>, context: &ForwardContext<'_>) -> Tensor<2> {
+        if self.skips && context.micro_batch % 4 > 1 { x } else { self.forward(x) }
     }
 
     fn forward_split(&self, x: Tensor<2>, context: &ForwardContext<'_>) -> SplitForward<Tensor<2>> {
@@ -77,12 +83,18 @@ fn layer(mixed: bool, table: bool, offers: bool) -> Layer {
         mixed: mixed.then(|| linear(false)),
         table: table.then(|| linear(false)),
         offers,
+        skips: false,
     }
+}
+
+fn skipped() -> Layer {
+    Layer { skips: true, ..layer(false, false, false) }
 }
 
 fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
     let chain = Chain::new()
         .then("plain", layer(false, false, false))
+        .then("early", skipped())
         .then("mixed", layer(true, false, false))
         .then("table", layer(false, true, false))
         .then("offers", layer(false, false, true))
@@ -90,6 +102,7 @@ fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
         .then("shared", layer(false, false, false))
         .tie("shared.linear.weight", "plain.linear.weight")
         .then("frozen", layer(true, true, false).no_grad())
+        .then("late", skipped())
         .then("last", layer(false, false, false));
     chain.loss(|output, target: Tensor<2>| (output - target).square().sum())
 }

@@ -80,6 +80,7 @@ impl Reduction for AllReduce {
         if !self.slots[unit].unit.is_updated {
             return Ok(());
         }
+        debug_assert!(!self.slots[unit].complete, "the sum of unit {unit} is already on its way");
         let gradient = held(gradient);
         if self.data.shard.size() > 1 && self.data.zero.reduces_each_micro_batch() {
             while self.scattering.len() >= REDUCING {

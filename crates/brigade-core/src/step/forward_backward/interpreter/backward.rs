@@ -31,9 +31,10 @@ pub(super) struct Deferred {
 }
 
 impl Interpreter<'_> {
-    /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the second halves of
-    /// blocks that have them wait for [`backward_weights`](Self::backward_weights). The last block's graph may continue into the loss, so
-    /// only what that block offers waits.
+    /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the gradients of parameters wait for
+    /// [`backward_weights`](Self::backward_weights), also where nothing is left to compute: a block may leave something for some micro-batches alone, and
+    /// its gradients are added in their order, which is the same on all ranks. The last block's graph may continue into the loss, so only what that block
+    /// offers is left to compute.
     pub(super) fn backward(
         &mut self,
         task: StageTask,
@@ -58,7 +59,7 @@ impl Interpreter<'_> {
         for index in self.stage.blocks(task.chunk).rev() {
             self.before_block(index, schedule)?;
             let (started, waited) = (Instant::now(), self.clock.comm_wait());
-            let may_wait = halves == Halves::Input && !self.is_tied(index);
+            let may_wait = halves == Halves::Input && index >= self.first_trained && !self.is_tied(index);
             let defers = may_wait && index + 1 < self.blocks.len();
             let (block, data) = (&self.blocks[index], &self.store.groups.data);
             let run = || match index < self.first_trained {
@@ -69,7 +70,7 @@ impl Interpreter<'_> {
                 false => tape.backward(block, divisor, defers, &mut upstream),
             };
             let found = with_data_group(data, self.clock, run)??;
-            if may_wait && found.later.is_some() {
+            if may_wait {
                 deferred.push(Deferred { block: index, found });
             } else {
                 self.add_gradients(task, index, found, &mut tied)?;
