@@ -247,6 +247,15 @@ fn vectors_are_read_as_they_lie() {
 }
 
 #[test]
+fn vectors_of_one_element_may_lie_anyhow() {
+    let shape = vec![1, 1, 1, 6];
+    check(&Case::new([shape.clone(), shape.clone(), shape]), |tensors| {
+        let [q, k, v] = tensors.map(|tensor| tensor.reshape([1, 1, 1, 6]).swap_dims(2, 3));
+        attention(q, k.flip([0]), v, Mask::Causal, 1.0)
+    });
+}
+
+#[test]
 fn documents_in_one_row_do_not_see_one_another() {
     let (heads, depth, row) = (2, 8, 80);
     let packed = |qkv: Tensor<3>, lengths: &[usize]| {

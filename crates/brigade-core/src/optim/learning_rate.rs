@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum LrSchedulerKind {
     /// Not at all.
     Constant,
-    /// Linearly to the minimum at the last step.
+    /// Linearly to the minimum, which the step after the last would have.
     Linear,
     /// Along half a cosine to the minimum (Loshchilov and Hutter, "SGDR", 2017, without restarts).
     Cosine,

@@ -160,13 +160,24 @@ fn norm_kernel<T: Float, N: Size>(
             mean = plane_sum(sum.vector_sum()) / elements;
         }
         let mut squares = Vector::<f32, N>::new(0.0f32);
+        let mut deviations = Vector::<f32, N>::new(0.0f32);
         let mut column = UNIT_POS_PLANE as usize;
         while column < width {
             let deviation = Vector::<f32, N>::cast_from(x[start + column]) - Vector::new(mean);
             squares += deviation * deviation;
+            if comptime!(is_centred) {
+                deviations += deviation;
+            }
             column += PLANE_DIM as usize;
         }
-        let variance = plane_sum(squares.vector_sum()) / elements;
+        let mut variance = plane_sum(squares.vector_sum()) / elements;
+        if comptime!(is_centred) {
+            // What the mean, which is rounded, was off by.
+            let off = plane_sum(deviations.vector_sum()) / elements;
+            mean += off;
+            variance -= off * off;
+            variance = select(variance > 0.0f32, variance, 0.0f32);
+        }
         let factor = 1.0f32 / (variance + epsilon).sqrt();
         let mut column = UNIT_POS_PLANE as usize;
         while column < width {

@@ -60,9 +60,17 @@ pub(crate) struct Separate(pub Attention);
 
 /// Where the vectors of `[batch, heads, positions, depth]` are, if each is contiguous and none overlap.
 fn strides(tensor: &FlexTensor) -> Option<HeadStrides> {
-    let &[batch, head, position, 1] = tensor.layout().strides() else { return None };
-    let stride = |stride: isize| usize::try_from(stride).ok();
-    Some(HeadStrides { batch: stride(batch)?, position: stride(position)?, head: stride(head)? })
+    let (shape, strides) = (tensor.layout().shape(), tensor.layout().strides());
+    let &[batch, head, position, element] = strides else { return None };
+    // Where there is only one, its stride means nothing.
+    let stride = |stride: isize, axis: usize| match shape[axis] {
+        1 => Some(stride.unsigned_abs()),
+        _ => usize::try_from(stride).ok(),
+    };
+    if element != 1 && shape[3] != 1 {
+        return None;
+    }
+    Some(HeadStrides { batch: stride(batch, 0)?, position: stride(position, 2)?, head: stride(head, 1)? })
 }
 
 /// The tensor with vectors in one piece each.

@@ -59,11 +59,14 @@ pub fn cross_entropy<T: Element>(
             // A register of one number: its highest is any of them.
             let above = f64::from(simd.reduce_max_f32s(ln_f32s(simd, simd.splat_f32s(sum))));
             let exact = f64::from(highest) + above;
-            let mut entropy = above + (f64::from(highest) - f64::from(chosen));
+            let entropy_of = |logit: f64| above + (f64::from(highest) - logit);
+            let mut entropy = entropy_of(f64::from(chosen));
             if smoothing.label_smoothing != 0.0 {
                 let share = f64::from(smoothing.label_smoothing);
                 let mean = f64::from(sum_of(simd, logits)) / classes as f64;
-                entropy += share * (f64::from(chosen) - mean);
+                // Both may be infinite, and the first of them without weight.
+                let of_target = if share < 1.0 { (1.0 - share) * entropy } else { 0.0 };
+                entropy = of_target + share * entropy_of(mean);
             }
             *loss = (entropy + f64::from(smoothing.z_loss) * exact * exact) as f32;
             *hit = if chosen == highest && !sum.is_nan() && !has(&logits[..target], highest) {

@@ -132,6 +132,20 @@ fn rows_with_a_target_below_zero_are_ignored() {
     });
 }
 
+/// As PyTorch gives it.
+#[test]
+fn a_masked_target_has_an_infinite_loss_when_smoothed() {
+    on_each(|_| {
+        for label_smoothing in [0.0, 0.1, 1.0] {
+            let [mut loss, mut hit, mut logarithm] = [[0.0]; 3];
+            let smoothing = Smoothing { label_smoothing, z_loss: 0.0 };
+            let logits = [0.0, f32::NEG_INFINITY, 1.0];
+            cross_entropy(&logits, &[1], smoothing, &mut loss, &mut hit, &mut logarithm);
+            assert_eq!(loss, [f32::INFINITY], "{label_smoothing}");
+        }
+    });
+}
+
 #[test]
 #[should_panic(expected = "`targets` has 3 in row 1, which is none of 3 classes")]
 fn targets_must_be_classes() {

@@ -28,8 +28,10 @@ pub fn layer_norm<T: Element>(
         let statistics = means.iter_mut().zip(factors);
         let width = a.gamma.len().max(1);
         for ((x, y), (mean, factor)) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(statistics) {
-            *mean = average(simd, x);
-            let exact = inverse_deviation(simd, x, *mean, a.epsilon);
+            let near = average(simd, x);
+            let (off, exact) = inverse_deviation(simd, x, near, a.epsilon);
+            // Of equal numbers the mean is the number itself, so that no deviation is left to be divided by next to nothing.
+            *mean = (f64::from(near) + off) as f32;
             *factor = exact as f32;
             normalize(simd, x, a, *mean, exact, y);
         }
@@ -93,9 +95,9 @@ fn average<S: Simd, T: Element>(simd: S, x: &[T]) -> f32 {
     (f64::from(total(simd, sums)) / x.len() as f64) as f32
 }
 
-/// 1 / √(variance + epsilon), where `mean` is rounded: what it is off by is part of the deviations' own mean.
+/// What `mean`, which is rounded, is below the mean, and 1 / √(variance + epsilon).
 #[inline(always)]
-fn inverse_deviation<S: Simd, T: Element>(simd: S, x: &[T], mean: f32, epsilon: f32) -> f64 {
+fn inverse_deviation<S: Simd, T: Element>(simd: S, x: &[T], mean: f32, epsilon: f32) -> (f64, f64) {
     let (mut sums, mut squares) = (no_sums(simd), no_sums(simd));
     let mean = simd.splat_f32s(mean);
     for_each_in_chains(
@@ -111,7 +113,7 @@ fn inverse_deviation<S: Simd, T: Element>(simd: S, x: &[T], mean: f32, epsilon: 
     let width = x.len() as f64;
     let off = f64::from(total(simd, sums)) / width;
     let variance = f64::from(total(simd, squares)) / width - off * off;
-    1.0 / (variance + f64::from(epsilon)).sqrt()
+    (off, 1.0 / (variance + f64::from(epsilon)).sqrt())
 }
 
 /// 1 / √(mean of x² + epsilon).

@@ -162,3 +162,17 @@ fn no_rows_and_no_columns_are_allowed() {
 fn lengths_must_fit() {
     layer_norm(&[0f32; 6], &[1.0; 3], None, EPSILON, &mut [0.0; 5], &mut [0.0; 2], &mut [0.0; 2]);
 }
+
+/// As PyTorch gives them, however small epsilon is: the mean of equal numbers is the number itself.
+#[test]
+fn equal_numbers_are_normalized_to_zero() {
+    on_each(|_| {
+        for (width, number) in [(768, 1000.3), (768, 43.342_857), (4096, 1000.3), (5, 1.0137), (33, -7.1e-3)]
+        {
+            let (x, gamma) = (vec![number; width], vec![1.0; width]);
+            let (mut y, mut mean, mut factor) = (vec![1.0; width], [0.0], [0.0]);
+            layer_norm(&x, &gamma, None, 1e-12, &mut y, &mut mean, &mut factor);
+            assert_eq!((y, mean), (vec![0.0; width], [number]));
+        }
+    });
+}
