@@ -52,7 +52,7 @@ impl Session {
         watch::check_validations(&self.settings)?;
         let mut trainer = self.prepare_for(model, training, false)?;
         while let Some(batches) = trainer.next_batches()? {
-            trainer.step(batches)?;
+            trainer.step_as_read(batches)?;
             if trainer.evaluation_is_due() {
                 trainer.evaluate()?;
             }

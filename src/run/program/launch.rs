@@ -148,7 +148,7 @@ impl<'a> Launch<'a> {
         // Otherwise it would be what the documentation of the flags' types says.
         let command = command.about(self.about).long_about(Resettable::Reset);
         // The files say what flags have that are not given, even those that must have a value.
-        let given = own.optional(command.clone()).try_get_matches_from(&words);
+        let given = command.clone().ignore_errors(true).try_get_matches_from(&words);
         let (mut layers, mut sets, mut saved) = (Vec::new(), Vec::new(), Table::new());
         if let Ok(given) = &given {
             let flags = StandardFlags::from_arg_matches(given)?;
@@ -165,8 +165,8 @@ impl<'a> Launch<'a> {
                 }
             }
         }
-        let matches: ArgMatches =
-            own.with_defaults(command, given.as_ref().ok(), &saved).try_get_matches_from(&words)?;
+        let (command, words) = own.with_saved(command, words, &saved);
+        let matches: ArgMatches = command.try_get_matches_from(words)?;
         let flags = StandardFlags::from_arg_matches(&matches)?;
         let mut settings = merge_layers(&parse_defaults::<Settings>(self.defaults)?, layers, &sets)?;
         flags.apply(&mut settings)?;

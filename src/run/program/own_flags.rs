@@ -1,8 +1,10 @@
 //! The flags of a program beside the standard ones, and their values in its configuration.
 
+use std::ffi::OsString;
+
 use anyhow::bail;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgGroup, ArgMatches, Args, Command};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command};
 use toml::{Table, Value};
 
 use crate::settings::{ConfigError, Layer, Suggestion, is_section, parse_value};
@@ -61,14 +63,6 @@ impl OwnFlags {
         Ok(())
     }
 
-    /// The command without the demand that flags be given.
-    pub(crate) fn optional(&self, command: Command) -> Command {
-        let flag = |command: Command, own: &Arg| command.mut_arg(own.get_id(), |flag| flag.required(false));
-        let group =
-            |command: Command, own: &ArgGroup| command.mut_group(own.get_id(), |group| group.required(false));
-        self.groups.iter().fold(self.flags.iter().fold(command, flag), group)
-    }
-
     /// Moves their section from the settings of a file or of a `--set` to `saved`.
     ///
     /// # Errors
@@ -93,14 +87,18 @@ impl OwnFlags {
         Ok(())
     }
 
-    /// The command, in which flags that are not given have their saved values: unless a flag is given that excludes them.
-    pub(crate) fn with_defaults(
+    /// The command and its words, in which flags that are not given have their saved values: unless a flag is given that excludes them. What can be written
+    /// in front of the other words is, because flags that are given meet what others require.
+    pub(crate) fn with_saved(
         &self,
         mut command: Command,
-        given: Option<&ArgMatches>,
+        mut words: Vec<OsString>,
         saved: &Table,
-    ) -> Command {
-        let Some(given) = given else { return command };
+    ) -> (Command, Vec<OsString>) {
+        // The files say what is missing here.
+        let Ok(given) = command.clone().ignore_errors(true).try_get_matches_from(&words) else {
+            return (command, words);
+        };
         let is_given = |own: &Arg| {
             let source = given.value_source(own.get_id().as_str());
             source.is_some_and(|source| source != ValueSource::DefaultValue)
@@ -114,12 +112,16 @@ impl OwnFlags {
             if values.is_empty() {
                 continue;
             }
+            if let Some(written) = written(own, &values) {
+                words.splice(1..1, written);
+                continue;
+            }
             command = command.mut_arg(own.get_id(), |flag| flag.required(false).default_values(values));
             for group in self.groups.iter().filter(|group| group.get_args().any(|id| id == own.get_id())) {
                 command = command.mut_group(group.get_id(), |group| group.required(false));
             }
         }
-        command
+        (command, words)
     }
 
     /// Whether one of two flags has no saved value if the other is given: because it is the same, or they may not be given together.
@@ -157,6 +159,21 @@ impl OwnFlags {
             Some(if values.len() == 1 { values.remove(0) } else { Value::Array(values) })
         };
         self.flags.iter().filter_map(|own| Some((name(own).to_owned(), value(own)?))).collect()
+    }
+}
+
+/// A flag with values as words of a command line; none where words could be taken for another flag's value.
+fn written(flag: &Arg, values: &[String]) -> Option<Vec<OsString>> {
+    let long = flag.get_long()?;
+    let with = |value: &String| OsString::from(format!("--{long}={value}"));
+    match flag.get_action() {
+        ArgAction::SetTrue | ArgAction::SetFalse => {
+            let turned = matches!(flag.get_action(), ArgAction::SetTrue).to_string();
+            Some(if values == [turned] { vec![format!("--{long}").into()] } else { Vec::new() })
+        }
+        ArgAction::Append => Some(values.iter().map(with).collect()),
+        ArgAction::Set if values.len() == 1 => Some(values.iter().map(with).collect()),
+        _ => None,
     }
 }
 
@@ -212,9 +229,9 @@ mod tests {
         own.check(&standard()).unwrap();
         let command = Flags::augment_args(Command::new("a"));
         let read = |line: &str, saved: &Table| {
-            let words = || line.split(' ');
-            let given = own.optional(command.clone()).try_get_matches_from(words()).unwrap();
-            own.with_defaults(command.clone(), Some(&given), saved).try_get_matches_from(words())
+            let words = line.split(' ').map(OsString::from).collect();
+            let (command, words) = own.with_saved(command.clone(), words, saved);
+            command.try_get_matches_from(words)
         };
         let first = read("a --count 007 --word x --word 3 f", &Table::new()).unwrap();
         let saved = own.table(&first);
@@ -233,11 +250,33 @@ mod tests {
 
     /// What a command line leads to with a program's own flags, where a run has these.
     fn table_of<A: Args>(line: &str, saved: &Table) -> Result<Table, clap::Error> {
-        let (own, command, words) =
-            (OwnFlags::of::<A>(), A::augment_args(Command::new("a")), || line.split(' '));
-        let given = own.optional(command.clone()).try_get_matches_from(words()).ok();
-        let command = own.with_defaults(command, given.as_ref(), saved);
-        Ok(own.table(&command.try_get_matches_from(words())?))
+        let (own, words) = (OwnFlags::of::<A>(), line.split(' ').map(OsString::from).collect());
+        let (command, words) = own.with_saved(A::augment_args(Command::new("a")), words, saved);
+        Ok(own.table(&command.try_get_matches_from(words)?))
+    }
+
+    #[test]
+    fn saved_values_are_what_other_flags_require() {
+        #[derive(Debug, Args)]
+        struct Linked {
+            #[arg(long, required_unless_present = "_second")]
+            _first: Option<String>,
+            #[arg(long)]
+            _second: Option<String>,
+            #[arg(long, requires = "_second")]
+            _third: Option<String>,
+            #[arg(long, num_args = 2)]
+            _pair: Vec<String>,
+        }
+        let saved =
+            table_of::<Linked>("a --first=-x --second b --third c --pair p q", &Table::new()).unwrap();
+        assert_eq!(table_of::<Linked>("a", &saved).unwrap(), saved);
+        let other = table_of::<Linked>("a --third d", &saved).unwrap();
+        assert_eq!((other["first"].as_str(), other["third"].as_str()), (Some("-x"), Some("d")));
+        let first = table_of::<Linked>("a --first a", &Table::new()).unwrap();
+        assert_eq!(table_of::<Linked>("a", &first).unwrap(), first);
+        let missing = table_of::<Linked>("a --third d", &first).unwrap_err().to_string();
+        assert!(missing.contains("--second"), "{missing}");
     }
 
     #[test]

@@ -10,9 +10,9 @@ use brigade_core::{
 };
 use brigade_models::{WeightsFormat, WeightsMapping};
 
-use super::Trainer;
 use super::loop_seed::LoopSeed;
 use super::step::nonfinite::NonFiniteSteps;
+use super::{RESUME, Trainer};
 use crate::checkpoint::{ModelReader, RunProgress, restore_step};
 use crate::dataset::Dataset;
 use crate::error::CheckpointUsageError;
@@ -40,6 +40,8 @@ struct State<'a, I, O, T> {
     derived: DerivedMetrics,
     update: OwnUpdate,
     steps: Cell<u64>,
+    /// The step that has failed, after which there is no other.
+    failed_step: Cell<Option<u64>>,
     /// That of the first model's step under way, or of its last one.
     learning_rate: Rc<Cell<f64>>,
     nonfinite: Rc<NonFiniteSteps>,
@@ -233,11 +235,12 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
             derived: training.derived,
             update: training.update,
             steps: Cell::new(0),
+            failed_step: Cell::new(None),
             learning_rate: self.step_learning_rate.clone(),
             nonfinite: self.nonfinite.clone(),
             loop_seed: self.loop_seed.clone(),
         });
-        if let Some(step) = self.saver.newest {
+        if let Some(step) = self.resumed_step {
             let restored = restore_step(self.saver.storage(), session.group(), step, |progress, reader| {
                 state.restore(progress, reader)
             })?;
@@ -258,19 +261,24 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> AddedModel<'_, I,
     /// `train.nonfinite_limit`, like one of the first model.
     ///
     /// # Errors
-    /// As [`Engine::step`], and if there were more such steps than `train.nonfinite_limit` allows.
+    /// As [`Engine::step`], if there were more such steps than `train.nonfinite_limit` allows, or an earlier step failed.
     pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
-        let State { engine, steps, nonfinite, session, name, .. } = &*self.0;
+        let State { engine, steps, failed_step, nonfinite, session, name, .. } = &*self.0;
+        if let Some(step) = failed_step.get() {
+            bail!("step {step} of `{name}` failed, and nothing can follow it in this process; {RESUME}");
+        }
         session.heartbeat.send(&format!("training {name}"));
         session.check_batch_counts(&format!("step {} of `{name}`", steps.get() + 1), batches.len())?;
         let (mut engine, learning_rate) = (engine.borrow_mut(), self.0.learning_rate());
         let batches = if engine.is_server() { Vec::new() } else { batches };
-        let mut report = match (engine.synchronizes(), engine.steps_alone()) {
-            (true, _) => Some(engine.step(batches, learning_rate)?),
-            (false, true) => engine.inner_step(batches, learning_rate).map(|()| None)?,
-            (false, false) => engine.accumulate(batches).map(|()| None)?,
+        let report = match (engine.synchronizes(), engine.steps_alone()) {
+            (true, _) => engine.step(batches, learning_rate).map(Some),
+            (false, true) => engine.inner_step(batches, learning_rate).map(|()| None),
+            (false, false) => engine.accumulate(batches).map(|()| None),
         };
-        steps.set(steps.get() + 1);
+        let step = steps.get() + 1;
+        let mut report = report.inspect_err(|_| failed_step.set(Some(step)))?;
+        steps.set(step);
         self.0.loop_seed.after_call();
         if let Some(report) = &mut report {
             self.0.derived.add_to(&mut report.metrics);

@@ -84,16 +84,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let has_effect = self.best_checkpoint.is_some()
             || self.early_stopping.is_some()
             || self.training.hooks.answers_validations();
-        if self.is_between_updates() && !self.added.is_empty() && has_effect {
-            bail!(
-                "step {} makes no update, so no checkpoint can be saved after it if its validation is the best or the last one: additional \
-                models may have changed since step {}; validate after a multiple of train.sync_every = {} steps",
-                self.progress.step,
-                self.update_step(),
-                self.session.settings.train.sync_every
-            );
+        match self.open_update().filter(|_| has_effect) {
+            Some(why) => bail!("this validation may be the best or the last one, but {why}"),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn evaluated(&mut self, data: &dyn Data<I, T>) -> anyhow::Result<ValidationReport> {

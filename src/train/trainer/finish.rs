@@ -39,16 +39,14 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         }
         self.disconnect_workers()?;
         let step = self.update_step();
-        let is_known = self.added.is_empty() || !self.is_between_updates();
-        if step > 0 && is_known && self.saver.is_due(step, true) && self.saved_step != Some(step) {
-            self.save()?;
-        }
+        let is_due = self.saver.is_due(step, true) && self.saved_step != Some(step);
+        // Weights and last checkpoint may be on different disks: each is written even if the other fails.
+        let begun = if step > 0 && is_due && self.open_update().is_none() { self.save() } else { Ok(()) };
         self.session.heartbeat.send("writing the weights");
         let written = self.write_all_weights();
-        // Weights and last checkpoint may be on different disks: each is written even if the other fails.
         let saved = self.wait_for_save();
         let paths = written?;
-        saved?;
+        begun.and(saved)?;
         // The weights of the last step are written by now: no checkpoint that cannot be read costs a run its weights.
         if self.session.settings.checkpoint.load_best_at_end
             && let Some(best) = self.load_best()?

@@ -36,6 +36,9 @@ use crate::training::{Reader, Training};
 
 pub use added::AddedModel;
 
+/// What helps after a step that failed.
+const RESUME: &str = "start the run again with --resume auto";
+
 /// A model in training, step by step, for your own loop. [`Session::prepare`] makes it, and
 /// [`Session::train`] is this loop:
 ///
@@ -94,6 +97,8 @@ pub struct Trainer<'a, I, O, T> {
     reader: Option<Box<dyn Reader<I, T>>>,
     /// Whether a step has been made, or data read for it.
     has_begun: bool,
+    /// The step that the run was resumed from.
+    resumed_step: Option<u64>,
     /// The step that has failed, after which there is no other.
     failed_step: Option<u64>,
     /// Whether the data of the next step have been read.
@@ -234,9 +239,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// a run that should continue but was interrupted, or whose machine is about to be taken away.
     fn proceed(&mut self) -> anyhow::Result<()> {
         if let Some(step) = self.failed_step {
-            bail!(
-                "step {step} failed, and nothing can follow it in this process; start the run again with --resume auto"
-            );
+            bail!("step {step} failed, and nothing can follow it in this process; {RESUME}");
         }
         self.report_step()?;
         if self.best_is_unsaved {

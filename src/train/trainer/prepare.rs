@@ -148,6 +148,7 @@ impl Session {
             saver,
             reporter,
             saved_step: resumes.then_some(progress.step),
+            resumed_step: resumes.then_some(progress.step),
             has_noted_unsaved: false,
             progress,
             description,

@@ -21,14 +21,33 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     pub fn save_is_due(&self) -> bool {
         let step = self.progress.step;
         let is_due = self.saver.is_due(step, self.is_over()) && self.saved_step != Some(step);
-        (is_due || self.best_is_unsaved) && self.works_for.is_none()
+        (is_due || self.best_is_unsaved) && self.works_for.is_none() && self.open_update().is_none()
+    }
+
+    /// Why no checkpoint can be saved now, if so: of several models, each must have made an update in its last step.
+    pub(super) fn open_update(&self) -> Option<String> {
+        let (every, setting) = self.session.settings.steps_together();
+        let since = match self.added.iter().find(|added| !added.steps().is_multiple_of(every)) {
+            _ if self.added.is_empty() => return None,
+            _ if self.is_between_updates() => format!(
+                "step {} makes no update, so no checkpoint can be saved after it: additional models may have changed since step {}",
+                self.progress.step,
+                self.update_step()
+            ),
+            Some(added) => format!(
+                "step {} of the model `{}` makes no update, so no checkpoint can be saved after it",
+                added.steps(),
+                added.name()
+            ),
+            None => return None,
+        };
+        Some(format!("{since}; do so after a multiple of {setting} = {every} of its steps"))
     }
 
     /// Whether the loop goes on without the checkpoint that was [due](Self::save_is_due).
     fn is_left_unsaved(&self) -> bool {
-        let can_be_saved = self.added.is_empty() || !self.is_between_updates();
         let is_new = self.saved_step.unwrap_or(0) < self.update_step();
-        can_be_saved && is_new && !self.is_over() && self.save_is_due()
+        is_new && !self.is_over() && self.save_is_due()
     }
 
     /// Saves the checkpoint that was due, if the loop has not.
@@ -53,17 +72,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// a checkpoint of the last update, and a run that resumes from it repeats the steps since.
     ///
     /// # Errors
-    /// If the checkpoint, or an earlier one, cannot be saved and `checkpoint.on_failure` is `stop`, or a rank failed. Between two updates if
-    /// there are additional models, whose steps since the last update are unknown.
+    /// If the checkpoint, or an earlier one, cannot be saved and `checkpoint.on_failure` is `stop`, or a rank failed. If there are additional models and one of
+    /// all models is between two updates: their steps since the last update are unknown.
     pub fn save(&mut self) -> anyhow::Result<()> {
         let step = self.update_step();
-        if self.is_between_updates() && !self.added.is_empty() {
-            bail!(
-                "step {} makes no update, so no checkpoint can be saved after it: additional models may have changed since step \
-                {step}; save after a multiple of train.sync_every = {} steps",
-                self.progress.step,
-                self.session.settings.train.sync_every
-            );
+        if let Some(why) = self.open_update() {
+            bail!("{why}");
         }
         // The step is recorded before a checkpoint is saved from which the run would continue after it.
         self.report_step()?;
@@ -77,8 +91,14 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             self.progress.added.insert(added.name().to_owned(), added.steps());
         }
         self.progress.nonfinite = self.nonfinite.count();
+        // What additional models have done with the batches that were read is unknown.
+        let is_untrained = self.is_read && self.added.is_empty();
         let state = TrainState {
-            position: if self.is_between_updates() { self.update_position } else { self.progress.position },
+            position: if self.is_between_updates() || is_untrained {
+                self.update_position
+            } else {
+                self.progress.position
+            },
             mesh: mesh.map(|(name, value)| (name.to_owned(), value)).collect(),
             settings: serde_json::to_value(&self.description)?,
             facts: self.facts.clone(),

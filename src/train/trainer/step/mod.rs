@@ -24,18 +24,36 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// A step in which something was not finite is skipped or rolled back, as `train.on_nonfinite` says; its report says so.
     ///
     /// # Errors
-    /// As [`next_batches`](Self::next_batches) and [`Engine::step`](brigade_core::Engine::step), and those of hooks. If the run
-    /// [is over](Self::is_over), or an earlier step failed: it then continues only from a checkpoint.
+    /// As [`next_batches`](Self::next_batches) and [`Engine::step`](brigade_core::Engine::step), and those of hooks. If ranks are given different numbers
+    /// of micro-batches, the run [is over](Self::is_over) (but where it ended after they were read, which gives no report), or an earlier step failed: it then
+    /// continues only from a checkpoint.
     pub fn step(&mut self, batches: Vec<Batch<I, T>>) -> anyhow::Result<Option<StepReport>> {
+        self.step_on(batches, false)
+    }
+
+    /// One step on what [`next_batches`](Self::next_batches) has read, all of it, which is as many on every rank.
+    pub(in crate::train) fn step_as_read(
+        &mut self,
+        batches: Vec<Batch<I, T>>,
+    ) -> anyhow::Result<Option<StepReport>> {
+        self.step_on(batches, true)
+    }
+
+    fn step_on(&mut self, batches: Vec<Batch<I, T>>, as_read: bool) -> anyhow::Result<Option<StepReport>> {
         self.note_what_is_due();
         self.proceed()?;
+        if self.is_over() && self.is_read {
+            // A validation has ended it since.
+            return Ok(None);
+        }
         if self.is_over() {
-            bail!("the run ended with step {}; there is no next one", self.progress.step);
+            let why = self.stopped().map(|why| format!(", because {why}")).unwrap_or_default();
+            bail!("the run ended with step {}{why}; there is no next one", self.progress.step);
         }
         self.begin()?;
         let batches = if self.engine.is_server() { Vec::new() } else { batches };
-        // Those that were read are as many on every rank.
-        if !std::mem::take(&mut self.is_read) {
+        self.is_read = false;
+        if !as_read {
             self.session.check_batch_counts(&format!("step {}", self.progress.step + 1), batches.len())?;
         }
         let step = self.progress.step + 1;

@@ -38,7 +38,8 @@ impl NonFiniteSteps {
         let is_new = many > self.count.replace(many);
         if is_new && most > 0 && many > most {
             return Err(AgreedError(format!(
-                "{what}: {NOT_FINITE}, {many} times in this run; train.nonfinite_limit = {most} allows no more"
+                "{what}: {}, {many} times in this run; train.nonfinite_limit = {most} allows no more",
+                reason(report)
             )));
         }
         Ok(())
@@ -67,9 +68,11 @@ impl NonFiniteSteps {
     }
 }
 
-const NOT_FINITE: &str = "loss or gradient norm not finite";
-
 /// Why a step made no update.
 pub(crate) fn reason(report: &StepReport) -> &'static str {
-    if report.is_nonfinite() { NOT_FINITE } else { "no valid target in the global batch" }
+    match report.is_nonfinite() {
+        true if report.target_weight.is_nan() => "a target's weight is negative or not finite",
+        true => "loss or gradient norm not finite",
+        false => "no valid target in the global batch",
+    }
 }

@@ -11,8 +11,8 @@ use crate::train::trainer::Trainer;
 use crate::training::{Ahead, Data, Order, Reader, check_read_again};
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
-    /// Reads this rank's micro-batches of the next step; `None` when the run is over. What was read counts as consumed when the
-    /// run resumes. A checkpoint that was [due](Self::save_is_due) before, and that the loop did not save, is saved first.
+    /// Reads this rank's micro-batches of the next step; `None` when the run is over. What was read counts as consumed in checkpoints of the step that
+    /// is made next or, where there are additional models, at once. A checkpoint that was [due](Self::save_is_due) before, and that the loop did not save, is saved first.
     ///
     /// # Errors
     /// If data cannot be read, the run was interrupted, or the machine of a rank is about to be taken away, for which a
