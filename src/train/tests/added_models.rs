@@ -107,10 +107,10 @@ fn between_updates_models_that_may_have_gone_on_are_not_saved() {
                 trainer.step(batches)?;
                 if step == 1 {
                     let text = trainer.evaluate().unwrap_err().to_string();
-                    let said = "validate after a multiple of train.sync_every = 2 steps";
-                    assert!(text.starts_with("step 1 makes no update") && text.ends_with(said), "{text}");
+                    let said = "after a multiple of train.sync_every (--sync-every) = 2 of its steps";
+                    assert!(text.contains("but step 1 makes no update") && text.ends_with(said), "{text}");
                     let text = trainer.save().unwrap_err().to_string();
-                    assert!(text.ends_with("save after a multiple of train.sync_every = 2 steps"), "{text}");
+                    assert!(text.starts_with("step 1 makes no update") && text.ends_with(said), "{text}");
                 }
             }
             trainer.evaluate()?;
@@ -119,6 +119,69 @@ fn between_updates_models_that_may_have_gone_on_are_not_saved() {
         .unwrap();
         assert_eq!(checkpoints(folder.path()), [2]);
     }
+}
+
+/// It has made half as many steps.
+#[test]
+fn a_further_model_between_updates_is_not_saved_and_its_weights_are_written() {
+    let mut settings = settings(6);
+    settings.train.sync_every = 2;
+    for mesh in [MESHES[0], MESHES[4]] {
+        let folder = tempfile::tempdir().unwrap();
+        on_mesh(folder.path(), &settings, mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            let mut critic =
+                trainer.add_model("critic", layers(WIDTH, &["a", "b"]), Training::without_data())?;
+            while let Some(batches) = trainer.next_batches()? {
+                trainer.step(batches.clone())?;
+                if trainer.steps_done() % 2 == 0 {
+                    critic.step(batches)?;
+                }
+                if trainer.steps_done() == 2 {
+                    let text = trainer.save().unwrap_err().to_string();
+                    assert!(text.starts_with("step 1 of the model `critic` makes no update"), "{text}");
+                }
+                if trainer.save_is_due() {
+                    trainer.save()?;
+                }
+            }
+            trainer.finish()
+        })
+        .unwrap();
+        assert_eq!(checkpoints(folder.path()), [4], "{mesh:?}");
+        assert!(folder.path().join("model-critic.safetensors").exists());
+        assert!(!weights(folder.path()).is_empty());
+    }
+}
+
+#[test]
+fn a_model_may_be_added_after_a_save() {
+    let mut settings = settings(2);
+    settings.checkpoint.asynchronous = false;
+    let out = tempfile::tempdir().unwrap();
+    on_mesh(out.path(), &settings, MESHES[1], StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        trainer.save()?;
+        trainer.add_model("critic", layers(WIDTH, &["a"]), Training::without_data()).map(drop)
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_further_model_makes_no_step_after_one_that_failed() {
+    let out = tempfile::tempdir().unwrap();
+    on_mesh(out.path(), &settings(2), MESHES[1], StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        let mut critic = trainer.add_model("critic", layers(WIDTH, &["a"]), Training::without_data())?;
+        let batches = trainer.next_batches()?.unwrap();
+        let mut bad = batches.clone();
+        bad.iter_mut().for_each(|batch| batch.input = batch.input.clone() / 0.0);
+        critic.step(bad).unwrap_err();
+        let said = critic.step(batches).unwrap_err().to_string();
+        assert!(said.starts_with("step 1 of `critic` failed, and nothing can follow it"), "{said}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 /// Of three batches of a further model the first and the last are not finite.

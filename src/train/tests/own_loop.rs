@@ -430,3 +430,69 @@ fn nothing_follows_a_step_that_failed() {
     })
     .unwrap();
 }
+
+/// A loop validates what it has before it trains on what it has read.
+#[test]
+fn a_batch_that_is_read_before_a_save_is_trained_after_a_resume() {
+    let run = |out: &Path, mesh: Mesh, start_from: StartFrom, ends_after: u64| {
+        let settings = keeping_best(8);
+        on_mesh(out, &settings, mesh, start_from, |session: &Session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            while let Some(batches) = trainer.next_batches()? {
+                trainer.evaluate()?;
+                trainer.step(batches)?;
+                if trainer.steps_done() == ends_after {
+                    return Ok(trainer.weights()?);
+                }
+            }
+            unreachable!("it ends before")
+        })
+        .unwrap()
+    };
+    let whole = run(tempfile::tempdir().unwrap().path(), MESHES[0], StartFrom::Scratch, 7);
+    for (mesh, next) in [(MESHES[0], MESHES[3]), (MESHES[2], MESHES[1])] {
+        let out = tempfile::tempdir().unwrap();
+        run(out.path(), mesh, StartFrom::Scratch, 2);
+        assert!(!checkpoints(out.path()).is_empty());
+        assert!(run(out.path(), next, StartFrom::Checkpoint, 7) == whole, "{mesh:?}");
+    }
+}
+
+#[test]
+fn a_run_that_a_validation_ends_ends_as_others_do() {
+    let mut settings = settings(8);
+    settings.train.early_stopping_patience = 1;
+    settings.optimizer.learning_rate = 5.0;
+    let out = tempfile::tempdir().unwrap();
+    let stopped = on_mesh(out.path(), &settings, MESHES[4], StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        while let Some(batches) = trainer.next_batches()? {
+            trainer.evaluate()?;
+            let (step, is_over) = (trainer.steps_done(), trainer.is_over());
+            let report = trainer.step(batches)?;
+            assert_eq!((report.is_none(), trainer.steps_done()), (is_over, step + u64::from(!is_over)));
+        }
+        let said = trainer.step(own_batches(session, MESHES[4], 0)).err().map(|error| error.to_string());
+        assert!(said.is_none_or(|said| said.contains(", because ")));
+        Ok(trainer.finish()?.stopped().is_some())
+    });
+    assert!(stopped.unwrap());
+    assert!(!weights(out.path()).is_empty());
+}
+
+#[test]
+fn micro_batches_that_a_loop_leaves_out_are_missed() {
+    for mesh in [MESHES[1], MESHES[3]] {
+        let out = tempfile::tempdir().unwrap();
+        let end = on_mesh(out.path(), &settings(4), mesh, StartFrom::Scratch, |session, _| {
+            let mut trainer = session.prepare(model(), training())?;
+            let mut batches = trainer.next_batches()?.unwrap();
+            if session.rank() == 1 {
+                batches.pop();
+            }
+            trainer.step(batches).map(drop)
+        });
+        let text = end.unwrap_err().to_string();
+        assert!(text.starts_with("step 1: ranks were given different numbers of micro-batches: "), "{text}");
+    }
+}
