@@ -474,7 +474,7 @@ fn a_run_that_a_validation_ends_ends_as_others_do() {
         }
         let said = trainer.step(own_batches(session, MESHES[4], 0)).err().map(|error| error.to_string());
         assert!(said.is_none_or(|said| said.contains(", because ")));
-        Ok(trainer.finish()?.stopped().is_some())
+        Ok(trainer.finish()?.stopped.is_some())
     });
     assert!(stopped.unwrap());
     assert!(!weights(out.path()).is_empty());
