@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use brigade_core::compress::Method;
-use brigade_core::{Activation, Engine, OptimizerFactory, Strategy, UnitGradient};
+use brigade_core::{
+    Activation, Engine, LrScheduler, LrSchedulerKind, OptimizerFactory, Strategy, UnitGradient,
+};
+use brigade_report::counted;
 use burn::tensor::Tensor;
 
 use super::Training;
@@ -25,6 +28,8 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     /// Trains with this optimizer instead of the one in the settings: any of Burn's elementwise ones, or your own
     /// ([`Elementwise`](crate::core::Elementwise)). Its state is part of checkpoints, and can be restored on any mesh. The learning rate is
     /// that of the settings.
+    ///
+    /// Gradients are clipped by `train.gradient_clipping` alone: Burn applies its own configuration's (`with_grad_clipping`) only where it wraps the optimizer (`init`), not here.
     ///
     /// One optimizer updates all parameters, as in plain Burn. To give biases and norms no weight decay, or groups their own, pass
     /// an [`OptimizerFactory`].
@@ -154,9 +159,35 @@ impl OwnUpdate {
         Ok(plan)
     }
 
+    /// Optimizer, clipping and schedule of the settings, where the program has none of its own.
+    fn described(&self, settings: &Settings, schedule: &LrScheduler) -> String {
+        let optimizer = &settings.optimizer;
+        let mut parts = Vec::new();
+        if self.optimizer.is_none() {
+            parts.push(format!("{}, weight decay {}", optimizer.name, optimizer.weight_decay));
+        }
+        parts.push(match settings.train.gradient_clipping {
+            0.0 => "gradients are not clipped".to_owned(),
+            norm => format!("gradients are clipped to a norm of {norm}"),
+        });
+        if self.learning_rate.is_none() {
+            let kind = match schedule.kind {
+                LrSchedulerKind::Constant => "constant learning rate",
+                LrSchedulerKind::Linear => "learning rate falls linearly",
+                LrSchedulerKind::Cosine => "learning rate falls along a cosine",
+                LrSchedulerKind::Wsd => "learning rate is constant, then falls linearly",
+            };
+            parts.push(match schedule.warmup_steps {
+                0 => kind.to_owned(),
+                steps => format!("{kind} after a warm-up of {}", counted(steps as usize, "step")),
+            });
+        }
+        parts.join("; ")
+    }
+
     /// Lines about it for the summary.
-    pub(crate) fn lines(&self, settings: &Settings) -> Vec<String> {
-        let mut lines = Vec::new();
+    pub(crate) fn lines(&self, settings: &Settings, schedule: &LrScheduler) -> Vec<String> {
+        let mut lines = vec![self.described(settings, schedule)];
         if !self.groups.is_empty() && !settings.optimizer.groups.is_empty() {
             lines.push("optimizer.groups replace the parameter groups of the program".to_owned());
         }

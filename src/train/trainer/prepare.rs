@@ -108,7 +108,7 @@ impl Session {
             total_steps,
             sampler.as_ref().map(|s| (samples, s)),
         );
-        summary.extend(training.update.lines(&self.settings));
+        summary.extend(training.update.lines(&self.settings, &schedule));
         summary.extend(early_stopping.as_ref().map(EarlyStopping::describe));
         summary.extend(best_checkpoint.as_ref().map(BestCheckpoint::describe));
         summary.extend(note_on_samples(self.group(), &training, &brigade_cpu::device())?);
