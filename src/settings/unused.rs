@@ -104,7 +104,7 @@ impl StrategySettings {
             ("strategy.outer_nesterov", diloco, self.outer_nesterov == usual.outer_nesterov),
             (
                 "strategy.outer_mixing",
-                diloco && self.fragments().is_some(),
+                diloco && self.overlap_steps > 0,
                 self.outer_mixing == usual.outer_mixing,
             ),
         ])

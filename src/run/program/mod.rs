@@ -4,7 +4,7 @@ pub(crate) mod launch;
 pub(crate) mod own_flags;
 pub(crate) mod start;
 
-use brigade_launch::{Detected, NodeInfo, Source, StandardStreams, server_nodes};
+use brigade_launch::{Detected, NodeInfo, NprocPerNode, Source, StandardStreams, server_nodes};
 
 use crate::device;
 use crate::error::UsageError;
@@ -56,7 +56,13 @@ impl Program<'_> {
             Source::TfConfig => server_nodes(&environment),
             _ => 0,
         };
-        if servers > 0 && self.settings.strategy.resolved_servers() == 0 {
+        let (given, per_node) = (self.settings.strategy.resolved_servers(), self.flags.world.nproc_per_node);
+        let tasks = servers.saturating_mul(per_node.map_or(1, NprocPerNode::resolve));
+        if servers > 0 && given > 0 && given != tasks {
+            let allowed = format!("the ps tasks of TF_CONFIG are the servers; set {tasks}, or leave it out");
+            return Err(SettingError::new("strategy.servers (--servers)", given, allowed).into());
+        }
+        if servers > 0 && given == 0 {
             let allowed = "TF_CONFIG has ps tasks, which only async-server uses; set --strategy async-server, or leave them out of TF_CONFIG";
             let given = self.settings.strategy.name;
             return Err(SettingError::new("strategy.name (--strategy)", given, allowed).into());

@@ -30,7 +30,7 @@ struct Shared {
     workers: usize,
     host_timeout: Duration,
     quorums: Mutex<Quorums>,
-    /// The first worker's, which all others must match.
+    /// That of the first of those that are there, which all others must match.
     first: Mutex<Option<JoinRequest>>,
 }
 
@@ -92,13 +92,7 @@ impl Shared {
             return;
         };
         let identity = (who.worker, who.incarnation);
-        if let Some(reason) = self.mismatch(&who) {
-            return send(&mut channel, &CoordinatorReply::Refused { reason, again: false }, JOIN_REQUEST)
-                .unwrap_or(());
-        }
-        if let Err(reason) = lock(&self.quorums).enter(identity, base, status.clone()) {
-            // It may be gone, and its connection not yet broken.
-            let refused = CoordinatorReply::Refused { reason, again: true };
+        if let Err(refused) = self.admit(who, base, &status) {
             return send(&mut channel, &refused, JOIN_REQUEST).unwrap_or(());
         }
         let mut said = (base, status);
@@ -116,8 +110,24 @@ impl Shared {
         lock(&self.quorums).lose(identity, Instant::now());
     }
 
-    /// Why a worker does not fit to the others.
-    fn mismatch(&self, who: &JoinRequest) -> Option<String> {
+    /// Lets a worker in, if it fits to the others.
+    fn admit(&self, who: JoinRequest, base: Base, status: &Status) -> Result<(), CoordinatorReply> {
+        let (mut first, mut quorums) = (lock(&self.first), lock(&self.quorums));
+        if quorums.is_empty(Instant::now()) {
+            *first = None;
+        }
+        if let Some(reason) = self.mismatch(&who, first.as_ref()) {
+            return Err(CoordinatorReply::Refused { reason, again: false });
+        }
+        let entered = quorums.enter((who.worker, who.incarnation), base, status.clone());
+        // Another one of its number may be gone, and its connection not yet broken.
+        entered.map_err(|reason| CoordinatorReply::Refused { reason, again: true })?;
+        first.get_or_insert(who);
+        Ok(())
+    }
+
+    /// Why a worker does not fit to the others, of whom this is the first.
+    fn mismatch(&self, who: &JoinRequest, first: Option<&JoinRequest>) -> Option<String> {
         if who.version != VERSION {
             return Some(format!(
                 "its protocol has version {}, but the coordinator has {VERSION}",
@@ -136,8 +146,7 @@ impl Shared {
                 who.worker, self.workers
             ));
         }
-        let mut first = lock(&self.first);
-        let first = first.get_or_insert_with(|| who.clone());
+        let first = first?;
         if who.ranks != first.ranks {
             let given = format!(
                 "this worker has {} ranks, and worker {} has {}",

@@ -182,10 +182,15 @@ impl Quorums {
         }
     }
 
+    /// Whether no worker is there, nor expected to reconnect.
+    pub fn is_empty(&mut self, now: Instant) -> bool {
+        self.forget_lost(now);
+        self.members.is_empty()
+    }
+
     /// Whether the run has ended: a worker has made the last step, and none is there any more.
     pub fn is_over(&mut self, now: Instant) -> bool {
-        self.forget_lost(now);
-        self.done.is_some() && self.members.is_empty()
+        self.is_empty(now) && self.done.is_some()
     }
 
     /// What has happened since this was asked before.

@@ -373,6 +373,29 @@ fn who_does_not_fit_is_told_why() {
     assert!(begin.elapsed() > SECOND * 3, "the one before may be gone");
 }
 
+/// One that was stopped to correct its settings comes back with others.
+#[test]
+fn nobody_is_held_to_the_configuration_of_workers_that_are_gone() {
+    let coordinator = coordinator();
+    let wrong =
+        member(&coordinator, JoinRequest { configuration: "seed = 2".into(), ..join_request(0) }, token());
+    wrong.decision(SECOND * 20).unwrap();
+    drop(wrong);
+    let begin = Instant::now();
+    let mut messages = Vec::new();
+    while !messages.iter().any(|message: &String| message.contains("worker 0 is gone")) {
+        assert!(begin.elapsed() < SECOND * 20);
+        std::thread::sleep(SECOND / 50);
+        assert!(!coordinator.is_over());
+        messages.extend(coordinator.drain_messages());
+    }
+    let right = member(&coordinator, JoinRequest { incarnation: 99, ..join_request(0) }, token());
+    assert_eq!(right.decision(SECOND * 20).unwrap(), Some(CoordinatorDecision::Train));
+    let other = JoinRequest { configuration: "seed = 2".into(), ..join_request(1) };
+    let said = member(&coordinator, other, token()).decision(SECOND * 20).unwrap_err().to_string();
+    assert!(said.contains("`seed = 2` here, `seed = 1` on worker 0"), "{said}");
+}
+
 #[test]
 fn a_coordinator_that_is_started_again_learns_who_is_there() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
