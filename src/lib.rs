@@ -227,7 +227,7 @@ pub use settings::{
     OnFailedSave, OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings,
     ProfileSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings, StandardFlags, StrategyName,
     StrategySettings, Suggestion, SumOrder, TrainSettings, Transport, ZeroSettings, config_to_toml,
-    merge_config, parse_defaults, parse_transport, parse_whole_number,
+    merge_config, parse_defaults, parse_transport, parse_whole_number, setting_of_flag,
 };
 #[cfg(feature = "text")]
 pub use text::{

@@ -1,7 +1,7 @@
 //! Whether a run can resume with another configuration, and what differs.
 
 use anyhow::bail;
-use brigade_sorted::SortedMap;
+use brigade_sorted::{SortedMap, SortedSet};
 use serde_json::Value;
 
 use super::resolve_auto;
@@ -40,6 +40,9 @@ const FREE: [&str; 18] = [
     "train.readers",
     "train.read_ahead",
 ];
+
+/// Tables whose keys are the user's own, so that one that is missing on a side is a difference. Of others it is a setting of another version.
+const OWN_KEYS: [&str; 2] = ["model.config.", "data.columns."];
 
 /// The settings that differ from those of the checkpoint of `step`, one per line, if the run may resume with them. An `auto` is
 /// compared by what it stands for, as it is saved in checkpoints, and so may differ on another backend.
@@ -84,12 +87,18 @@ fn differences(before: &Value, config: &str) -> anyhow::Result<Vec<Difference>> 
     let names_it = |names: &[&str], key: &str| {
         names.iter().any(|name| key == *name || name.ends_with('.') && key.starts_with(name))
     };
+    let is_own = |key: &&String| names_it(&OWN_KEYS, key);
+    let keys: SortedSet<&String> = new.keys().chain(old.keys().filter(is_own)).collect();
     let mut found = Vec::new();
-    for (key, value) in &new {
-        let Some(was) = old.get(key).filter(|was| *was != value && !names_it(&FREE, key)) else { continue };
-        let both_files = key == "data.tokenizer" && is_path(was) && is_path(value);
+    for key in keys {
+        let (was, now) = (old.get(key), new.get(key));
+        if was == now || names_it(&FREE, key) || (was.is_none() && !is_own(&key)) {
+            continue;
+        }
+        let both_files = key == "data.tokenizer" && was.is_some_and(is_path) && now.is_some_and(is_path);
         let is_fixed = names_it(&FIXED, key) && !both_files;
-        found.push(Difference { key: key.clone(), was: brief(was), now: brief(value), is_fixed });
+        let shown = |value: Option<&Value>| value.map_or_else(|| "not set".to_owned(), brief);
+        found.push(Difference { key: key.clone(), was: shown(was), now: shown(now), is_fixed });
     }
     Ok(found)
 }
@@ -157,6 +166,21 @@ mod tests {
         assert_eq!(change(&auto("cuda"), &auto("cpu")), between(1, 0));
         assert_eq!(change(&auto("cpu"), &auto("wgpu")), [line("compute.backend", "cpu", "wgpu")]);
         assert!(change(&auto("cuda"), &auto("cuda").replace("tcp", "auto")).is_empty());
+    }
+
+    #[test]
+    fn a_key_of_the_users_own_that_comes_or_goes_is_a_change() {
+        let before =
+            serde_json::json!({ "model": { "config": { "rope_theta": 500.0 } }, "data": { "columns": {} } });
+        let told = |now: &str| changes(5, &before, now).map_err(|error| error.to_string());
+        let same = "[model.config]\nrope_theta = 500.0\n";
+        assert_eq!(told(same), Ok(Vec::new()));
+        let more = told(&format!("{same}attention_dropout = 0.5\n")).unwrap_err();
+        assert!(more.starts_with("model.config.attention_dropout = 0.5 is not possible: the run resumes from step 5, where it was not set"), "{more}");
+        let less = told("[model.config]\n").unwrap_err();
+        assert!(less.starts_with("model.config.rope_theta = not set is not possible"), "{less}");
+        let columns = told(&format!("{same}[data.columns]\ntext = \"body\"\n"));
+        assert_eq!(columns, Ok(vec!["data.columns.text: not set before, now \"body\"".to_owned()]));
     }
 
     #[test]

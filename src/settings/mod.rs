@@ -30,7 +30,7 @@ pub(crate) use changes::{changes, fixed_differences};
 pub use flags::{MicroBatchSize, Resume, StandardFlags, parse_transport, parse_whole_number};
 pub use layers::{ConfigError, config_to_toml, merge_config, parse_defaults};
 pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};
-pub use nearest::Suggestion;
+pub use nearest::{Suggestion, setting_of_flag};
 pub use plan::RunPlan;
 pub(crate) use sections::backend::resolve_auto;
 pub use sections::backend::{Backend, CollectivesBackend, ComputeType, SumOrder};

@@ -314,7 +314,8 @@ impl ScheduleSettings {
         let warmup_steps = self.warmup_steps.max(self.warmup_tokens.div_ceil(tokens_per_step as u64));
         let decay_steps = match (self.name, self.decay_steps) {
             (LrSchedulerKind::Wsd, 0) => total_steps.div_ceil(10),
-            (_, steps) => steps,
+            (LrSchedulerKind::Wsd, steps) => steps,
+            _ => 0,
         };
         if decay_steps > total_steps {
             let allowed =

@@ -1,11 +1,11 @@
 //! Settings that are given and that nothing uses.
 
-use brigade_core::PP;
 use brigade_core::compress::Method;
+use brigade_core::{LrSchedulerKind, PP};
 
 use super::{
-    CheckpointSettings, CommSettings, OptimizerSettings, PipelineSettings, RunPlan, Settings, StrategyName,
-    StrategySettings, TrainSettings,
+    CheckpointSettings, CommSettings, OnNonFinite, OptimizerSettings, PipelineSettings, RunPlan,
+    ScheduleSettings, Settings, StrategyName, StrategySettings, TrainSettings, ZeroSettings,
 };
 
 impl Settings {
@@ -22,7 +22,13 @@ impl Settings {
                 "a run with one data-parallel rank".to_owned(),
                 unused([("comm.compress (--compress)", has_peers, compress == Method::None)]),
             ),
+            (format!("zero.stage = {}", self.zero.stage), self.zero.unused()),
             ("this strategy".to_owned(), self.strategy.unused()),
+            ("this schedule.name".to_owned(), self.schedule.unused()),
+            (
+                "a run that ends with what is not finite (train.on_nonfinite = stop)".to_owned(),
+                self.train.unused_of_nonfinite(),
+            ),
             (
                 "a run without early stopping (train.early_stopping_patience = 0)".to_owned(),
                 self.train.unused_of_early_stopping(),
@@ -46,7 +52,42 @@ fn unused<const N: usize>(settings: [(&'static str, bool, bool); N]) -> Vec<&'st
     settings.map(|(name, ..)| name).collect()
 }
 
+impl ZeroSettings {
+    fn unused(&self) -> Vec<&'static str> {
+        let (usual, shards_parameters) = (Self::default(), self.stage == 3);
+        unused([
+            ("zero.prefetch", shards_parameters, self.prefetch == usual.prefetch),
+            (
+                "zero.reshard_after_forward",
+                shards_parameters,
+                self.reshard_after_forward == usual.reshard_after_forward,
+            ),
+            ("zero.keep_gathered", shards_parameters, self.keep_gathered == usual.keep_gathered),
+            ("zero.reduce_every", self.stage >= 2, self.reduce_every == usual.reduce_every),
+        ])
+    }
+}
+
+impl ScheduleSettings {
+    fn unused(&self) -> Vec<&'static str> {
+        let (usual, falls) = (Self::default(), self.name != LrSchedulerKind::Constant);
+        unused([
+            ("schedule.min_ratio", falls, self.min_ratio == usual.min_ratio),
+            (
+                "schedule.decay_steps",
+                self.name == LrSchedulerKind::Wsd,
+                self.decay_steps == usual.decay_steps,
+            ),
+        ])
+    }
+}
+
 impl TrainSettings {
+    fn unused_of_nonfinite(&self) -> Vec<&'static str> {
+        let (usual, goes_on) = (Self::default(), self.on_nonfinite != OnNonFinite::Stop);
+        unused([("train.nonfinite_limit", goes_on, self.nonfinite_limit == usual.nonfinite_limit)])
+    }
+
     fn unused_of_early_stopping(&self) -> Vec<&'static str> {
         let (usual, stops) = (Self::default(), self.early_stopping_patience > 0);
         unused([
@@ -183,6 +224,19 @@ mod tests {
             (
                 "[optimizer]\nname = \"lion\"\nepsilon = 1e-6\nlr_decay = 0.1",
                 "note: optimizer.name = lion does not use optimizer.epsilon, optimizer.lr_decay",
+            ),
+            (
+                "[zero]\nstage = 1\nkeep_gathered = true\nreduce_every = \"step\"",
+                "note: zero.stage = 1 does not use zero.keep_gathered, zero.reduce_every",
+            ),
+            ("[zero]\nstage = 3\nkeep_gathered = true\nreduce_every = \"step\"", ""),
+            (
+                "[schedule]\nname = \"constant\"\nmin_ratio = 0.5\ndecay_steps = 5000",
+                "note: this schedule.name does not use schedule.min_ratio, schedule.decay_steps",
+            ),
+            (
+                "[train]\nnonfinite_limit = 5",
+                "note: a run that ends with what is not finite (train.on_nonfinite = stop) does not use train.nonfinite_limit",
             ),
             ("[comm]\ncompress_ratio = 0.5", "note: comm.compress = none does not use comm.compress_ratio"),
             ("[comm]\ncompress = \"topk\"\ncompress_ratio = 0.5", ""),

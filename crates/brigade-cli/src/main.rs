@@ -24,9 +24,10 @@ use std::process::ExitCode;
 use brigade::launcher::interrupt;
 use brigade::log::LogFormat;
 use brigade::{UsageError, exit, format_error};
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
+use crate::config::Config;
 use commands::runs::{report, scaling, status, watch};
 use commands::{
     checkpoint, coordinate, doctor, evaluate, export, generate, inspect, launch, plan, runs, submit, train,
@@ -97,19 +98,22 @@ enum Command {
 
 /// An error with the setting that takes the place of a flag that other programs have.
 fn with_setting(mut error: clap::Error) -> clap::Error {
-    let rate = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(flag)) if LEARNING_RATE.contains(&&**flag));
-    if rate {
+    let takes_settings = std::env::args().nth(1).is_some_and(|command| command == "train");
+    let setting = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) if takes_settings && error.kind() == ErrorKind::UnknownArgument => {
+            Config::read(&[], &[]).ok().and_then(|config| brigade::setting_of_flag(flag, &config))
+        }
+        _ => None,
+    };
+    if let Some(setting) = setting {
         error.remove(ContextKind::SuggestedArg);
         error.remove(ContextKind::SuggestedSubcommand);
         error.remove(ContextKind::Usage);
-        let tip = "give it as a setting: --set optimizer.learning_rate=VALUE".into();
+        let tip = format!("give it as a setting: --set {setting}=VALUE").into();
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     }
     error
 }
-
-/// How other programs call the flag of a learning rate.
-const LEARNING_RATE: [&str; 2] = ["--lr", "--learning-rate"];
 
 fn main() -> ExitCode {
     interrupt::block_signals();

@@ -55,7 +55,7 @@ fn restarts(text: &str) -> Result<u32, String> {
 #[command(next_help_heading = "World")]
 pub struct LaunchArgs {
     /// Ranks to start on this node: a number, or `auto`/`cpu` for one per core.
-    #[arg(long, value_name = "N|auto|cpu", allow_negative_numbers = true)]
+    #[arg(long, alias = "nproc_per_node", value_name = "N|auto|cpu", allow_negative_numbers = true)]
     pub nproc_per_node: Option<NprocPerNode>,
     /// Nodes of the world; start the same command on each with its own --node-rank. MIN:MAX makes the world elastic: it
     /// continues without lost nodes, down to MIN, and accepts nodes that come later, up to MAX.
@@ -70,22 +70,22 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub resize_interval: Option<Duration>,
     /// This node's number, from 0.
-    #[arg(long, value_name = "I", allow_negative_numbers = true, value_parser = |text: &str| count(text, 0, MAX_WORLD_SIZE - 1))]
+    #[arg(long, alias = "node_rank", value_name = "I", allow_negative_numbers = true, value_parser = |text: &str| count(text, 0, MAX_WORLD_SIZE - 1))]
     pub node_rank: Option<usize>,
     /// Where rank 0 (on node 0) waits for the others [default port: 29400].
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["master_addr", "master_port"])]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", conflicts_with_all = ["master_addr", "master_port"])]
     pub rdzv_endpoint: Option<Endpoint>,
     /// The host of --rdzv-endpoint, as torchrun also spells it.
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, alias = "master_addr", value_name = "HOST")]
     pub master_addr: Option<String>,
     /// The port that belongs to --master-addr [default: 29500].
-    #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = port)]
+    #[arg(long, alias = "master_port", value_name = "PORT", allow_negative_numbers = true, value_parser = port)]
     pub master_port: Option<u16>,
     /// Start a world on this machine alone, ignoring the environment.
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
     pub standalone: bool,
     /// Restart the ranks of all nodes when one fails, up to N times [default: 0]. Node 0's value counts.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = restarts)]
+    #[arg(long, alias = "max_restarts", value_name = "N", allow_negative_numbers = true, value_parser = restarts)]
     pub max_restarts: Option<u32>,
     /// Kill a rank that has sent no heartbeat for this long, and fail; 0 for never [default: 600].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
@@ -97,7 +97,7 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub preemption_grace: Option<Duration>,
     /// Folder of the ranks' logs: rank-0.log, rank-1.log, ...
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, alias = "log_dir", value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// Also print the output of the other ranks, with the rank on each line.
     #[arg(long)]

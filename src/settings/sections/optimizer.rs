@@ -100,7 +100,7 @@ impl Default for OptimizerSettings {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimizerGroup {
-    /// The names (`block.path`) of the parameters: `*` stands for any text, dots included, `?` for one character, `[0-3]` for
+    /// The names (`block.path`) of the parameters: `*` stands for any text, dots included, `?` for one character, `[ab]` for
     /// one of these, and `0-11` between dots for one of these numbers. A parameter belongs to the first group that matches.
     pub pattern: String,
     /// Peak learning rate, in place of `optimizer.learning_rate`; schedule and scaling apply to it as well.

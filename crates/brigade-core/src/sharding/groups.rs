@@ -16,12 +16,12 @@ const MAX_NUMBERS: usize = 10_000;
 /// ```
 /// use brigade_core::ParameterGroup;
 /// let embeddings = ParameterGroup { learning_rate_factor: 0.1, ..ParameterGroup::matching("embedding.*") };
-/// let backbone = ParameterGroup { frozen: true, ..ParameterGroup::matching("encoder.[0-3].*") };
+/// let backbone = ParameterGroup { frozen: true, ..ParameterGroup::matching("encoder.0-3.*") };
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParameterGroup {
     /// Which parameters, by full name (`block.path`, as in `encoder.0.attention.query.weight`): `*` stands for any text, dots
-    /// included, `?` for one character, `[0-3]` for one of these, and `0-11` between dots for one of these numbers.
+    /// included, `0-11` between dots for one of these numbers, `?` for one character, and `[ab]` for one of these.
     pub pattern: String,
     /// The setting that gives the pattern, for messages.
     pub setting: &'static str,
@@ -175,6 +175,9 @@ struct NamePattern(Vec<Pattern>);
 
 impl NamePattern {
     fn new(text: &str) -> Result<Self, String> {
+        if let Some(numbers) = numbers_in_brackets(text) {
+            return Err(format!("brackets stand for one character; the numbers are written {numbers}"));
+        }
         let mut texts = vec![String::new()];
         for (index, part) in text.split('.').enumerate() {
             let dot = if index > 0 { "." } else { "" };
@@ -199,6 +202,12 @@ impl NamePattern {
     fn matches(&self, name: &str) -> bool {
         self.0.iter().any(|pattern| pattern.matches(name))
     }
+}
+
+/// The inside of `[0-11]`, if there is one.
+fn numbers_in_brackets(text: &str) -> Option<&str> {
+    let mut insides = text.split('[').skip(1).filter_map(|rest| Some(rest.split_once(']')?.0));
+    insides.find(|inside| inside.len() > "0-9".len() && range(inside).is_some())
 }
 
 /// The first and the last number of `0-11`.
@@ -254,6 +263,16 @@ mod tests {
         let followers = [("head.weight".to_owned(), "embedding.tokens.weight".to_owned())];
         let grouping = Grouping::new(&groups, &names(), &followers)?;
         Ok(names().iter().map(|name| grouping.of(name)).collect())
+    }
+
+    #[test]
+    fn numbers_in_brackets_are_refused() {
+        let refused = grouped(&["encoder.[0-11].*"]).unwrap_err().to_string();
+        assert!(
+            refused.ends_with("brackets stand for one character; the numbers are written 0-11"),
+            "{refused}"
+        );
+        assert_eq!(grouped(&["encoder.[0-1].*"]).unwrap(), grouped(&["encoder.0-1.*"]).unwrap());
     }
 
     #[test]

@@ -416,9 +416,15 @@ fn a_negative_number_names_its_flag_and_what_is_allowed() {
 #[test]
 fn a_flag_of_other_programs_is_answered_with_the_setting() {
     let place = Place::new();
-    let done = place.run(&mut place.train("--lr 1"));
-    let said = "tip: give it as a setting: --set optimizer.learning_rate=VALUE";
-    assert!(done.code == Some(2) && done.err.contains(said), "{}", done.err);
+    for (flag, setting) in [
+        ("--lr", "optimizer.learning_rate"),
+        ("--weight-decay", "optimizer.weight_decay"),
+        ("--max-steps", "train.steps"),
+    ] {
+        let done = place.run(&mut place.train(&format!("{flag} 1")));
+        let said = format!("tip: give it as a setting: --set {setting}=VALUE");
+        assert!(done.code == Some(2) && done.err.contains(&said), "{}", done.err);
+    }
 }
 
 #[test]
