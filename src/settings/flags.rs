@@ -169,13 +169,14 @@ pub struct StandardFlags {
     /// Steps from one update to the next; steps without an update only add up gradients.
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub sync_every: Option<usize>,
-    /// Seed of the initial weights and of the order of data.
+    /// Seed of the initial weights and of the order of data [default: 0].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub seed: Option<u64>,
-    /// Steps between checkpoints; 0 saves only on preemption (SIGTERM, SIGUSR1), and the best ones if the run keeps them.
+    /// Steps between checkpoints; 0 saves only on preemption (SIGTERM, SIGUSR1), and the best ones if the run keeps them
+    /// [default: 100].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub checkpoint_every: Option<u64>,
-    /// How many of the newest checkpoints to keep; 0 keeps all.
+    /// How many of the newest checkpoints to keep; 0 keeps all [default: 3].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub keep: Option<usize>,
     /// Folder for results [default: a new one under runs/].

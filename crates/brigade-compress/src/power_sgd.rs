@@ -177,7 +177,7 @@ impl PowerSgd {
         }
     }
 
-    /// Bytes of what is kept from one update to the next.
+    /// Bytes of the state carried over from one update to the next.
     pub fn kept_bytes(&self) -> u64 {
         let factors = |matrix: &Factored| matrix.left.len() + 2 * matrix.right.len();
         let factors: usize = self.matrices.iter().map(factors).sum();

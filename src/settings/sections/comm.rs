@@ -42,8 +42,8 @@ pub struct CommSettings {
     /// With ZeRO: `none`, `int8` or `int4`, the encoding of parameters when ranks gather each other's shards (ZeRO++). Ranks compute with what the
     /// codes stand for; the optimizer's parameters, checkpoints and weights stay fp32. The number of ranks does not change the weights.
     pub compress_gathers: GatherCodes,
-    /// Gradients, and what ZeRO-1 and 2 have updated, travel together, up to so many MB, as each collective costs a delay of the network (PyTorch's
-    /// `bucket_cap_mb`). 0: within a host each unit by itself; between hosts, in host memory, as much as 1 Gbit/s moves in two delays,
+    /// Gradients, and what ZeRO-1 and 2 have updated, are sent together in buckets of at most this many MB, because each collective pays the network's latency
+    /// (PyTorch's `bucket_cap_mb`). 0: within a host each unit by itself; between hosts, in host memory, as much as 1 Gbit/s moves in two delays,
     /// which are measured when the ranks have met. No value changes the bits of collectives in host memory.
     pub bucket_cap_mb: f64,
     /// Timeout for all ranks to start, in seconds.

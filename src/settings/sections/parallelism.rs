@@ -34,7 +34,8 @@ pub struct ZeroSettings {
     pub stage: u8,
     /// Stage 3: how many blocks ahead parameters are all-gathered.
     pub prefetch: usize,
-    /// Stage 3: `default`, `always` or `never`: whether parameters are resharded (freed) after the forward pass.
+    /// Stage 3: whether parameters are resharded (freed) after the forward pass: `always`, `never`, or `default`, which is `always` without pipeline stages and
+    /// `never` with them.
     pub reshard_after_forward: ReshardAfterForward,
     /// Stage 3: whether parameters stay gathered for all micro-batches of a step.
     pub keep_gathered: bool,

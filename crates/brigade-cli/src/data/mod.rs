@@ -51,7 +51,7 @@ pub struct DataSection {
     pub learn: Learn,
     /// The most bytes read from the sources of the locked dependencies; other sources are read completely.
     pub max_bytes: u64,
-    /// The folder of the token cache; empty means the user's cache folder.
+    /// The folder of the token cache; empty means the user's cache folder. The variable `BRIGADE_CACHE_DIR` comes before both.
     pub cache_dir: PathBuf,
     /// How long an object store may send nothing, in seconds, while requests are retried; then the run ends.
     pub timeout_seconds: f64,

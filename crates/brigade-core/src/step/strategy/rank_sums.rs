@@ -30,7 +30,7 @@ pub(super) trait RankSums: Send {
         let _ = updates;
     }
 
-    /// Bytes of what is kept from one update to the next.
+    /// Bytes of the state carried over from one update to the next.
     fn kept_bytes(&self) -> u64 {
         0
     }
