@@ -17,6 +17,8 @@ use crate::world::all_gather_text;
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub progress: RunProgress,
+    /// The sizes of the mesh's axes that saved it, by name.
+    pub mesh: SortedMap<String, u64>,
     /// Newer checkpoints that were skipped as damaged, and why.
     pub damaged: Vec<String>,
     /// Whose inner states the workers continue from, if not each from its own.
@@ -25,7 +27,7 @@ pub(crate) struct Restored {
 
 /// What came of a rank's attempt to restore a checkpoint.
 enum RestoreOutcome {
-    Restored(RunProgress),
+    Restored(RunProgress, SortedMap<String, u64>),
     /// It belongs to another run.
     OtherRun,
     Damaged(String),
@@ -53,7 +55,7 @@ pub(crate) fn restore(
     for step in candidates {
         let outcome = try_restore(storage, step, Some((run, facts)), &mut load);
         let own = match &outcome {
-            RestoreOutcome::Restored(_) => String::new(),
+            RestoreOutcome::Restored(..) => String::new(),
             RestoreOutcome::OtherRun => "other-run".into(),
             RestoreOutcome::Unreadable(why) => format!("unreadable {why}"),
             RestoreOutcome::Damaged(why) => format!("damaged {why}"),
@@ -77,8 +79,8 @@ pub(crate) fn restore(
             continue;
         }
         match (outcome, found("damaged ")) {
-            (RestoreOutcome::Restored(progress), None) => {
-                return Ok(Some(Restored { progress, damaged, inner_states: None }));
+            (RestoreOutcome::Restored(progress, mesh), None) => {
+                return Ok(Some(Restored { progress, mesh, damaged, inner_states: None }));
             }
             (_, why) => damaged.push(format!("the checkpoint of step {step}: {}", why.unwrap_or_default())),
         }
@@ -136,7 +138,7 @@ pub(crate) fn restore_step(
     mut load: impl FnMut(&RunProgress, &mut ModelReader<'_>) -> brigade_core::Result<()>,
 ) -> anyhow::Result<Result<(), String>> {
     let own = match try_restore(storage, step, None, &mut load) {
-        RestoreOutcome::Restored(_) | RestoreOutcome::OtherRun => String::new(),
+        RestoreOutcome::Restored(..) | RestoreOutcome::OtherRun => String::new(),
         RestoreOutcome::Damaged(why)
         | RestoreOutcome::Unreadable(why)
         | RestoreOutcome::Incompatible(why) => why,
@@ -157,7 +159,7 @@ fn try_restore(
         Err(error) if error.is_corruption() => return RestoreOutcome::Damaged(error.to_string()),
         Err(error) => return RestoreOutcome::Unreadable(error.to_string()),
     };
-    let TrainState { position, facts: saved, counters, settings, .. } = &checkpoint.manifest().state;
+    let TrainState { position, facts: saved, counters, settings, mesh, .. } = &checkpoint.manifest().state;
     if let Some((run, facts)) = run {
         if RunDescription::deserialize(settings).is_ok_and(|description| description.run != run) {
             return RestoreOutcome::OtherRun;
@@ -175,7 +177,7 @@ fn try_restore(
     }
     let progress = RunProgress::from_counters(step, *position, counters);
     match load(&progress, &mut ModelReader::new(&checkpoint, progress.added.keys())) {
-        Ok(()) => RestoreOutcome::Restored(progress),
+        Ok(()) => RestoreOutcome::Restored(progress, mesh.clone()),
         Err(brigade_core::Error::State(why)) => RestoreOutcome::Incompatible(why),
         Err(brigade_core::Error::Load(error)) => {
             let is_corruption = |error: &brigade_checkpoint::Error| error.is_corruption();

@@ -238,9 +238,15 @@ impl Session {
             reporter.add_file(path);
         }
         summary.iter().chain(about_devices.iter().flatten()).for_each(|line| reporter.note(line));
-        if let Some(Restored { progress, damaged, inner_states }) = restored {
+        if let Some(Restored { progress, mesh, damaged, inner_states }) = restored {
             damaged.iter().for_each(|what| reporter.note(&format!("skipped {what}")));
-            reporter.note(&format!("resuming from the checkpoint of step {}", progress.step));
+            let axes = self.plan.mesh.axes();
+            let other =
+                axes.iter().any(|axis| mesh.get(axis.name).is_some_and(|size| *size != axis.size as u64));
+            let size = |axis: &brigade_core::Axis| Some(format!("{} {}", axis.name, mesh.get(axis.name)?));
+            let sizes = axes.iter().filter_map(size).collect::<Vec<_>>().join(" x ");
+            let saved = if other { format!(", which a mesh {sizes} saved") } else { String::new() };
+            reporter.note(&format!("resuming from the checkpoint of step {}{saved}", progress.step));
             inner_states.iter().for_each(|what| reporter.note(what));
         }
         Ok(reporter)
