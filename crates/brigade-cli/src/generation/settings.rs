@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn a_length_counts_the_prompt() {
-        let mut file = GenerationConfig { max_length: Some(12), ..GenerationConfig::default() };
+        let mut file = GenerationConfig::default();
+        file.max_length = Some(12);
         let limit = settings("a", Some(&file)).limit;
         assert_eq!(limit.after(5).unwrap(), 7);
         let refused = limit.after(12).unwrap_err().to_string();
