@@ -38,6 +38,9 @@ pub const TOKENIZER_COMPANIONS: [&str; 8] = [
     "vocab.txt",
 ];
 
+/// Where the further templates of chats are that such a tokenizer may have beside `chat_template.jinja`, each `NAME.jinja`.
+const TEMPLATES_FOLDER: &str = "additional_chat_templates";
+
 /// What else says which model a folder has: beside another model's weights, other programs would take it for theirs.
 const ABOUT_THE_MODEL: [&str; 3] = ["config.json", "generation_config.json", "tokenizer.json"];
 
@@ -104,16 +107,16 @@ pub(crate) fn remove_models(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
-    for entry in entries {
-        let entry = entry.with_context(|| format!("cannot read {}", dir.display()))?;
-        if !entry.file_name().to_str().is_some_and(|name| is_of_a_model(name) && !but.contains(&name)) {
-            continue;
-        }
-        let weights = entry.path();
-        match std::fs::remove_file(&weights) {
+    let mut names = names_in(dir)?;
+    if dir.join(TEMPLATES_FOLDER).is_dir() {
+        let templates = names_in(&dir.join(TEMPLATES_FOLDER))?.into_iter();
+        names.extend(templates.map(|name| format!("{TEMPLATES_FOLDER}/{name}")));
+    }
+    for name in names.iter().filter(|name| is_of_a_model(name) && !but.contains(&name.as_str())) {
+        let file = dir.join(name);
+        match std::fs::remove_file(&file) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", weights.display()));
+                return Err(error).with_context(|| format!("cannot remove {}", file.display()));
             }
             _ => {}
         }
@@ -121,12 +124,23 @@ pub(crate) fn remove_models(dir: &Path, but: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The names in a folder that are text.
+fn names_in(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let wrong = || format!("cannot read {}", folder.display());
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(wrong)? {
+        names.extend(entry.with_context(wrong)?.file_name().into_string().ok());
+    }
+    Ok(names)
+}
+
 /// Whether a file in a run's folder has the weights of one of its models, or says how they are to be read.
 fn is_of_a_model(name: &str) -> bool {
     let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
     let about = [ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE].into_iter().chain(ABOUT_THE_MODEL);
     let mut all = RESULTS.into_iter().chain(about).chain(TOKENIZER_COMPANIONS);
-    all.any(|file| file == name) || added().is_some()
+    let template = || name.strip_prefix(TEMPLATES_FOLDER)?.strip_suffix(".jinja");
+    all.any(|file| file == name) || added().is_some() || template().is_some()
 }
 
 /// The configuration without the folder of its results.
@@ -218,10 +232,13 @@ mod tests {
         assert!(!critic.exists() && !dir.join(ADAPTERS_FILE).exists());
         assert!(dir.join(ADAPTERS_CONFIG_FILE).exists(), "it is the new run's");
         let (config, template) = (dir.join("config.json"), dir.join("chat_template.jinja"));
-        for file in [&config, &template] {
+        let [kept, other] = ["tool_use", "rag"].map(|name| format!("{TEMPLATES_FOLDER}/{name}.jinja"));
+        std::fs::create_dir(dir.join(TEMPLATES_FOLDER)).unwrap();
+        for file in [&config, &template, &dir.join(&kept), &dir.join(&other)] {
             std::fs::write(file, "{}").unwrap();
         }
-        remove_models(&dir, &["config.json"]).unwrap();
+        remove_models(&dir, &["config.json", &kept]).unwrap();
+        assert!(dir.join(&kept).exists() && !dir.join(&other).exists());
         assert!(!dir.join(ADAPTERS_CONFIG_FILE).exists());
         assert!(config.exists() && !template.exists(), "the other model's template");
         assert_eq!(text("other.safetensors"), "not of this run");

@@ -234,6 +234,10 @@ impl Session {
         };
         for (name, content) in data.files {
             let path = self.out.join(name);
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder)
+                    .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            }
             write_atomic(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
             reporter.add_file(path);
         }

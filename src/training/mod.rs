@@ -213,7 +213,8 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         Self { flops_per_target: Some(flops), ..self }
     }
 
-    /// A file that belongs to the results (a tokenizer, say); rank 0 writes it into the run's folder when training begins.
+    /// A file that belongs to the results (a tokenizer, say); rank 0 writes it into the run's folder when training begins. The name may be a
+    /// path in that folder.
     pub fn file(mut self, name: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
         self.files.push((name.into(), content.into()));
         self

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use brigade::data::TokenizerSpec;
 use brigade::models::LoraConfig;
-use brigade::{ADAPTERS_CONFIG_FILE, Settings, merge_config};
+use brigade::{Settings, merge_config};
 use serde::{Deserialize, Serialize};
 
 use crate::data::DataSection;
 use crate::data::tasks::TaskSection;
+use crate::model_files::adapters::SavedAdapters;
 use crate::model_section::ModelSection;
 pub use crate::model_section::{ConfiguredModel, TOKENIZER_FILE};
 
@@ -59,8 +60,8 @@ impl Config {
         let given = merge_config(&defaults, files, sets)?;
         if model.is_some() || !given.model.is_new() {
             let folder = model.unwrap_or(&given.model.path);
-            let has_adapters =
-                lora_rank.unwrap_or(given.lora.rank) > 0 || folder.join(ADAPTERS_CONFIG_FILE).is_file();
+            let saved = saved_adapters(folder)?;
+            let has_adapters = saved.is_some() || lora_rank.unwrap_or(given.lora.rank) > 0;
             let mut own = OF_A_FOLDER.to_vec();
             if given.model.pretrained {
                 own.extend(FINE_TUNING);
@@ -68,6 +69,7 @@ impl Config {
             }
             let own: Vec<String> = own.into_iter().map(str::to_owned).collect();
             defaults = merge_config(&defaults, &[], &own)?;
+            defaults.lora = saved.unwrap_or(defaults.lora);
         }
         let mut config = merge_config(&defaults, files, sets)?;
         if let Some(model) = model {
@@ -79,6 +81,13 @@ impl Config {
         Ok(config)
     }
 
+    /// The values of `configs/gpt-tiny.toml` with those of the adapters in a folder, if there are any, overridden by `--set`: to compute with a model as it is.
+    pub fn read_as_is(folder: &Path, sets: &[String]) -> anyhow::Result<Self> {
+        let mut defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
+        defaults.lora = saved_adapters(folder)?.unwrap_or(defaults.lora);
+        merge_config(&defaults, &[], sets)
+    }
+
     /// The folder with what stands beside the tokenizer: that of the model or, for a new one, of the tokenizer; empty if it has none.
     pub fn files_from(&self) -> PathBuf {
         match &self.data.tokenizer {
@@ -86,6 +95,13 @@ impl Config {
             _ => self.model.path.clone(),
         }
     }
+}
+
+/// What the adapters in a folder have, if there are any: what is not given about them stays as it was.
+fn saved_adapters(folder: &Path) -> anyhow::Result<Option<LoraConfig>> {
+    let saved =
+        SavedAdapters::read(folder).with_context(|| format!("model.path (--model) {}", folder.display()))?;
+    Ok(saved.map(|saved| saved.lora))
 }
 
 #[cfg(test)]
@@ -153,10 +169,41 @@ mod tests {
         assert_eq!(of(Some("a"), Some(8), &[]), ((0, 1.0, 0), 2e-4, 0, 8));
         assert_eq!(of(Some("a"), None, &["lora.rank=8"]), ((0, 1.0, 0), 2e-4, 0, 8));
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join(ADAPTERS_CONFIG_FILE), "{}").unwrap();
+        write_adapters(folder.path());
         assert_eq!(of(folder.path().to_str(), None, &[]).1, 2e-4);
         assert_eq!(of(Some("a"), None, &["model.pretrained=false"]), ((400, 0.0, 0), 2e-3, 40, 0));
         let own = ["train.steps=7", "optimizer.learning_rate=1e-3", "model.sequence_length=64"];
         assert_eq!(of(Some("a"), None, &own), ((7, 0.0, 64), 1e-3, 0, 0));
+    }
+
+    fn write_adapters(folder: &Path) {
+        let fields = r#"{"peft_type": "LORA", "base_model_name_or_path": "base", "r": 4, "lora_alpha": 8, "lora_dropout": 0.1,
+            "use_rslora": true, "target_modules": ["q_proj"]}"#;
+        std::fs::write(folder.join(brigade::ADAPTERS_CONFIG_FILE), fields).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_given_about_saved_adapters_is_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        write_adapters(folder.path());
+        let saved = saved_adapters(folder.path()).unwrap().unwrap();
+        let none = LoraConfig::default();
+        for (rank, set, expected) in [
+            (None, None, saved.clone()),
+            (Some(4), None, saved.clone()),
+            // Values that are the defaults of new adapters are given all the same.
+            (None, Some("lora.dropout=0"), LoraConfig { dropout: none.dropout, ..saved.clone() }),
+            (None, Some("lora.rslora=false"), LoraConfig { rslora: none.rslora, ..saved.clone() }),
+            (Some(0), None, LoraConfig { rank: none.rank, ..saved.clone() }),
+            (None, Some("lora.targets=[]"), LoraConfig { targets: none.targets.clone(), ..saved.clone() }),
+        ] {
+            let sets: Vec<String> = set.into_iter().map(str::to_owned).collect();
+            let config = Config::read_with(Some(folder.path()), rank, &[], &sets).unwrap();
+            assert_eq!(config.lora, expected, "{rank:?} {set:?}");
+            let path = format!("model.path='{}'", folder.path().display());
+            let config = Config::read_with(None, rank, &[], &[vec![path], sets].concat()).unwrap();
+            assert_eq!(config.lora, expected, "{rank:?} {set:?}");
+        }
+        assert_eq!(Config::read_as_is(folder.path(), &[]).unwrap().lora, saved);
     }
 }

@@ -18,6 +18,7 @@ mod ranks;
 #[cfg(test)]
 mod reference;
 mod resolve;
+mod unused;
 
 use std::process::ExitCode;
 

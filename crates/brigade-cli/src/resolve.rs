@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use brigade::data::{Tokenizer, TokenizerSpec, is_url};
 use brigade::models::{CausalLm, LoraConfig, LoraError};
-use brigade_hf::ConfigFile;
 
 use crate::config::Config;
 use crate::data::tasks::{TaskModel, TaskName};
@@ -41,8 +40,9 @@ impl Config {
             if self.lora.targets.is_empty() {
                 self.lora.targets = LoraConfig::usual_targets(&file.config);
             }
-            self.take_adapters(&file)?;
-            self.check_has_rank(&no_adapters(&file))?;
+            self.check_adapters()?;
+            let usual = LoraConfig::usual_targets(&file.config);
+            self.check_has_rank(&LoraConfig { targets: usual, ..LoraConfig::default() })?;
             if self.model.shape.sequence_length == 0 {
                 self.model.shape.sequence_length = usual_length(&file);
             }
@@ -140,24 +140,9 @@ impl Config {
         Ok(ConfiguredModel { model, file, origin: section.pretrained.then_some(origin) })
     }
 
-    /// Continues training the adapters in the model's folder, if it has any.
-    fn take_adapters(&mut self, file: &ConfigFile) -> anyhow::Result<()> {
+    /// Checks that the adapters in the model's folder, if it has any, are trained as they are; their dropout may be another.
+    fn check_adapters(&self) -> anyhow::Result<()> {
         let Some(saved) = self.model.origin()?.adapters else { return Ok(()) };
-        if self.lora.rank == 0 {
-            // What is not given is as it was.
-            let (given, none) = (&self.lora, no_adapters(file));
-            self.lora = LoraConfig {
-                rank: saved.lora.rank,
-                alpha: if given.alpha == none.alpha { saved.lora.alpha } else { given.alpha },
-                dropout: if given.dropout == none.dropout { saved.lora.dropout } else { given.dropout },
-                targets: if given.targets == none.targets {
-                    saved.lora.targets.clone()
-                } else {
-                    given.targets.clone()
-                },
-                rslora: given.rslora || saved.lora.rslora,
-            };
-        }
         let (given, saved) = (&self.lora, LoraConfig { dropout: self.lora.dropout, ..saved.lora });
         if *given == saved {
             return Ok(());
@@ -186,11 +171,6 @@ impl Config {
     pub fn largest_token_count(&self) -> anyhow::Result<usize> {
         largest_vocabulary(&self.data.tokenizer)
     }
-}
-
-/// `[lora]` where none of it is given.
-fn no_adapters(file: &ConfigFile) -> LoraConfig {
-    LoraConfig { targets: LoraConfig::usual_targets(&file.config), ..LoraConfig::default() }
 }
 
 fn in_words(LoraConfig { rank, alpha, targets, rslora, .. }: &LoraConfig) -> String {

@@ -25,6 +25,7 @@ pub mod config;
 mod differences;
 mod error;
 pub mod hub;
+mod templates;
 mod tensors;
 #[cfg(feature = "chat")]
 mod tokenizer;
@@ -32,6 +33,7 @@ pub mod weights;
 
 pub use config::{Config, ConfigFile, DecoderConfig, EncoderConfig, Family, Task};
 pub use error::HfError;
+pub use templates::additional_templates;
 pub use tensors::TensorShape;
 #[cfg(feature = "chat")]
 pub use tokenizer::{AddedToken, TokenizerConfig};

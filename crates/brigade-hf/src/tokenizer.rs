@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::chat::ChatTemplate;
 use crate::config::read_object;
 use crate::error::HfError;
+use crate::templates::{additional_templates, template_name};
 
 const CONFIG: &str = "tokenizer_config.json";
 const SPECIAL: &str = "special_tokens_map.json";
@@ -54,8 +55,8 @@ pub struct AddedToken {
 }
 
 impl TokenizerConfig {
-    /// Reads `tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja` and the added tokens of `tokenizer.json`, of
-    /// those that are there. What two say the first of them decides; but a template in a file of its own comes before all others.
+    /// Reads `tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`, `additional_chat_templates/NAME.jinja` and the added tokens of
+    /// `tokenizer.json`, of those that are there. What two say the first of them decides; but where templates have files of their own, there are no others.
     ///
     /// # Errors
     /// If a file cannot be read, or has other than what these have.
@@ -72,10 +73,9 @@ impl TokenizerConfig {
                 config.max_length = config.max_length.or(length);
             }
         }
-        match fs::read_to_string(folder.join(TEMPLATE)) {
-            Ok(template) => _ = config.templates.insert(DEFAULT.into(), template),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(HfError::io(&folder.join(TEMPLATE), error)),
+        let in_files = templates_in_files(folder)?;
+        if !in_files.is_empty() {
+            config.templates = in_files;
         }
         Ok(config)
     }
@@ -149,6 +149,20 @@ impl TokenizerConfig {
         self.templates.extend(templates);
         Ok(())
     }
+}
+
+/// Templates that have files of their own.
+fn templates_in_files(folder: &Path) -> Result<SortedMap<String, String>, HfError> {
+    let mut templates = SortedMap::new();
+    for file in [TEMPLATE.to_owned()].into_iter().chain(additional_templates(folder)?) {
+        let name = template_name(&file).unwrap_or(DEFAULT);
+        match fs::read_to_string(folder.join(&file)) {
+            Ok(template) => _ = templates.insert(name.to_owned(), template),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(HfError::io(&folder.join(&file), error)),
+        }
+    }
+    Ok(templates)
 }
 
 /// The text of a token, which may have options beside it.

@@ -139,8 +139,9 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
         "train.validate_every=0",
     ];
     let sets: Vec<String> = own.into_iter().map(str::to_owned).chain(args.sets.clone()).collect();
-    let mut config = Config::read(&[], &sets)?;
-    config.model.path = model_folder(&args.model)?;
+    let folder = model_folder(&args.model)?;
+    let mut config = Config::read_as_is(&folder, &sets)?;
+    config.model.path = folder;
     config.data.sources = args.data.clone();
     config.data.source.clear();
     if args.sequence_length == Some(0) {

@@ -10,8 +10,8 @@ use brigade::models::encoder::Encoder;
 use brigade::models::{Adapters, CausalLm, ShardSize, WeightsDtype, WeightsFormat, convert_weights};
 use brigade::report::{HumanBytes, METRICS_FILE, counted};
 use brigade::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, AdaptedModel, TOKENIZER_COMPANIONS,
-    UsageError, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, exit, merge_adapters,
+    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, AdaptedModel, UsageError, WEIGHTS_FILE,
+    WEIGHTS_INDEX_FILE, exit, merge_adapters,
 };
 use brigade_files::about_target;
 use brigade_hf::{Config, ConfigFile, Task};
@@ -19,6 +19,7 @@ use clap::Args;
 
 use crate::config::TOKENIZER_FILE;
 use crate::model_files::adapters::{Origin, SavedAdapters};
+use crate::model_files::tokenizer::tokenizer_companions;
 use crate::model_files::weights::Weights;
 use crate::output::print;
 
@@ -87,24 +88,33 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     std::fs::rename(part.path(), &out).with_context(given)?;
     // There is nothing left to remove.
     drop(part.keep());
-    let (mut files, mut bytes) = (0, 0);
-    for entry in std::fs::read_dir(&out).with_context(given)? {
-        files += 1;
-        bytes += entry.and_then(|entry| entry.metadata()).with_context(given)?.len();
-    }
+    let (files, bytes) = size(&out).with_context(given)?;
     print(&format!("{}: {}, {}\n", args.out.display(), counted(files, "file"), HumanBytes(bytes)))?;
     Ok(ExitCode::from(exit::DONE))
+}
+
+/// The number of files in a folder and below, and their bytes.
+fn size(folder: &Path) -> std::io::Result<(usize, u64)> {
+    let mut all = (0, 0);
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let (files, bytes) = match entry.file_type()?.is_dir() {
+            true => size(&entry.path())?,
+            false => (1, entry.metadata()?.len()),
+        };
+        all = (all.0 + files, all.1 + bytes);
+    }
+    Ok(all)
 }
 
 /// Writes all files into a folder.
 fn write(args: &ExportArgs, origin: &Origin, out: &Path) -> anyhow::Result<()> {
     let (run, base, format) = (&args.run, &origin.base, args.form.format());
-    let about = ["generation_config.json", TOKENIZER_FILE].into_iter().chain(TOKENIZER_COMPANIONS);
     let weights = out.join(WEIGHTS_FILE);
     if args.merge_lora {
-        copy(base, out, about.clone())?;
+        copy_beside(base, out)?;
     }
-    copy(run, out, about)?;
+    copy_beside(run, out)?;
     match &origin.adapters {
         Some(_) if !args.merge_lora => {
             copy(run, out, ["config.json", ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE])
@@ -198,10 +208,20 @@ fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Copies what lies beside the weights and `config.json`.
+fn copy_beside(from: &Path, to: &Path) -> anyhow::Result<()> {
+    copy(from, to, ["generation_config.json", TOKENIZER_FILE])?;
+    copy(from, to, tokenizer_companions(from)?.iter().map(String::as_str))
+}
+
 /// Copies those of these files that exist.
 fn copy<'n>(from: &Path, to: &Path, names: impl IntoIterator<Item = &'n str>) -> anyhow::Result<()> {
     for name in names.into_iter().filter(|name| from.join(name).exists()) {
-        std::fs::copy(from.join(name), to.join(name)).with_context(|| to.join(name).display().to_string())?;
+        let to = to.join(name);
+        let folder = to.parent().map_or(Ok(()), std::fs::create_dir_all);
+        folder
+            .and_then(|()| std::fs::copy(from.join(name), &to))
+            .with_context(|| to.display().to_string())?;
     }
     Ok(())
 }

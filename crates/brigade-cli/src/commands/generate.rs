@@ -113,7 +113,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     let settings = args.settings(&described);
     described.note_ignored_fields();
     if args.chat {
-        let template = described.chat_template().map_err(UsageError)?;
+        let template = described.chat_template(false).map_err(UsageError)?;
         let mut generator = described.load(settings).map_err(UsageError)?;
         let mut chat = ChatSession::new(template, args.system.clone());
         chat.run(&described, &mut generator, &mut StandardInput::open())?;
@@ -186,7 +186,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         streams: if args.chat { StandardStreams::Dialogue } else { StandardStreams::Results },
     };
     if args.chat {
-        let prepare = |_| described.chat_template();
+        let prepare = |_| described.chat_template(false);
         return program.run(prepare, |session, template| {
             let mut chat = ChatSession::new(template, args.system.clone());
             let begins = hash_of(&chat.beginning(&described));

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use brigade::data::{Example, Record, RecordEncoder, RecordLocation, Result, Tokenizer, TokenizerSpec};
 use brigade_hf::chat::{self, ChatTemplate, Encoded, RecordTokenizer};
 use brigade_hf::{HfError, TokenizerConfig};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// Columns of records of any kind: chats (with the tools that the assistant may call), prompts with completions, texts.
@@ -64,19 +63,10 @@ fn has(record: &Record, column: &str) -> bool {
     record.fields.get(column).is_some_and(|value| !value.is_null())
 }
 
-/// Whether the assistant may call tools.
-fn has_tools(record: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Tools {
-        tools: Option<IgnoredAny>,
-    }
-    serde_json::from_str::<Tools>(record).is_ok_and(|record| record.tools.is_some())
-}
-
 impl RecordEncoder for Chats {
     fn identity(&self) -> String {
         let TokenizerConfig { special_tokens, templates, .. } = &self.tokenizer;
-        format!("chats 1 {TODAY} {:?} {special_tokens:?} {templates:?} {:?}", self.learn, self.special_tokens)
+        format!("chats 2 {TODAY} {:?} {special_tokens:?} {templates:?} {:?}", self.learn, self.special_tokens)
     }
 
     fn takes(&self, record: &Record) -> bool {
@@ -97,7 +87,7 @@ impl RecordEncoder for Chats {
         })?;
         let template = match &parsed {
             chat::Record::Completion { .. } => None,
-            chat::Record::Chat(_) => match &self.templates[usize::from(has_tools(record))] {
+            chat::Record::Chat(chat) => match &self.templates[usize::from(chat.has_tools())] {
                 Ok(template) => Some(template),
                 Err(problem) => {
                     let without = "a `prompt` and a `completion` that are texts need none";
@@ -220,6 +210,29 @@ mod tests {
         fs::write(bench.path("chats.jsonl"), "{\"prompt\": \"1\", \"completion\": \"2\"}").unwrap();
         let bytes = bench.prepared("bytes", Learn::Assistant).unwrap();
         assert_eq!(texts(&bytes), [("12<|endoftext|>".into(), "2<|endoftext|>".into())]);
+    }
+
+    #[test]
+    fn spaces_of_an_answer_are_learned_also_where_offsets_are_trimmed() {
+        let records = concat!(
+            r#"{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": " f:\n    1  \n\n x "}]}"#,
+            "\n",
+            r#"{"prompt": "a  ", "completion": "  b\n\n  c "}"#,
+        );
+        let bench = Bench::new(records);
+        let expected = [" f:\n    1  \n\n x <|im_end|>", "  b\n\n  c </s>"];
+        let learned = || -> Vec<String> {
+            let prepared = bench.prepared("", Learn::Assistant).unwrap();
+            texts(&prepared).into_iter().map(|(_, learned)| learned).collect()
+        };
+        assert_eq!(learned(), expected);
+        let path = bench.path("tokenizer.json");
+        let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        json["post_processor"] = serde_json::json!({
+            "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true,
+        });
+        fs::write(&path, json.to_string()).unwrap();
+        assert_eq!(learned(), expected);
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
     if show != ConsoleMode::Quiet {
         describe(&prepared, settings.train.validate_every);
-        notes_on_amounts(&prepared, data, length).iter().for_each(|note| {
+        let unused = config.notes_on_unused(prepared.summary.counts.examples)?;
+        notes_on_amounts(&prepared, data, length).iter().chain(&unused).for_each(|note| {
             brigade::print_stderr(format_args!("note: {note}"));
         });
     }

@@ -1,5 +1,6 @@
 //! A model that continues texts.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -105,24 +106,33 @@ impl UnloadedModel {
         }
     }
 
-    /// The template of chats.
-    pub fn chat_template(&self) -> anyhow::Result<ChatTemplate> {
+    /// The template of chats, or that of chats with tools.
+    pub fn chat_template(&self, tools: bool) -> anyhow::Result<ChatTemplate> {
         let given = || format!("--model {}", self.folder.display());
         let own = self.folder.join("tokenizer_config.json").is_file();
         let folder = if own { &self.folder } else { &self.base };
         let config = TokenizerConfig::read(folder).with_context(given)?;
-        config.chat_template(folder, false).with_context(given)
+        config.chat_template(folder, tools).with_context(given)
     }
 
     /// The tokens of prompts. All are made before the first is continued, so that a mistake is found at once.
     pub fn tokens_of(&self, prompts: &[Prompt]) -> anyhow::Result<Vec<Vec<u32>>> {
-        let has_chats = prompts.iter().any(|prompt| matches!(prompt.content, PromptContent::Chat(_)));
-        let template = has_chats.then(|| self.chat_template()).transpose()?;
+        // For chats without tools, and for those with them.
+        let templates = [OnceCell::new(), OnceCell::new()];
+        let template = |tools: bool| -> anyhow::Result<&ChatTemplate> {
+            let known = &templates[usize::from(tools)];
+            match known.get() {
+                Some(template) => Ok(template),
+                None => {
+                    let template = self.chat_template(tools)?;
+                    Ok(known.get_or_init(|| template))
+                }
+            }
+        };
         let tokens = prompts.iter().map(|prompt| {
-            let tokens = match (&prompt.content, &template) {
-                (PromptContent::Chat(chat), Some(template)) => self.tokens_of_chat(template, chat),
-                (PromptContent::Text(text), _) => self.tokens_of_text(text),
-                (PromptContent::Chat(_), None) => bail!("there is no chat template"),
+            let tokens = match &prompt.content {
+                PromptContent::Chat(chat) => self.tokens_of_chat(template(chat.has_tools())?, chat),
+                PromptContent::Text(text) => self.tokens_of_text(text),
             };
             let tokens = tokens.with_context(|| prompt.name.clone())?;
             match self.fits(&tokens) {

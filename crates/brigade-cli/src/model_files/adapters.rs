@@ -123,7 +123,8 @@ impl Origin {
 }
 
 impl SavedAdapters {
-    fn read(folder: &Path) -> anyhow::Result<Option<Self>> {
+    /// Of a folder, if it has any.
+    pub fn read(folder: &Path) -> anyhow::Result<Option<Self>> {
         let path = folder.join(ADAPTERS_CONFIG_FILE);
         let text = match std::fs::read(&path) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {

@@ -2,4 +2,5 @@
 
 pub(crate) mod adapters;
 pub(crate) mod model_folder;
+pub(crate) mod tokenizer;
 pub(crate) mod weights;

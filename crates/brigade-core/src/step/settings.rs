@@ -74,7 +74,8 @@ pub struct EngineSettings {
     pub sum_group: usize,
     /// Parameters that are trained in another way than the rest. A parameter belongs to the first group whose pattern matches it.
     pub groups: Vec<ParameterGroup>,
-    /// Layer-wise decay of the learning rate: that of a block is multiplied by this for each block after it. 1 leaves all the same.
+    /// Layer-wise decay of the learning rate: that of a block is multiplied by this for each block after it, but those of [the head](crate::Chain::begin_head) count as
+    /// one. 1 leaves all the same.
     pub layer_decay: f64,
     /// How ranks that run different micro-batches train together.
     pub strategy: Arc<dyn Strategy>,

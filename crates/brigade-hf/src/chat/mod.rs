@@ -80,6 +80,11 @@ impl Chat {
         self
     }
 
+    /// Whether the assistant may call tools.
+    pub fn has_tools(&self) -> bool {
+        self.tools.is_some()
+    }
+
     /// Roles of the messages.
     fn roles(&self) -> impl Iterator<Item = String> {
         self.messages

@@ -19,6 +19,7 @@ use super::name::is_part;
 use super::{Hub, ModelName, Progress, Wanted};
 use crate::config::read_object;
 use crate::error::HfError;
+use crate::templates::template_name;
 
 /// Files beside the weights that are taken where a model has them.
 const BESIDE: [&str; 10] = [
@@ -133,6 +134,9 @@ impl Download<'_> {
             (false, false) => return Err(self.client.error(self.no_weights())),
         };
         let beside = BESIDE.into_iter().filter(|name| has(name));
+        let names = self.revision.siblings.iter().map(|file| file.rfilename.as_str());
+        let templates = names.filter(|name| template_name(name).is_some_and(is_part));
+        let beside = beside.chain(templates);
         for name in [CONFIG].into_iter().chain(beside).chain(weights.iter().map(String::as_str)) {
             self.file(name, &snapshot, progress)?;
         }
@@ -172,7 +176,7 @@ impl Download<'_> {
             .ok_or_else(|| self.client.error(format!("the hub does not say what `{name}` contains")))?;
         let blob = self.cache.folder.join("blobs").join(etag);
         let locks = self.hub.cache.join(".locks").join(self.cache.folder.file_name().unwrap_or_default());
-        for folder in [blob.parent(), Some(snapshot), Some(&locks)].into_iter().flatten() {
+        for folder in [blob.parent(), link.parent(), Some(&locks)].into_iter().flatten() {
             fs::create_dir_all(folder).map_err(|error| HfError::io(folder, error))?;
         }
         let part = blob.with_file_name(format!("{etag}.incomplete"));
@@ -190,7 +194,8 @@ impl Download<'_> {
             // To a content that is no longer there.
             fs::remove_file(&link).map_err(|error| HfError::io(&link, error))?;
         }
-        let target = Path::new("../../blobs").join(etag);
+        let up = "../".repeat(2 + name.matches('/').count());
+        let target = Path::new(&up).join("blobs").join(etag);
         match symlink(&target, &link) {
             Err(error) if !link.is_file() => Err(HfError::io(&link, error)),
             _ => Ok(()),

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use brigade_hf::TokenizerConfig;
 use brigade_hf::chat::Chat;
+use brigade_hf::{TokenizerConfig, additional_templates};
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
 
@@ -62,7 +62,22 @@ fn the_files_of_older_versions_are_read() {
     );
     fs::write(folder.path().join("chat_template.jinja"), "{{ bos_token }}alone").unwrap();
     let config = TokenizerConfig::read(folder.path()).unwrap();
-    assert_eq!(rendered(&config, false), "<s>alone");
+    assert_eq!([rendered(&config, false), rendered(&config, true)], ["<s>alone", "<s>alone"]);
+    // As `save_pretrained` writes several templates.
+    let others = folder.path().join("additional_chat_templates");
+    fs::create_dir(&others).unwrap();
+    for (name, template) in
+        [("tool_use.jinja", "{{ bos_token }}tools"), ("rag.jinja", "r"), ("notes.txt", "")]
+    {
+        fs::write(others.join(name), template).unwrap();
+    }
+    let config = TokenizerConfig::read(folder.path()).unwrap();
+    assert!(config.templates.keys().eq(["default", "rag", "tool_use"]));
+    assert_eq!([rendered(&config, false), rendered(&config, true)], ["<s>alone", "<s>tools"]);
+    assert_eq!(
+        additional_templates(folder.path()).unwrap(),
+        ["additional_chat_templates/rag.jinja", "additional_chat_templates/tool_use.jinja"]
+    );
 }
 
 #[test]

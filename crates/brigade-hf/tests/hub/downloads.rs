@@ -29,6 +29,9 @@ fn a_model_is_downloaded_into_the_layout_of_the_cache_and_then_found_there() {
         ("config.json", b"{\"a\": 1}"),
         ("tokenizer.json", b"{}"),
         ("README.md", b"text"),
+        ("additional_chat_templates/tool_use.jinja", b"tools"),
+        ("additional_chat_templates/../a.jinja", b"no"),
+        ("additional_chat_templates/notes.txt", b"no"),
         ("model.safetensors.index.json", INDEX),
         ("model-1.safetensors", &first),
         ("model-2.safetensors", &second),
@@ -48,7 +51,10 @@ fn a_model_is_downloaded_into_the_layout_of_the_cache_and_then_found_there() {
     let link = fs::read_link(found.join("model-1.safetensors")).unwrap();
     assert_eq!(link.to_string_lossy(), format!("../../blobs/{}", sha256(&first)));
     assert!(!found.join("README.md").exists() && !found.join("model-3.safetensors").exists());
-    assert!(fs::read_dir(model.join("blobs")).unwrap().count() == 5);
+    let templates = found.join("additional_chat_templates");
+    assert_eq!(fs::read(templates.join("tool_use.jinja")).unwrap(), b"tools");
+    assert_eq!(fs::read_dir(templates).unwrap().count(), 1);
+    assert!(fs::read_dir(model.join("blobs")).unwrap().count() == 6);
     assert!(!server.requests().is_empty());
     assert_eq!(folder(&hub).unwrap(), found);
     assert_eq!(hub.folder(&name(&format!("org/model@{COMMIT}")), &mut |_| ()).unwrap(), found);

@@ -262,4 +262,29 @@ mod tests {
             assert_eq!(said.last(), Some(&(head as f64)));
         }
     }
+
+    /// Layer `i` of `n` has `decay^(n - i)` and the embeddings `decay^(n + 1)`, as in a language model.
+    #[test]
+    fn layer_decay_leaves_the_norm_before_the_head_its_full_rate() {
+        for (fields, layers, norm) in [
+            (
+                json!({ "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4 }),
+                "layers",
+                true,
+            ),
+            (json!({ "model_type": "gpt2", "n_embd": 12, "n_layer": 2, "n_head": 3 }), "h", true),
+            (
+                json!({ "model_type": "bert", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4 }),
+                "layers",
+                false,
+            ),
+        ] {
+            let chain = classifier(&fields).chain(0, &Device::flex()).unwrap();
+            let layer = |index: usize, factor: f64| (format!("{layers}.{index}"), factor);
+            let mut expected = vec![("embedding".to_owned(), 0.125), layer(0, 0.25), layer(1, 0.5)];
+            expected.extend(norm.then(|| ("norm".to_owned(), 1.0)));
+            expected.push(("head".to_owned(), 1.0));
+            assert_eq!(chain.layer_decay_factors(0.5), expected, "{fields}");
+        }
+    }
 }

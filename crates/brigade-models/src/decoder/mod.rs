@@ -74,7 +74,7 @@ pub fn sequence_classification(
     let builder = Builder { config, adapters, seed, device, positions };
     let norm = adapters.frozen(LastToken { norm: builder.norm(config.hidden_size) });
     let head = ScoreHead::new([labels, config.hidden_size], seed, builder.deviation(), device);
-    Ok(builder.layers().then("norm", norm).then("head", head))
+    Ok(builder.layers().begin_head().then("norm", norm).then("head", head))
 }
 
 /// Relative costs of the blocks of [`chain`], in order, found without a device.

@@ -190,7 +190,7 @@ pub fn sequence_classification(
     let builder = Builder { config, adapters, seed, device };
     let head = ScoreHead::new([labels, config.width], seed, DEVIATION, device);
     let norm = adapters.frozen(LastToken { ln_f: builder.norm() });
-    Ok(builder.layers().then("norm", norm).then("head", head))
+    Ok(builder.layers().begin_head().then("norm", norm).then("head", head))
 }
 
 struct Builder<'a> {

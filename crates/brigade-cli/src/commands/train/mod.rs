@@ -15,7 +15,7 @@ use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE, Dataset, MicroBatchSize, Mixed, Program, Role, SettingError,
-    StandardFlags, TOKENIZER_COMPANIONS, TextTask, Training, UsageError, parse_whole_number,
+    StandardFlags, TextTask, Training, UsageError, parse_whole_number,
 };
 use brigade_hf::config::{GenerationConfig, SpecialTokens};
 use brigade_hf::{ConfigFile, Task};
@@ -26,6 +26,7 @@ use crate::config::{Config, ConfiguredModel, TOKENIZER_FILE};
 use crate::data::corpus;
 use crate::data::tasks::{TaskModel, TaskName};
 use crate::model_files::adapters::adapters_config;
+use crate::model_files::tokenizer::tokenizer_companions;
 use crate::model_files::weights::Weights;
 
 pub const EXAMPLES: &str = "\
@@ -259,25 +260,29 @@ fn folder_files(
     from: &Path,
     file: Option<&ConfigFile>,
     tokenizer: Option<&Tokenizer>,
-) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
+) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let json = |fields| serde_json::to_vec_pretty(&fields).context("cannot write JSON");
     let mut files = Vec::new();
     if let Some(file) = file {
-        files.push(("config.json", json(file.to_fields()?)?));
+        files.push(("config.json".to_owned(), json(file.to_fields()?)?));
     }
     if let Some(generation) = file.and_then(|file| file.generation.as_ref()) {
-        files.push(("generation_config.json", json(generation.to_fields())?));
+        files.push(("generation_config.json".to_owned(), json(generation.to_fields())?));
     }
-    for name in TOKENIZER_COMPANIONS.into_iter().filter(|_| from != Path::new("")) {
-        match std::fs::read(from.join(name)) {
+    let companions = match from == Path::new("") {
+        true => Vec::new(),
+        false => tokenizer_companions(from)?,
+    };
+    for name in companions {
+        match std::fs::read(from.join(&name)) {
             Ok(content) => files.push((name, content)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| from.join(name).display().to_string()),
+            Err(error) => return Err(error).with_context(|| from.join(&name).display().to_string()),
         }
     }
-    let has_one = files.iter().any(|(name, _)| *name == TOKENIZER_CONFIG_FILE);
+    let has_one = files.iter().any(|(name, _)| name == TOKENIZER_CONFIG_FILE);
     if let (Some(tokenizer), false) = (tokenizer, has_one) {
-        files.push((TOKENIZER_CONFIG_FILE, json(tokenizer_fields(tokenizer)?)?));
+        files.push((TOKENIZER_CONFIG_FILE.to_owned(), json(tokenizer_fields(tokenizer)?)?));
     }
     Ok(files)
 }

@@ -240,7 +240,6 @@ impl TaskSection {
         lora: &LoraConfig,
         tokenizer: &TokenizerSpec,
     ) -> anyhow::Result<TaskModel> {
-        let labels = |count: usize| (0..count).map(|index| format!("LABEL_{index}")).collect::<Vec<_>>();
         let (task, labels) = match self.name {
             TaskName::Auto | TaskName::CausalLm => (Task::CausalLanguageModel, None),
             TaskName::MaskedLm => (Task::MaskedLanguageModel, None),
@@ -250,7 +249,12 @@ impl TaskSection {
             TaskName::MultiLabelClassification => {
                 (Task::SequenceClassification, Some((self.labels.clone(), Problem::MultiLabel)))
             }
-            TaskName::Regression => (Task::SequenceClassification, Some((labels(1), Problem::Regression))),
+            TaskName::Regression => {
+                let own = &file.config.labels().names;
+                let keeps_own = file.task == Some(Task::SequenceClassification) && own.len() == 1;
+                let names = if keeps_own { own.clone() } else { vec!["LABEL_0".to_owned()] };
+                (Task::SequenceClassification, Some((names, Problem::Regression)))
+            }
         };
         file.task = Some(task);
         if let Some((names, problem)) = labels {

@@ -69,6 +69,18 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
         assert!(tokens == 12 && reason == Some("length") || tokens <= 12 && reason == Some("stop"), "{line}");
     }
 
+    // A chat with tools has a template of its own.
+    std::fs::create_dir(place.path("a/additional_chat_templates")).unwrap();
+    let with_tools = "t:{{ messages[0].content }};a:";
+    std::fs::write(place.path("a/additional_chat_templates/tool_use.jinja"), with_tools).unwrap();
+    let chat = r#"{"messages": [{"role": "user", "content": "fn"}], "tools": []}"#;
+    std::fs::write(place.path("tools.jsonl"), format!("{chat}\n{messages}\n")).unwrap();
+    std::fs::write(place.path("tools.txt"), "t:fn;a:").unwrap();
+    let answered = run(&format!("--prompts tools.jsonl --format jsonl {how}"));
+    let answered: serde_json::Value = serde_json::from_str(answered.lines().next().unwrap()).unwrap();
+    let alone = run(&format!("--prompts tools.txt {how}"));
+    assert_eq!(format!("t:fn;a:{}\n", answered["completion"].as_str().unwrap()), alone);
+
     std::fs::write(place.path("said"), "fn\n\nlet\n").unwrap();
     let how = "--top-p 0.9 --repetition-penalty 1.1 --temperature 0 --tokens 4";
     let mut chat = place.brigade(&format!("generate --model a --chat --system no {how}"));

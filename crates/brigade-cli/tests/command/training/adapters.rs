@@ -49,13 +49,15 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
     assert!(validation("alone") < validation("base"), "{} to {}", validation("base"), validation("alone"));
 
     // They go on from where they were: steps too small for fp32 change nothing.
-    let line =
-        format!("--model alone {BYTES} --set optimizer.learning_rate=1e-30 --nproc-per-node 2 --steps 1");
+    let line = format!(
+        "--model alone {BYTES} --set optimizer.learning_rate=1e-30 --set lora.dropout=0 --nproc-per-node 2 --steps 1"
+    );
     place.succeed(&mut place.train(&format!("{line} --out more")));
     assert!(place.read(&format!("more/{FILE}")) == alone);
     assert_eq!(validation("more"), validation("alone"));
     let again: serde_json::Value = serde_json::from_str(&place.text("more/adapter_config.json")).unwrap();
     assert_eq!(again["base_model_name_or_path"], config["base_model_name_or_path"]);
+    assert_eq!((&again["r"], &again["lora_dropout"]), (&json!(4), &json!(0.0)), "what is given counts");
 
     // `peft` also takes a regular expression of modules, and chooses among layers: the file says which have adapters.
     let mut by_expression = again;
@@ -153,6 +155,7 @@ fn what_cannot_be_adapted_is_said() {
         "--model two --lora-rank 4",
         &["[lora] with rank = 4", "two have rank = 2", "leave it out to continue"],
     );
+    refused("--model two --lora-rank 0", &["[lora] with rank = 0", "two have rank = 2"]);
     let config = place.text("two/adapter_config.json");
     let change = |from: &str, to: &str| {
         std::fs::write(place.path("two/adapter_config.json"), config.replace(from, to)).unwrap();

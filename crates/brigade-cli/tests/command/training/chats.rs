@@ -12,6 +12,8 @@ const TEMPLATE: &str = "{% for message in messages %}{% if message.role == 'assi
 fn with_chats() -> Place {
     let place = with_llama();
     fs::write(place.path("llama/chat_template.jinja"), TEMPLATE).unwrap();
+    fs::create_dir(place.path("llama/additional_chat_templates")).unwrap();
+    fs::write(place.path("llama/additional_chat_templates/rag.jinja"), "rag").unwrap();
     let turn = |role: &str, content: &str| format!("{{\"role\": \"{role}\", \"content\": \"{content}\"}}");
     let chat = |number: usize| {
         let (question, answer) = ("ab".repeat(number % 5), format!("{}", number * 7));
@@ -39,6 +41,7 @@ fn chats_train_to_the_same_bytes_on_a_mesh() {
             train("mesh", "--nproc-per-node 4 --pp 2 --dp 2 --zero 3 --recompute all") == alone,
             "{layout}"
         );
+        assert_eq!(place.text(&format!("alone-{layout}/additional_chat_templates/rag.jinja")), "rag");
         let loss = |step: usize| place.metrics(&format!("alone-{layout}"))[step]["loss"].as_f64().unwrap();
         let last = place.metrics(&format!("alone-{layout}")).len() - 1;
         assert!(loss(last) < loss(0), "{layout}: {} to {}", loss(0), loss(last));

@@ -213,6 +213,17 @@ fn numbers_of_texts_are_predicted() {
     let (first, last) = (error(&first), error(&last(&place, "alone")));
     assert!(last < 0.8 * first, "from {first} to {last}");
     assert!(evaluated(&place, "stars.jsonl")["mean_absolute_error"].as_f64().unwrap() < first);
+
+    // A label that has a name keeps it.
+    let mut named = config;
+    (named["id2label"], named["label2id"]) = (json!({"0": "stars"}), json!({"stars": 0}));
+    std::fs::write(place.path("alone/config.json"), named.to_string()).unwrap();
+    let line = format!(
+        "train --config tiny.toml {SET} --model alone --data stars.jsonl --nproc-per-node 1 --steps 1 --out more"
+    );
+    place.succeed(&mut place.brigade(&line));
+    let more: Value = serde_json::from_str(&place.text("more/config.json")).unwrap();
+    assert_eq!((&more["id2label"], &more["label2id"]), (&named["id2label"], &named["label2id"]));
 }
 
 #[test]

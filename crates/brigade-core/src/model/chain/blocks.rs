@@ -13,6 +13,8 @@ use crate::model::block::NamedBlock;
 pub struct Blocks {
     pub(crate) blocks: Vec<NamedBlock>,
     pub(crate) ties: Vec<(String, String)>,
+    /// The first block of the head, if that is not the last block alone.
+    pub(super) head: Option<usize>,
     /// The source of values that are not initial ones.
     pub(super) source: Option<Arc<Source>>,
     /// What that is called, and its digest, where ranks are to compare it.
@@ -28,12 +30,23 @@ pub(super) type Source =
 
 impl Blocks {
     pub(super) fn new() -> Self {
-        Self { blocks: Vec::new(), ties: Vec::new(), source: None, loaded: None, is_part: false }
+        Self { blocks: Vec::new(), ties: Vec::new(), head: None, source: None, loaded: None, is_part: false }
     }
 
     /// The name of the last block.
     pub(crate) fn last_name(&self) -> &str {
         self.blocks.last().map_or("", |named| &named.name)
+    }
+
+    /// What [`EngineSettings::layer_decay`](crate::EngineSettings::layer_decay) multiplies the learning rate of each block by, in order, with their names.
+    pub fn layer_decay_factors(&self, layer_decay: f64) -> Vec<(String, f64)> {
+        let factor = |index| self.layer_decay_factor(index, layer_decay);
+        self.blocks.iter().enumerate().map(|(index, named)| (named.name.clone(), factor(index))).collect()
+    }
+
+    pub(crate) fn layer_decay_factor(&self, index: usize, layer_decay: f64) -> f64 {
+        let head = self.head.unwrap_or(usize::MAX).min(self.blocks.len().saturating_sub(1));
+        layer_decay.powi(head.saturating_sub(index) as i32)
     }
 
     /// Number of values in all parameters; a shared one counts once.
@@ -88,6 +101,7 @@ impl Blocks {
                 lines.push(line);
             }
         }
+        lines.extend(self.head.map(|head| format!("head from block {head} on")));
         lines.extend(self.ties.iter().map(|(follower, owner)| format!("{follower} tied to {owner}")));
         lines
     }
@@ -190,6 +204,21 @@ mod tests {
             .then_fn(outer, Outer { b: linear() }, |outer, x: Tensor<2>| outer.b.forward(x))
             .then_fn(inner, linear(), |linear, x: Tensor<2>| linear.forward(x));
         chain.check_names()
+    }
+
+    #[test]
+    fn the_blocks_of_the_head_have_the_full_learning_rate() {
+        let linear = || LinearConfig::new(2, 2).init(&Device::default());
+        let run = |linear: &Linear, x: Tensor<2>| linear.forward(x);
+        let layers = || Chain::new().then_fn("a", linear(), run).then_fn("b", linear(), run);
+        let factors = |chain: &Blocks| -> Vec<f64> {
+            chain.layer_decay_factors(0.5).into_iter().map(|(_, factor)| factor).collect()
+        };
+        assert_eq!(factors(&layers()), [0.5, 1.0]);
+        let headed = layers().begin_head().then_fn("norm", linear(), run).then_fn("head", linear(), run);
+        assert_eq!(factors(&headed), [0.25, 0.5, 1.0, 1.0]);
+        assert!(headed.describe().contains(&"head from block 2 on".to_owned()));
+        assert_eq!(factors(&layers().begin_head()), [0.5, 1.0], "without a block of its own");
     }
 
     #[test]

@@ -184,6 +184,13 @@ impl<I: Activation, O: Activation> Chain<I, O> {
         Chain::of(self.untyped)
     }
 
+    /// Begins the head: the blocks appended from here on are together what otherwise the last block is, for
+    /// [`EngineSettings::layer_decay`](crate::EngineSettings::layer_decay).
+    pub fn begin_head(mut self) -> Self {
+        self.untyped.head = Some(self.untyped.blocks.len());
+        self
+    }
+
     /// Shares one parameter between two blocks: `follower` (`block.path`) reads the values of
     /// `owner`, and its gradient is added to the owner's, micro-batch by micro-batch.
     pub fn tie(mut self, follower: impl Into<String>, owner: impl Into<String>) -> Self {

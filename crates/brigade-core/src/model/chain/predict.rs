@@ -41,6 +41,7 @@ impl Blocks {
             ties: self.ties.clone(),
             source: self.source.clone(),
             loaded: self.loaded.clone(),
+            head: self.head,
             is_part: self.is_part,
         }
     }

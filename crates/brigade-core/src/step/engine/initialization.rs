@@ -34,6 +34,7 @@ impl Initialization<'_> {
         let holders = self.store.holders.clone();
         let stage = self.store.groups.pp.rank();
         let here = holders[index] == stage;
+        let factor = self.chain.layer_decay_factor(index, self.layer_decay);
         let named = &self.chain.blocks[index];
         let used = |unit: &Unit| unit.users.iter().any(|user| holders[user.block] == stage);
         let mut units = Unit::of_block(index, &named.name, &named.block.specs(), ties);
@@ -55,7 +56,7 @@ impl Initialization<'_> {
         let store = &mut *self.store;
         for mut unit in units {
             unit.layout.set_groups(|path| self.grouping.of(&format!("{}.{path}", named.name)));
-            unit.layout.set_learning_rate_factor(self.layer_decay.powi((holders.len() - 1 - index) as i32));
+            unit.layout.set_learning_rate_factor(factor);
             let kept = store.kept(&unit);
             let mut flat = Vec::new();
             for param in unit.layout.params() {

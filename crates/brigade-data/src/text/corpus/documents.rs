@@ -22,8 +22,8 @@ pub(crate) struct TextChunk {
     pub(crate) text: String,
     /// The end of the chunk before, of the same text: a word, if it is short. Empty at the beginning.
     pub(crate) before: String,
-    /// Whether it belongs to the prompt.
-    pub(crate) masked: bool,
+    /// How many of its first bytes belong to the prompt.
+    pub(crate) prompt: usize,
     /// Whether the text is a whole record as JSON, of which a [`RecordEncoder`] makes an example.
     pub(crate) is_record: bool,
     /// Where its document is.
@@ -35,7 +35,7 @@ pub(crate) struct TextChunk {
 /// A stream of chunks.
 pub(crate) type TextChunks = Box<dyn Iterator<Item = Result<TextChunk>> + Send>;
 
-/// The documents of a part of `file`, in order: of each record its `prompt`, if there is one, and its `text`, unless `encoder` makes
+/// The documents of a part of `file`, in order: of each record its `prompt`, if there is one, and its `text`, in one chunk if they fit, unless `encoder` makes
 /// an example of it.
 pub(crate) fn chunks(
     file: &SourceFile,
@@ -72,7 +72,7 @@ fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec
             return Ok(vec![TextChunk {
                 text,
                 before,
-                masked: false,
+                prompt: 0,
                 is_record: true,
                 place,
                 ends_document: true,
@@ -81,21 +81,25 @@ fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec
         if record.text("text")?.is_none() {
             return Err(record.place.error("the text is null, but must be a string"));
         }
-        let chunk = |text, before, masked, ends_document| {
+        let chunk = |text, before, prompt, ends_document| {
             let place = record.place.clone();
-            TextChunk { text, before, masked, is_record: false, place, ends_document }
+            TextChunk { text, before, prompt, is_record: false, place, ends_document }
         };
+        let [prompt, text] = [record.text("prompt")?, record.text("text")?].map(Option::unwrap_or_default);
+        if !prompt.is_empty() && prompt.len() + text.len() <= CHUNK_BYTES {
+            return Ok(vec![chunk([prompt, text].concat(), String::new(), prompt.len(), true)]);
+        }
         let mut chunks = Vec::new();
-        for (column, masked) in [("prompt", true), ("text", false)] {
-            let mut rest = record.text(column)?.unwrap_or_default();
-            let mut before = String::new();
+        let mut before = String::new();
+        for (mut rest, is_prompt) in [(prompt, true), (text, false)] {
             while !rest.is_empty() {
                 let end = if rest.len() <= CHUNK_BYTES { rest.len() } else { cut(rest, CHUNK_BYTES) };
                 let (text, left) = rest.split_at(end);
+                let prompt = if is_prompt { text.len() } else { 0 };
                 chunks.push(chunk(
                     text.into(),
                     std::mem::replace(&mut before, last_word(text)),
-                    masked,
+                    prompt,
                     false,
                 ));
                 rest = left;
@@ -103,7 +107,7 @@ fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec
         }
         match chunks.last_mut() {
             Some(last) => last.ends_document = true,
-            None => chunks.push(chunk(String::new(), String::new(), false, true)),
+            None => chunks.push(chunk(String::new(), String::new(), 0, true)),
         }
         Ok(chunks)
     };
@@ -185,7 +189,7 @@ impl TextFileChunks {
         self.buffer.drain(..end);
         self.offset += end as u64;
         let (place, before) = (self.place.clone(), std::mem::replace(&mut self.before, last_word(&text)));
-        Ok(TextChunk { text, before, masked: false, is_record: false, place, ends_document: at_end })
+        Ok(TextChunk { text, before, prompt: 0, is_record: false, place, ends_document: at_end })
     }
 }
 

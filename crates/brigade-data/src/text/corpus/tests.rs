@@ -19,8 +19,9 @@ fn read(corpus: &Corpus) -> Result<Vec<(String, String)>> {
         let mut document = (String::new(), String::new());
         for chunk in chunks(&file, &None, &Columns::default(), None, &BytesRead::default())? {
             let chunk = chunk?;
-            let part = if chunk.masked { &mut document.0 } else { &mut document.1 };
-            part.push_str(&chunk.text);
+            let (prompt, text) = chunk.text.split_at(chunk.prompt);
+            document.0.push_str(prompt);
+            document.1.push_str(text);
             if chunk.ends_document {
                 documents.push(std::mem::take(&mut document));
             }

@@ -34,7 +34,7 @@ use crate::{
 
 /// The version of what an entry of the cache holds for the same content and settings: a change of the tokenizing, of
 /// the sample or of the split needs another number.
-const CONTENT_VERSION: u32 = 3;
+const CONTENT_VERSION: u32 = 4;
 
 const TOKENIZER_FILE: &str = "tokenizer.json";
 const COUNTS_FILE: &str = "counts.json";

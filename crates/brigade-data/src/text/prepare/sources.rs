@@ -215,8 +215,8 @@ impl Preparation<'_> {
         hasher.update(blake3::hash(self.tokenizer.json().as_bytes()).as_bytes());
         // What its own file does not say.
         let (beginning, end) = (self.tokenizer.beginning()?, self.tokenizer.end_named_beside());
-        let splits = self.tokenizer.splits_special_tokens();
-        hasher.update(format!("\n{beginning:?} {end:?} {splits}").as_bytes());
+        let beside = self.tokenizer.set_beside();
+        hasher.update(format!("\n{beginning:?} {end:?} {beside}").as_bytes());
         hasher.update(format!("\n{} {}\n", fraction.to_bits(), split.seed).as_bytes());
         files.hash_into(&mut hasher);
         let place = CacheEntry::named(&self.settings.cache_dir, &hasher);

@@ -298,6 +298,49 @@ fn prompts_are_masked() {
 }
 
 #[test]
+fn a_prompt_and_its_text_have_the_tokens_of_both_together() {
+    let bench = Bench::new(0);
+    let vocabulary = serde_json::json!({"</s>": 0, "▁": 1, "a": 2, "b": 3, "▁a": 4, "ab": 5});
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null, "decoder": null,
+        "added_tokens": [{
+            "id": 0, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "special": true,
+        }],
+        "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": true},
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocabulary,
+            "merges": ["▁ a", "a b"],
+        },
+    });
+    let tokenizer = bench.folder.path().join("tokenizer.json");
+    fs::write(&tokenizer, json.to_string()).unwrap();
+    // The last two are a prompt that ends within a token, and one of more than a chunk.
+    let long = "a ".repeat(80_000);
+    for (prompt, text, expected, masked) in [
+        ("a", "b", vec![4, 3, 0], 1),
+        ("a ", "b", vec![4, 1, 3, 0], 2),
+        ("b", " a", vec![1, 3, 4, 0], 2),
+        ("a ", "a", vec![4, 4, 0], 1),
+        (&long, "b", [vec![4; 80_000], vec![1, 3, 0]].concat(), 80_001),
+    ] {
+        fs::write(bench.data(), serde_json::json!({"prompt": prompt, "text": text}).to_string()).unwrap();
+        let settings = PrepareOptions {
+            rows: RowOptions::new(1 << 18, SequenceLayout::Documents),
+            validation_fraction: 0.0,
+            ..bench.settings(&tokenizer.display().to_string())
+        };
+        let prepared = prepare(&settings, &NoProgress).unwrap();
+        let file = only(&prepared).train.tokens();
+        let mut ids = vec![0; file.document(0).len()];
+        file.read(file.document(0), &mut ids);
+        assert!(ids == expected, "{prompt:.9} {text}: {:?}", &ids[..ids.len().min(9)]);
+        assert_eq!(prepared.summary.counts.masked_tokens, masked, "{prompt:.9} {text}");
+    }
+}
+
+#[test]
 fn a_corpus_without_text_is_an_error() {
     let bench = Bench::new(0);
     for content in ["", "\n\n", "{\"text\":\"\"}\n"] {

@@ -142,14 +142,14 @@ impl Documents {
     /// Adds a chunk of the document at hand. Documents without a token are skipped.
     fn push(&mut self, encoded: &Encoded, chunk: &TextChunk) -> Result<()> {
         let (kind, place) = match encoded {
-            Encoded::Text(_) => (None, None),
+            Encoded::Text { .. } => (None, None),
             Encoded::Example(example) => (example.label.map(Label::kind), Some(&chunk.place)),
         };
         let before = *self.labels.get_or_insert(kind);
         let place = || place.map_or_else(|| "a text".into(), RecordLocation::to_string);
         check_labels(before, kind, &place)?;
-        let ids = match encoded {
-            Encoded::Text(ids) => ids,
+        let (ids, of_prompt) = match encoded {
+            Encoded::Text { ids, of_prompt } => (ids, *of_prompt),
             Encoded::Example(example) => {
                 self.examples += u64::from(!example.ids.is_empty());
                 return self.writer.push_example(example);
@@ -158,7 +158,9 @@ impl Documents {
         if self.in_document == 0 && !ids.is_empty() {
             self.writer.push(&self.beginning, true)?;
         }
-        self.writer.push(ids, chunk.masked)?;
+        let (prompt, text) = ids.split_at(of_prompt);
+        self.writer.push(prompt, true)?;
+        self.writer.push(text, false)?;
         self.in_document += ids.len() as u64;
         if chunk.ends_document && self.in_document > 0 {
             self.writer.push(&[self.end_of_text], false)?;
@@ -187,7 +189,11 @@ pub(super) fn check_labels(
 /// What a chunk becomes.
 enum Encoded {
     /// Tokens of a part of a document.
-    Text(Vec<u32>),
+    Text {
+        ids: Vec<u32>,
+        /// How many of the first ones belong to the prompt.
+        of_prompt: usize,
+    },
     /// A document of its own.
     Example(Example),
 }
@@ -209,25 +215,30 @@ impl<'a> Encoders<'a> {
             Some(records) if chunk.is_record => {
                 records.example(&chunk.place, &chunk.text, self.tokenizer).map(Encoded::Example)
             }
-            _ => self.encode_text(chunk).map(Encoded::Text),
+            _ => self.encode_text(chunk),
         }
     }
 
     /// How many tokens a chunk has.
     pub(super) fn count(&self, chunk: &TextChunk) -> Result<usize> {
         Ok(match self.encode(chunk)? {
-            Encoded::Text(ids) => ids.len(),
+            Encoded::Text { ids, .. } => ids.len(),
             Encoded::Example(example) => example.ids.len(),
         })
     }
 
-    fn encode_text(&self, chunk: &TextChunk) -> Result<Vec<u32>> {
+    fn encode_text(&self, chunk: &TextChunk) -> Result<Encoded> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let known = idle().pop();
         let mut encoder = known.unwrap_or_else(|| self.tokenizer.encoder());
         let mut ids = Vec::with_capacity(chunk.text.len() / 2);
-        encoder.encode_after(&chunk.before, &chunk.text, &mut ids)?;
+        let of_prompt = if (1..chunk.text.len()).contains(&chunk.prompt) {
+            encoder.encode_prompted(&chunk.text, chunk.prompt, &mut ids)?
+        } else {
+            encoder.encode_after(&chunk.before, &chunk.text, &mut ids)?;
+            if chunk.prompt > 0 { ids.len() } else { 0 }
+        };
         idle().push(encoder);
-        Ok(ids)
+        Ok(Encoded::Text { ids, of_prompt })
     }
 }

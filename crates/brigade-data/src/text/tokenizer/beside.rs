@@ -4,6 +4,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::class::ClassSettings;
+
 /// The files, in the order in which they count.
 pub(super) const SPECIAL_TOKENS: [&str; 2] = ["tokenizer_config.json", "special_tokens_map.json"];
 
@@ -14,6 +16,8 @@ pub(super) struct Beside {
     pub(super) end_of_text: Option<String>,
     /// Whether the names of special tokens in texts are split like any other text.
     pub(super) split_special_tokens: bool,
+    /// What the tokenizer's class sets.
+    pub(super) class: Option<ClassSettings>,
 }
 
 impl Beside {
@@ -31,6 +35,7 @@ impl Beside {
         Self {
             end_of_text: files.iter().flatten().find_map(end_of_text),
             split_special_tokens: split.unwrap_or(false),
+            class: files[0].as_ref().and_then(ClassSettings::read),
         }
     }
 }

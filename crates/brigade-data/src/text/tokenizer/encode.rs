@@ -64,6 +64,18 @@ impl CachingEncoder {
         Ok(())
     }
 
+    /// As [`encode`](Self::encode) of a text whose first `prompt` bytes are a prompt; returns how many of the tokens are the prompt's. A token of both is the text's.
+    pub(crate) fn encode_prompted(&mut self, text: &str, prompt: usize, ids: &mut Vec<u32>) -> Result<usize> {
+        if self.method(text) == EncodingMethod::Bytes {
+            self.encode(text, ids)?;
+            return Ok(prompt);
+        }
+        let encoding = catch_panics(|| self.tokenizer.inner.library.encode(text, false));
+        let encoding = encoding.map_err(|message| self.tokenizer.error(message))?;
+        ids.extend(encoding.get_ids());
+        Ok(encoding.get_offsets().iter().take_while(|(_, end)| *end <= prompt).count())
+    }
+
     fn method(&self, text: &str) -> EncodingMethod {
         let special = self.tokenizer.inner.special.as_ref();
         match special.is_some_and(|names| names.is_in(text)) {

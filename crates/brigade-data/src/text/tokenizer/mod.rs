@@ -1,6 +1,7 @@
 //! Text to token ids and back.
 
 mod beside;
+mod class;
 mod encode;
 mod marked;
 mod pre_tokenizer;
@@ -16,6 +17,7 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{Encoding, PostProcessor, TruncationParams, truncate_encodings};
 
 use beside::{Beside, SPECIAL_TOKENS};
+use class::ClassSettings;
 pub use encode::CachingEncoder;
 use encode::SpecialNames;
 pub use spec::TokenizerSpec;
@@ -47,14 +49,15 @@ struct Inner {
     name: String,
     json: String,
     library: tokenizers::Tokenizer,
-    /// The same without `split_special_tokens`, if that is set.
-    marking: OnceLock<tokenizers::Tokenizer>,
+    /// What encodes marked texts, if it differs.
+    marking: OnceLock<Option<tokenizers::Tokenizer>>,
     encoding: EncodingMethod,
     /// The names that only the library finds; `None` if they are split, or if it encodes everything.
     special: Option<SpecialNames>,
     end_of_text: u32,
     /// Whether another token would end a text if no other file named one.
     is_end_named_beside: bool,
+    class: Option<ClassSettings>,
     vocabulary_size: usize,
 }
 
@@ -89,7 +92,7 @@ impl Tokenizer {
 
     /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library. Its end-of-text token is the `eos_token` of the
     /// `tokenizer_config.json` or `special_tokens_map.json` beside it, or else one that well-known models have. The former may set
-    /// `split_special_tokens`.
+    /// `split_special_tokens`, and what its `tokenizer_class` takes from there in `transformers`, such as `do_lower_case` and `add_prefix_space`.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the file cannot be read, is not a tokenizer, has no end-of-text token, or encodes at
@@ -118,6 +121,9 @@ impl Tokenizer {
             return Err(refuse(
                 "it has BPE dropout, which makes encoding random; set \"dropout\" to null".into(),
             ));
+        }
+        if let Some(class) = beside.class {
+            class.apply(&mut library);
         }
         library.set_encode_special_tokens(beside.split_special_tokens);
         library.with_padding(None);
@@ -148,6 +154,7 @@ impl Tokenizer {
                 special,
                 end_of_text,
                 is_end_named_beside,
+                class: beside.class,
                 vocabulary_size,
             }),
         })
@@ -182,8 +189,13 @@ impl Tokenizer {
         self.inner.is_end_named_beside.then_some(self.inner.end_of_text)
     }
 
+    /// What else the files beside `tokenizer.json` change of the ids, as text to compare.
+    pub(crate) fn set_beside(&self) -> String {
+        format!("{} {:?}", self.splits_special_tokens(), self.inner.class)
+    }
+
     /// Whether the names of special tokens are split like any other text.
-    pub(crate) fn splits_special_tokens(&self) -> bool {
+    fn splits_special_tokens(&self) -> bool {
         self.inner.library.get_encode_special_tokens()
     }
 

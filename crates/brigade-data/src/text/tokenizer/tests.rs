@@ -45,6 +45,30 @@ fn names_of_special_tokens_may_stand_for_them() {
 }
 
 #[test]
+fn spaces_are_bytes_of_marked_texts_whatever_the_file_says_of_offsets() {
+    let byte_level = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
+    let roberta = serde_json::json!({
+        "type": "RobertaProcessing", "sep": [END_OF_TEXT, 256], "cls": [END_OF_TEXT, 256], "trim_offsets": true,
+        "add_prefix_space": false,
+    });
+    let sequence = serde_json::json!({"type": "Sequence", "processors": [byte_level, byte_level]});
+    let text = "  é\n\n x ";
+    for (processor, added) in [(byte_level, 0), (sequence, 0), (roberta, 1)] {
+        let mut json: serde_json::Value = serde_json::from_str(BYTES.json()).unwrap();
+        json["post_processor"] = processor;
+        let tokenizer = Tokenizer::from_json("a", json.to_string()).unwrap();
+        let (ids, offsets) = tokenizer.encode_marked(text, true).unwrap();
+        let library = tokenizer.inner.library.encode(text, true).unwrap();
+        assert_eq!(ids, library.get_ids());
+        let of_text = &offsets[added..ids.len() - added];
+        assert_eq!(of_text.len(), text.len());
+        for (index, bytes) in of_text.iter().enumerate() {
+            assert!(bytes.contains(&index), "{index}: {bytes:?}");
+        }
+    }
+}
+
+#[test]
 fn bytes_are_their_own_ids() {
     assert_eq!(BYTES.encode("aé").unwrap(), [0x61, 0xc3, 0xa9]);
     assert_eq!((BYTES.vocabulary_size(), BYTES.end_of_text()), (257, 256));
@@ -74,6 +98,82 @@ fn names_of_special_tokens_in_texts_stand_for_them_unless_they_are_split() {
             assert_eq!(read.encode_marked(&text, false).unwrap().0, expected);
         }
     }
+}
+
+/// The tokenizer of a `tokenizer.json` beside a `tokenizer_config.json`.
+fn with_config(json: &str, config: &serde_json::Value) -> Tokenizer {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), json).unwrap();
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    Tokenizer::from_file(&folder.path().join("tokenizer.json")).unwrap()
+}
+
+/// The ids are those of transformers 5.24.
+#[test]
+fn a_class_of_byte_level_decides_whether_a_space_is_added() {
+    let with_space = BYTES.json().replace("\"add_prefix_space\":false", "\"add_prefix_space\":true");
+    let with_space = with_space.replace("\"add_prefix_space\": false", "\"add_prefix_space\": true");
+    assert_ne!(with_space, BYTES.json());
+    let (plain, spaced) = (b"ab c".map(u32::from).to_vec(), b" ab c".map(u32::from).to_vec());
+    for (class, given, json, expected) in [
+        ("GPT2Tokenizer", Some(true), BYTES.json(), &spaced),
+        ("RobertaTokenizerFast", Some(true), BYTES.json(), &spaced),
+        ("Qwen2Tokenizer", Some(true), BYTES.json(), &spaced),
+        ("GPT2Tokenizer", None, &with_space, &plain),
+        ("GPT2TokenizerFast", None, BYTES.json(), &plain),
+        ("PreTrainedTokenizerFast", Some(true), BYTES.json(), &plain),
+        ("PreTrainedTokenizerFast", Some(false), &with_space, &spaced),
+    ] {
+        let config = serde_json::json!({"tokenizer_class": class, "add_prefix_space": given});
+        let tokenizer = with_config(json, &config);
+        assert_eq!(&tokenizer.encode("ab c").unwrap(), expected, "{class} {given:?}");
+        assert_eq!(&tokenizer.encode_marked("ab c", false).unwrap().0, expected, "{class} {given:?}");
+    }
+}
+
+/// The ids are those of transformers 5.24.
+#[test]
+fn a_class_of_bert_decides_how_text_is_normalized() {
+    let words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "e", "é", "世", "世世"];
+    let vocabulary: serde_json::Map<_, _> =
+        words.iter().enumerate().map(|(id, word)| ((*word).to_owned(), id.into())).collect();
+    let json = |lowercase: bool| {
+        let normalizer = serde_json::json!({
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+            "lowercase": lowercase,
+        });
+        let model = serde_json::json!({
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": vocabulary,
+        });
+        serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": normalizer,
+            "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": null, "decoder": null, "model": model,
+        })
+        .to_string()
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for (lowercase, config, expected) in [
+        (
+            true,
+            serde_json::json!({"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": false}),
+            [5, 7, 9, 9],
+        ),
+        (true, serde_json::json!({"tokenizer_class": "BertTokenizer", "do_lower_case": false}), [6, 8, 9, 9]),
+        (false, serde_json::json!({"tokenizer_class": "BertTokenizerFast"}), [5, 7, 9, 9]),
+        (
+            true,
+            serde_json::json!({"tokenizer_class": "DistilBertTokenizer", "strip_accents": false}),
+            [5, 8, 9, 9],
+        ),
+    ] {
+        let tokenizer = with_config(&json(lowercase), &config);
+        assert_eq!(tokenizer.encode("A é 世世").unwrap(), expected, "{config}");
+        seen.insert(tokenizer.set_beside());
+    }
+    assert_eq!(seen.len(), 4, "the cache of tokens tells them apart");
+    let whole = serde_json::json!({"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": false});
+    assert_eq!(with_config(&json(true), &whole).encode("A é 世世").unwrap(), [5, 7, 10]);
 }
 
 #[test]
