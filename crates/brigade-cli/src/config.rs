@@ -85,7 +85,7 @@ impl Config {
     pub fn read_as_is(folder: &Path, sets: &[String]) -> anyhow::Result<Self> {
         let mut defaults: Self = toml::from_str(DEFAULTS).context("configs/gpt-tiny.toml")?;
         defaults.lora = saved_adapters(folder)?.unwrap_or(defaults.lora);
-        merge_config(&defaults, &[], sets)
+        Ok(merge_config(&defaults, &[], sets)?)
     }
 
     /// The folder with what stands beside the tokenizer: that of the model or, for a new one, of the tokenizer; empty if it has none.
