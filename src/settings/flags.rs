@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use brigade_core::compress::Method;
 use brigade_core::plan::PipelineScheduleKind;
-use brigade_launch::{LaunchArgs, NprocPerNode, Source};
+use brigade_launch::{LaunchArgs, NprocPerNode};
 use brigade_report::LogFormat;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -267,12 +267,7 @@ impl StandardFlags {
         lay(&self.worker, &mut settings.strategy.worker);
         lay(&self.servers, &mut settings.strategy.servers);
         lay(&self.staleness, &mut settings.strategy.staleness);
-        let environment = |name: &str| std::env::var(name).ok();
-        let detected = brigade_launch::detect(&self.world, &environment);
-        let server_nodes = match detected.is_ok_and(|detected| detected.source() == Source::TfConfig) {
-            true => brigade_launch::server_nodes(&environment),
-            false => 0,
-        };
+        let server_nodes = brigade_launch::server_nodes(&|name| std::env::var(name).ok());
         if settings.strategy.name == StrategyName::AsyncServer && settings.strategy.servers == 0 {
             let per_node = self.world.nproc_per_node.map_or(1, NprocPerNode::resolve);
             settings.strategy.servers = server_nodes.saturating_mul(per_node);
