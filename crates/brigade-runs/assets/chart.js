@@ -41,10 +41,11 @@ function drawMarks(plot, marks) {
   ctx.save();
   ctx.lineWidth = devicePixelRatio;
   ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+  const colours = Object.fromEntries(["muted", ...Object.values(MARKS)].map((name) => [name, colour(name)]));
   for (const { at, kind } of marks) {
     const x = Math.round(plot.valToPos(at, "x", true));
     if (at == null || x < bbox.left || x > bbox.left + bbox.width) continue;
-    ctx.strokeStyle = colour(MARKS[kind] ?? "muted");
+    ctx.strokeStyle = colours[MARKS[kind] ?? "muted"];
     ctx.globalAlpha = kind === "checkpoint" ? 0.35 : 0.8;
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);

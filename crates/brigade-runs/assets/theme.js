@@ -8,13 +8,30 @@ function read() {
   return JSON.parse(document.getElementById("data").textContent);
 }
 
-/** Takes over what a server that watches says is new. `?token=…` goes with every request. */
+/**
+ * Takes over what a server that watches says is new, and what changed while no connection was open. One request at a time, so that no
+ * answer overtakes a newer one. `?token=…` goes with every request.
+ */
 function follow(address, update) {
+  let isAsking = false;
+  let isOld = false;
+  const ask = async () => {
+    isOld = true;
+    if (isAsking) return;
+    isAsking = true;
+    try {
+      while (isOld) {
+        isOld = false;
+        const answer = await fetch(`${address}/parts${location.search}`);
+        if (answer.ok) update(await answer.json());
+      }
+    } finally {
+      isAsking = false;
+    }
+  };
   const events = new EventSource(`${address}/events${location.search}`);
-  events.addEventListener("changed", async () => {
-    const answer = await fetch(`${address}/parts${location.search}`);
-    if (answer.ok) update(await answer.json());
-  });
+  events.addEventListener("open", ask);
+  events.addEventListener("changed", ask);
 }
 
 const THEMES = ["auto", "light", "dark"];

@@ -12,6 +12,15 @@ const WARM_UP: u64 = 5;
 /// Steps that are looked at together.
 const WINDOW: usize = 10;
 
+/// Steps among which something that happens in some of them alone is looked for.
+const LONG_WINDOW: usize = 40;
+
+/// In fewer steps something may have taken long by chance.
+const FEWEST_LONG: usize = 3;
+
+/// How much longer than usual a wait must be to be long, as a share of a step.
+const LONG: f64 = 0.1;
+
 /// Waiting for data for more than this share of the time is worth a word.
 const DATA: f64 = 0.05;
 
@@ -45,6 +54,14 @@ struct Recent {
     ranks: Option<RankSeconds>,
 }
 
+impl Recent {
+    /// Of the rank that waited longest, where ranks are told apart.
+    fn longest_data_wait(&self) -> f64 {
+        let ranks = self.ranks.iter().flat_map(|ranks| &ranks.data_wait);
+        ranks.copied().fold(self.data_wait, f64::max)
+    }
+}
+
 impl Warnings {
     pub fn new(
         dir: PathBuf,
@@ -61,7 +78,7 @@ impl Warnings {
         if self.seen <= WARM_UP {
             return Vec::new();
         }
-        self.recent.truncate(WINDOW - 1);
+        self.recent.truncate(LONG_WINDOW - 1);
         self.recent.push_front(Recent {
             step: record.step_seconds,
             data_wait: record.data_wait_seconds,
@@ -80,13 +97,18 @@ impl Warnings {
         new.collect()
     }
 
+    /// The steps that are looked at together.
+    fn latest(&self) -> impl Iterator<Item = &Recent> {
+        self.recent.iter().take(WINDOW)
+    }
+
     fn middle(&self, of: impl Fn(&Recent) -> f64) -> f64 {
-        median(self.recent.iter().map(of).collect())
+        median(self.latest().map(of).collect())
     }
 
     /// The middle of each rank's time; nothing where it is not known.
     fn ranks(&self, of: impl Fn(&RankSeconds) -> &Vec<f64>) -> Vec<f64> {
-        let known = || self.recent.iter().filter_map(|recent| Some(of(recent.ranks.as_ref()?)));
+        let known = || self.latest().filter_map(|recent| Some(of(recent.ranks.as_ref()?)));
         let ranks = known().map(Vec::len).min().unwrap_or(0);
         (0..ranks).map(|rank| median(known().map(|all| all[rank]).collect())).collect()
     }
@@ -95,12 +117,27 @@ impl Warnings {
         let mean = self.middle(|recent| recent.data_wait);
         let most = self.ranks(|ranks| &ranks.data_wait).into_iter().fold(mean, f64::max);
         let share = most / self.middle(|recent| recent.step);
-        (share > DATA).then(|| {
-            format!(
-                "ranks wait {:.0}% of the time for data; `brigade report {}` shows which, and what to change",
-                100.0 * share,
-                self.dir.display()
-            )
+        let (share, when) = match share > DATA {
+            true => (share, String::new()),
+            false => self.data_in_some_steps()?,
+        };
+        Some(format!(
+            "ranks wait {:.0}% of the time for data{when}; `brigade report {}` shows which, and what to change",
+            100.0 * share,
+            self.dir.display()
+        ))
+    }
+
+    /// The share of the time that ranks wait for data in some steps alone, and when that is.
+    fn data_in_some_steps(&self) -> Option<(f64, String)> {
+        let waits = || self.recent.iter().map(Recent::longest_data_wait);
+        let (usual, step) = (median(waits().collect()), self.middle(|recent| recent.step));
+        let long: Vec<f64> = waits().filter(|wait| *wait > 2.0 * usual + LONG * step).collect();
+        let whole: f64 = self.recent.iter().map(|recent| recent.step).sum();
+        let (lost, steps) = (long.iter().sum::<f64>(), self.recent.len());
+        (long.len() >= FEWEST_LONG && lost / whole > DATA).then(|| {
+            let each = lost / long.len() as f64;
+            (lost / whole, format!(": {each:.2} s in {} of the last {steps} steps", long.len()))
         })
     }
 
@@ -196,6 +233,26 @@ mod tests {
         let how =
             "train again with `--profile-steps 10..12`, and `brigade inspect timeline runs/a` shows why";
         assert!(idle[0].ends_with(&format!("but its schedule only for 20%; {how}")), "{idle:?}");
+    }
+
+    #[test]
+    fn waiting_for_data_in_some_steps_alone() {
+        let said = |every: u64| -> Vec<String> {
+            let mut warnings = Warnings::new("runs/a".into(), Vec::new(), 0, None);
+            let record = |step: u64| {
+                let waited = if step.is_multiple_of(every) { 1.0 } else { 0.0 };
+                StepRecord {
+                    step,
+                    step_seconds: 0.1 + waited,
+                    data_wait_seconds: waited,
+                    ..StepRecord::default()
+                }
+            };
+            (1..=60).flat_map(|step| warnings.after(&record(step))).collect()
+        };
+        let text = "step 30: ranks wait 55% of the time for data: 1.00 s in 3 of the last 25 steps; `brigade report runs/a` shows which, and what to change";
+        assert_eq!(said(10), [text]);
+        assert!(said(25).is_empty(), "twice is no habit");
     }
 
     #[test]

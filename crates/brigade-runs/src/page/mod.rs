@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::run::{Difference, Run, Setting};
 use crate::scaling::{Finding, diagnose};
 
-pub(crate) use runs::{runs_data, runs_page};
+pub(crate) use runs::{Row, row, runs_data, runs_page};
 pub use step_timeline::{RankTimeline, SpanKind, StepSpan, StepTimeline};
 
 use memory::MemoryRow;

@@ -16,9 +16,9 @@ pub(crate) struct RunsData {
     watched: &'static str,
 }
 
-/// A run in the table.
-#[derive(Serialize)]
-struct Row {
+/// A run in the table, with its curves.
+#[derive(Clone, Serialize)]
+pub(crate) struct Row {
     name: String,
     state: &'static str,
     why: String,
@@ -35,8 +35,8 @@ struct Row {
 }
 
 /// The numbers of runs. `name`: that of their folder.
-pub(crate) fn runs_data(name: &str, runs: &[Run]) -> RunsData {
-    RunsData { name: name.to_owned(), runs: runs.iter().filter_map(row).collect(), watched: "" }
+pub(crate) fn runs_data(name: &str, runs: Vec<Row>) -> RunsData {
+    RunsData { name: name.to_owned(), runs, watched: "" }
 }
 
 pub(crate) fn runs_page(name: &str, data: &RunsData) -> Result<String> {
@@ -46,7 +46,8 @@ pub(crate) fn runs_page(name: &str, data: &RunsData) -> Result<String> {
 /// Curves that are worth comparing between runs.
 const CURVES: [&str; 3] = ["loss", "throughput", "gradient-norm"];
 
-fn row(run: &Run) -> Option<Row> {
+/// A run in the table; none before its first step.
+pub(crate) fn row(run: &Run) -> Option<Row> {
     let last = run.records.last()?;
     let mut charts = charts(&run.records, "targets");
     charts.charts.retain(|chart| CURVES.contains(&chart.id.as_str()));

@@ -1,7 +1,7 @@
 //! The metrics of a run that may still be writing them.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -19,14 +19,19 @@ pub struct Follower {
     /// Which file was read, and up to where: the end of the last whole line.
     inode: u64,
     end: u64,
+    /// That line: another file may get the inode of one that is gone, and a file may be emptied and written again.
+    line: Vec<u8>,
     records: Vec<StepRecord>,
     lines: usize,
     unreadable: usize,
     /// The last line, if it has no end yet but is whole.
     last: Option<StepRecord>,
-    /// What tells whether anything changed: the file, its bytes, those of other files, and whether the run continues.
-    seen: Option<(u64, u64, Vec<Option<u64>>, bool)>,
+    /// What tells whether anything changed.
+    seen: Option<Seen>,
 }
+
+/// What tells whether anything changed: the file, its bytes and when it changed, the bytes of other files, and whether the run continues.
+type Seen = (u64, u64, (i64, i64), Vec<Option<u64>>, bool);
 
 impl Follower {
     /// Of the run in a folder, which need not be there yet.
@@ -35,6 +40,7 @@ impl Follower {
             dir: dir.to_owned(),
             inode: 0,
             end: 0,
+            line: Vec::new(),
             records: Vec::new(),
             lines: 0,
             unreadable: 0,
@@ -63,11 +69,14 @@ impl Follower {
         let metadata = file.metadata().map_err(Error::file(&path))?;
         let others = ["history.jsonl", "config.toml", "logs/memory-plan.json", "model.safetensors"];
         let size = |name: &str| fs::metadata(self.dir.join(name)).ok().map(|found| found.len());
-        let seen = (metadata.ino(), metadata.len(), others.map(size).to_vec(), is_locked(&self.dir));
+        let changed = (metadata.mtime(), metadata.mtime_nsec());
+        let seen = (metadata.ino(), metadata.len(), changed, others.map(size).to_vec(), is_locked(&self.dir));
         if self.seen.as_ref() == Some(&seen) {
             return Ok(false);
         }
-        if metadata.ino() != self.inode || metadata.len() < self.end {
+        let continues =
+            metadata.ino() == self.inode && self.has_line(&mut file).map_err(Error::file(&path))?;
+        if !continues {
             *self = Self { inode: metadata.ino(), ..Self::new(&self.dir) };
         }
         self.seen = Some(seen);
@@ -76,6 +85,15 @@ impl Follower {
         file.read_to_end(&mut text).map_err(Error::file(&path))?;
         self.add(&text);
         Ok(true)
+    }
+
+    /// Whether the last line that was read is still where it was.
+    fn has_line(&self, file: &mut File) -> io::Result<bool> {
+        let length = self.line.len() as u64;
+        file.seek(SeekFrom::Start(self.end - length))?;
+        let mut there = Vec::new();
+        file.take(length).read_to_end(&mut there)?;
+        Ok(there == self.line)
     }
 
     /// Takes whole lines. One without an end is not taken before it has one, but counts if it can be read.
@@ -91,6 +109,7 @@ impl Follower {
                 break;
             }
             self.end += line.len() as u64;
+            self.line = line.to_vec();
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }

@@ -2,6 +2,7 @@
 
 mod compared;
 mod follower;
+mod last_mesh;
 mod overview;
 mod pace;
 mod settings;

@@ -29,12 +29,13 @@ impl Overview {
     }
 }
 
-/// The runs in a folder: the folders in it that have metrics, or the folder itself if it has, in the order of their names.
+/// The runs in a folder: the folders in it that have metrics, or the folder itself if it has, in the order of their names; and why those that cannot be
+/// read cannot.
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn overviews(folder: &Path) -> Result<Vec<Overview>> {
-    run_folders(folder)?.iter().map(|dir| overview(dir)).collect()
+pub fn overviews(folder: &Path) -> Result<Vec<Result<Overview>>> {
+    Ok(run_folders(folder)?.iter().map(|dir| overview(dir)).collect())
 }
 
 /// The folders of runs in a folder, or itself.

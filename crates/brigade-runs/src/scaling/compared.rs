@@ -54,6 +54,8 @@ pub struct Point {
     pub efficiency: f64,
     /// Messages and bytes that a rank sends in a step, if rings carry them.
     pub sent: (f64, f64),
+    /// Which of its steps count, where not all do because they were in another mesh.
+    pub note: Option<String>,
 }
 
 /// A part of the gap to linear scaling.
@@ -94,6 +96,7 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
             speed_up,
             efficiency,
             sent: sent(run, profile),
+            note: run.last_mesh_note(),
         }
     };
     let points: Vec<Point> = runs.iter().zip(&profiles).map(point).collect();
@@ -185,7 +188,9 @@ fn parts(profile: &Profile) -> Vec<(String, f64)> {
             parts.push(("the pipeline's bubble".to_owned(), (profile.bubble - profile.imbalance()).max(0.0)));
         }
     }
-    let waits = profile.communication_by.iter();
-    parts.extend(waits.map(|(what, seconds)| (format!("{what} that computing does not hide"), *seconds)));
+    let waits = profile.communication_shares.iter();
+    parts.extend(waits.map(|(what, share)| {
+        (format!("{what} that computing does not hide"), share * profile.communication)
+    }));
     parts
 }

@@ -9,9 +9,11 @@ mod compared;
 mod diagnosis;
 mod laws;
 mod profile;
+mod spent;
 mod text;
 
 pub use compared::{GapPart, Point, Scaling, ScalingKind, scaling};
 pub use diagnosis::{Cause, Finding, diagnose};
 pub use laws::{CommunicationModel, Law, amdahl, communication, gustafson};
 pub use profile::Profile;
+pub use spent::Spent;

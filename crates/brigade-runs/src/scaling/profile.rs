@@ -2,13 +2,15 @@
 
 use brigade_report::{RankSeconds, StepRecord};
 
+use super::spent::Spent;
 use crate::numbers::median;
 use crate::run::Run;
 
 /// The shares of steps at the beginning that are not usual: buffers are allocated, caches are cold.
 const WARM_UP: usize = 10;
 
-/// The usual step of a run, in seconds: medians over its steps but for the first ones.
+/// The usual step of a run, in seconds: medians over its steps in its last mesh but for the first ones. What takes long in some steps alone is in no
+/// median, but in [`Spent`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Profile {
     /// How many ranks.
@@ -24,8 +26,8 @@ pub struct Profile {
     /// What the rank in the middle would have waited for sums and parameters had all ranks come at once, without what a pipeline waits: the
     /// least share of its step that any rank waited, of the slowest rank's step.
     pub communication: f64,
-    /// The same by what was waited for, of which the shares are those of the means.
-    pub communication_by: Vec<(String, f64)>,
+    /// What was waited for, each with its share of it: that of the means.
+    pub communication_shares: Vec<(String, f64)>,
     /// Collectives that nothing waited for, where the run recorded it.
     pub hidden: Option<f64>,
     /// Idle because of the pipeline.
@@ -36,6 +38,14 @@ pub struct Profile {
     pub data_wait_of: Vec<f64>,
     /// What each rank neither computed nor waited.
     pub rest_of: Vec<f64>,
+    /// The step, with what takes long in some steps alone.
+    pub whole_step: Spent,
+    /// `communication`, likewise.
+    pub communication_spent: Spent,
+    /// What each rank waited for data, likewise.
+    pub data_wait_spent: Vec<Spent>,
+    /// What each rank neither computed nor waited, likewise.
+    pub rest_spent: Vec<Spent>,
     /// How much longer than the rank in the middle of those with the same work the last one took in each step, by chance: the mean, without what one
     /// rank takes longer in most of them.
     pub jitter: f64,
@@ -48,7 +58,7 @@ pub struct Profile {
 impl Profile {
     /// Of a run.
     pub fn of(run: &Run) -> Self {
-        let records = usual(&run.records);
+        let records = usual(run.records_of_last_mesh());
         let middle = |number: &dyn Fn(&StepRecord) -> f64| median(records.iter().map(number)).unwrap_or(0.0);
         let ranks = run.ranks().unwrap_or(1);
         let stages: Vec<usize> = (0..ranks).map(|rank| run.stage(rank).unwrap_or(0)).collect();
@@ -66,6 +76,13 @@ impl Profile {
             let rank = |rank| median(seconds.iter().map(|all| number(all, rank))).unwrap_or(0.0);
             (0..ranks).map(rank).collect()
         };
+        let step = middle(&|record| record.step_seconds);
+        let spent_of = |number: &dyn Fn(&RankSeconds, usize) -> f64| -> Vec<Spent> {
+            (0..ranks).map(|rank| Spent::of(seconds.iter().map(|all| number(all, rank)), step)).collect()
+        };
+        let rest = |all: &RankSeconds, rank: usize| {
+            (all.step[rank] - all.compute[rank] - all.data_wait[rank] - all.comm_wait[rank]).max(0.0)
+        };
         let compute_of = match seconds.is_empty() {
             true => vec![
                 middle(&|record| record.forward_seconds
@@ -80,27 +97,44 @@ impl Profile {
             let shares = all.comm_wait.iter().zip(&all.step).map(|(waited, step)| waited / step);
             last * shares.fold(f64::INFINITY, f64::min)
         };
-        let waited = middle(&|record| without_pipeline(record).map(|(_, seconds)| seconds).sum());
-        let least = median(seconds.iter().map(least)).unwrap_or(waited);
+        let waits =
+            |record: &StepRecord| -> f64 { without_pipeline(record).map(|(_, seconds)| seconds).sum() };
+        let waited = Spent::of(records.iter().map(waits), step);
+        let least = match seconds.is_empty() {
+            true => waited,
+            false => Spent::of(seconds.iter().map(least), step),
+        };
+        let bubbles = Spent::of(records.iter().map(bubble), step);
         let is_pipeline = stages.iter().any(|stage| *stage > 0);
-        let communication = if is_pipeline { waited.min(least + middle(&bubble)) } else { least };
+        let communication_spent = match is_pipeline && waited.mean < least.mean + bubbles.mean {
+            true => waited,
+            false if is_pipeline => {
+                Spent { mean: least.mean + bubbles.mean, middle: least.middle + bubbles.middle, ..least }
+            }
+            false => least,
+        };
         Self {
             ranks,
             steps: records.len(),
             tokens: middle(&|record| record.tokens as f64),
-            step: middle(&|record| record.step_seconds),
+            step,
             compute: median(compute_of.iter().copied()).unwrap_or(0.0),
-            communication_by: by_what(records, communication),
-            communication,
+            communication_shares: shares(records),
+            communication: communication_spent.middle,
             hidden: median(records.iter().filter_map(|record| record.comm_hidden_seconds)),
-            bubble: middle(&bubble),
+            bubble: bubbles.middle,
             data_wait_of: match seconds.is_empty() {
                 true => vec![middle(&|record| record.data_wait_seconds); ranks],
                 false => of(&|all, rank| all.data_wait[rank]),
             },
-            rest_of: of(&|all, rank| {
-                (all.step[rank] - all.compute[rank] - all.data_wait[rank] - all.comm_wait[rank]).max(0.0)
-            }),
+            rest_of: of(&rest),
+            whole_step: Spent::of(records.iter().map(|record| record.step_seconds), step),
+            communication_spent,
+            data_wait_spent: match seconds.is_empty() {
+                true => vec![Spent::of(records.iter().map(|record| record.data_wait_seconds), step); ranks],
+                false => spent_of(&|all, rank| all.data_wait[rank]),
+            },
+            rest_spent: spent_of(&rest),
             jitter: jitter(&seconds, &work),
             compute_of,
             stages,
@@ -151,18 +185,17 @@ fn without_pipeline(record: &StepRecord) -> impl Iterator<Item = (&String, f64)>
     waits.filter(|(what, _)| *what != "pipeline")
 }
 
-/// Divides a time among what was waited for, as the means over the ranks are divided.
-fn by_what(records: &[StepRecord], whole: f64) -> Vec<(String, f64)> {
+/// What was waited for, each with its share of the means over the ranks.
+fn shares(records: &[StepRecord]) -> Vec<(String, f64)> {
     let mut sums = std::collections::BTreeMap::<&String, f64>::new();
     for (what, seconds) in records.iter().flat_map(without_pipeline) {
         *sums.entry(what).or_default() += seconds;
     }
     let all: f64 = sums.values().sum();
-    let share =
-        |(what, seconds): (&String, f64)| (what.clone(), if all > 0.0 { whole * seconds / all } else { 0.0 });
-    let mut by: Vec<_> = sums.into_iter().map(share).collect();
-    by.sort_by(|a, b| b.1.total_cmp(&a.1));
-    by
+    let share = |(what, seconds): (&String, f64)| (what.clone(), if all > 0.0 { seconds / all } else { 0.0 });
+    let mut shares: Vec<_> = sums.into_iter().map(share).collect();
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    shares
 }
 
 /// How much longer than it usually does the last rank of those with the same work computed, beyond the rank in the middle: the mean over the later half of

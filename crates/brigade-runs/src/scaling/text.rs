@@ -29,6 +29,11 @@ impl fmt::Display for Scaling {
                 profile.rate()
             )?;
         }
+        for Point { name, note, .. } in &self.points {
+            if let Some(note) = note {
+                writeln!(f, "{name}: {note}")?;
+            }
+        }
         writeln!(f)?;
         self.write_laws(f)?;
         let Some(explained) = self.points.get(self.explained) else { return Ok(()) };

@@ -23,12 +23,12 @@ const EVERY: Duration = Duration::from_secs(1);
 pub async fn front(State(watched): State<Arc<Watched>>) -> Response {
     match watched.only() {
         Some(name) => run(State(watched), Path(name)).await,
-        None => html(runs_page(&watched.name(), &runs_data(&watched.name(), &watched.all()))),
+        None => html(runs_page(&watched.name(), &runs_data(&watched.name(), watched.all()))),
     }
 }
 
 pub async fn runs_parts(State(watched): State<Arc<Watched>>) -> Response {
-    json(serde_json::to_string(&runs_data(&watched.name(), &watched.all())).map_err(Into::into))
+    json(serde_json::to_string(&runs_data(&watched.name(), watched.all())).map_err(Into::into))
 }
 
 pub async fn runs_events(State(watched): State<Arc<Watched>>) -> impl IntoResponse {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
+use crate::page::{Row, row};
 use crate::run::{Follower, Run, run_folders};
 
 /// A run in progress.
@@ -12,6 +13,18 @@ struct Followed {
     follower: Follower,
     /// Counts the times that something changed.
     version: u64,
+    /// It in the table of all runs, and of which version that is.
+    row: Option<(u64, Row)>,
+}
+
+impl Followed {
+    /// It in the table, made again only where it changed; none before its first step.
+    fn row(&mut self) -> Option<Row> {
+        if self.row.as_ref().is_none_or(|(version, _)| *version != self.version) {
+            self.row = self.follower.run().ok().and_then(|run| Some((self.version, row(&run)?)));
+        }
+        self.row.as_ref().map(|(_, row)| row.clone())
+    }
 }
 
 /// A run, or the runs in a folder, as they are now.
@@ -54,8 +67,11 @@ impl Watched {
         runs.retain(|_, run| folders.iter().any(|folder| folder == run.follower.dir()));
         for folder in folders {
             let name = crate::run::name_of(&folder);
-            let run =
-                runs.entry(name).or_insert_with(|| Followed { follower: Follower::new(&folder), version: 0 });
+            let run = runs.entry(name).or_insert_with(|| Followed {
+                follower: Follower::new(&folder),
+                version: 0,
+                row: None,
+            });
             // A file that is just being replaced is there the next time.
             if run.follower.poll().unwrap_or(false) {
                 run.version += 1;
@@ -73,10 +89,10 @@ impl Watched {
         self.runs().get(name).map(|run| run.follower.run())
     }
 
-    /// All runs that have a step.
-    pub fn all(&self) -> Vec<Run> {
+    /// All runs that have a step, in the table.
+    pub fn all(&self) -> Vec<Row> {
         drop(self.look());
-        self.runs().values().filter_map(|run| run.follower.run().ok()).collect()
+        self.runs().values_mut().filter_map(Followed::row).collect()
     }
 
     fn runs(&self) -> MutexGuard<'_, BTreeMap<String, Followed>> {

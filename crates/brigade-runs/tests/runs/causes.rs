@@ -1,7 +1,8 @@
 //! Every cause of a slow run is found and named first, with a gain near the true one, and a healthy run gets no diagnosis.
 
 use brigade_report::{HistoryRecord, RunEvent};
-use brigade_runs::scaling::{Cause, Finding, diagnose};
+use brigade_runs::Run;
+use brigade_runs::scaling::{Cause, Finding, Profile, diagnose};
 
 use crate::simulated::{Simulated, chance};
 
@@ -63,6 +64,79 @@ fn a_slow_rank_from_the_beginning_or_later() {
         ..Simulated::default()
     };
     check(&later, Cause::SlowRank, Some(2), 49.0, &["since step 21"]);
+}
+
+#[test]
+fn several_slow_ranks_are_named_together() {
+    let of = |dp, slow: fn(usize) -> f64| Simulated {
+        dp,
+        compute: Box::new(move |_, rank| slow(rank)),
+        ..Simulated::default()
+    };
+    let node = of(8, |rank| if rank >= 4 { 1.4 } else { 1.0 });
+    check(&node, Cause::SlowRank, None, 39.0, &["ranks 4 to 7 take 1.", "(0% with rank "]);
+    let most = of(8, |rank| if rank >= 3 { 1.4 } else { 1.0 });
+    check(&most, Cause::SlowRank, None, 39.0, &["ranks 3 to 7 take 1."]);
+    // What the next slowest costs cannot be had from one alone.
+    let two = of(4, |rank| [1.0, 1.0, 1.3, 1.6][rank]);
+    check(&two, Cause::SlowRank, None, 58.0, &["ranks 2 and 3 take 1.30 to 1.60", "(23% with rank 3 alone)"]);
+    let stage = Simulated {
+        pp: 2,
+        dp: 4,
+        micro_batches: 64,
+        compute: Box::new(|_, rank| [1.0, 1.0, 1.0, 1.4, 1.0, 1.0, 1.0, 1.4][rank]),
+        ..Simulated::default()
+    };
+    check(&stage, Cause::SlowRank, None, 38.0, &["ranks 3 and 7 take 1."]);
+}
+
+#[test]
+fn what_takes_long_in_some_steps_alone() {
+    let sometimes = |step: u64| if step.is_multiple_of(10) { 10.0 } else { 0.002 };
+    let data = Simulated { data_wait: Box::new(move |step, _| sometimes(step)), ..Simulated::default() };
+    check(
+        &data,
+        Cause::InputStarvation,
+        None,
+        109.0,
+        &["ranks wait for data for 10.00 s in 11% of the steps (52%"],
+    );
+    let rest = move |step: u64, rank: usize| if rank == 1 { sometimes(step) } else { 0.004 };
+    let collector = Simulated { rest: Box::new(rest), ..Simulated::default() };
+    let words =
+        ["rank 1 neither computes nor waits for 10.00 s in 11% of the steps, and the others wait for it"];
+    check(&collector, Cause::HostStalls, Some(1), 109.0, &words);
+    let mut link = Simulated::default().run();
+    for record in link.records.iter_mut().filter(|record| record.step.is_multiple_of(10)) {
+        record.step_seconds += 10.0;
+        record.comm_wait_seconds += 10.0;
+        *record.comm_wait_seconds_by.get_mut("all_reduce").unwrap() += 10.0;
+        let seconds = record.rank_seconds.as_mut().unwrap();
+        let all = seconds.step.iter_mut().chain(&mut seconds.comm_wait);
+        all.for_each(|seconds| *seconds += 10.0);
+    }
+    let found = diagnose(&link).remove(0);
+    assert_eq!(found.cause, Cause::ExposedCommunication, "{found:?}");
+    assert!(
+        found.sentence.contains(" in 11% of the steps") && (found.gain_percent - 109.0).abs() < 10.0,
+        "{found:?}"
+    );
+    // Once or twice is no habit.
+    let twice = |step: u64, _| if step == 20 || step == 40 { 10.0 } else { 0.002 };
+    assert_eq!(diagnose(&Simulated { data_wait: Box::new(twice), ..Simulated::default() }.run()), []);
+}
+
+#[test]
+fn nobody_waits_for_the_only_rank() {
+    let simulated = Simulated {
+        dp: 1,
+        communication: (0.0, "all_reduce"),
+        bytes: 0,
+        rest: Box::new(|_, _| 0.25),
+        ..Simulated::default()
+    };
+    check(&simulated, Cause::HostStalls, Some(0), 24.0, &["rank 0 neither computes nor waits for 250"]);
+    assert!(!first(&simulated).sentence.contains("others"));
 }
 
 #[test]
@@ -270,4 +344,56 @@ fn the_worst_of_two_comes_first() {
     };
     let found: Vec<Cause> = diagnose(&simulated.run()).into_iter().map(|finding| finding.cause).collect();
     assert_eq!(found, [Cause::SlowRank, Cause::ExposedCommunication]);
+}
+
+/// 80 steps on one rank, and 20 on two that take half as long.
+fn resumed_on_two_ranks(resumed_at: Option<u64>) -> Run {
+    let one = Simulated { dp: 1, communication: (0.0, "all_reduce"), bytes: 0, ..Simulated::default() };
+    let two = Simulated { dp: 2, compute: Box::new(|_, _| 0.5), ..Simulated::default() };
+    let (mut run, mut later) = (one.run(), two.run());
+    let ended = run.records.last().and_then(|record| record.time).unwrap();
+    later.records.truncate(20);
+    for (index, record) in later.records.iter_mut().enumerate() {
+        record.step = 61 + index as u64;
+        record.time = record.time.map(|time| time - 1.8e9 + ended + 100.0);
+    }
+    if let RunEvent::Started { resumed_at: own, .. } = &mut later.history[0].event {
+        *own = resumed_at;
+    }
+    later.history[0].time = ended + 50.0;
+    run.records.extend(later.records);
+    run.history.extend(later.history);
+    run
+}
+
+#[test]
+fn only_the_steps_of_the_last_mesh_are_usual() {
+    for resumed_at in [Some(60), None] {
+        let run = resumed_on_two_ranks(resumed_at);
+        let profile = Profile::of(&run);
+        assert_eq!((profile.ranks, profile.steps), (2, 18));
+        assert!((profile.step - 0.52).abs() < 0.02, "{}", profile.step);
+        let note = run.last_mesh_note().unwrap();
+        assert!(note.starts_with("the steps since 61 on 2 ranks (dp 2)"), "{note}");
+    }
+    // The same mesh again is no other one, and going back removes steps of the other.
+    let mut run = resumed_on_two_ranks(Some(60));
+    let mut again = run.history[1].clone();
+    if let RunEvent::Started { resumed_at, .. } = &mut again.event {
+        *resumed_at = Some(70);
+    }
+    run.history.push(again);
+    assert_eq!(Profile::of(&run).steps, 18);
+    run.history.push(HistoryRecord { time: 2e9, event: RunEvent::RolledBack { step: 50 } });
+    assert_eq!(run.records_of_last_mesh()[0].step, 51);
+    // Another mesh of as many ranks.
+    let mut run = Simulated::default().run();
+    assert_eq!(run.last_mesh_note(), None);
+    let pipeline = Simulated { pp: 2, dp: 2, ..Simulated::default() };
+    let mut later = pipeline.run().history.remove(0);
+    if let RunEvent::Started { resumed_at, .. } = &mut later.event {
+        *resumed_at = Some(40);
+    }
+    run.history.push(later);
+    assert_eq!(Profile::of(&run).steps, 18);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use brigade_report::StepRecord;
 use brigade_runs::{Error, Follower, Run, RunState, overviews, page};
 
 use crate::made;
@@ -44,11 +45,29 @@ fn a_line_that_was_cut_short_or_is_damaged_is_left_out() {
     // A list of runs counts them, too, but not a line that is still being written.
     let damaged = whole.replacen("\"loss\":", "\"loss\"", 2);
     fs::write(&path, damaged + "{\"step\":").unwrap();
-    let found = overviews(folder.path()).unwrap();
-    let note = found[0].run.unreadable_note();
+    let found = overviews(folder.path()).unwrap().remove(0).unwrap();
+    let note = found.run.unreadable_note();
     assert_eq!(note.as_deref(), Some("2 lines of metrics.jsonl cannot be read and are left out"));
     assert_eq!(Run::read(folder.path()).unwrap().unreadable_note(), note);
-    assert_eq!(found[0].run.records.len(), 3);
+    assert_eq!(found.run.records.len(), 3);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_that_cannot_be_read_hides_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        made::run(&folder.path().join(name), 5);
+    }
+    let path = folder.path().join("b/metrics.jsonl");
+    fs::remove_file(&path).unwrap();
+    // A file that can be opened, and not read.
+    std::os::unix::fs::symlink("/proc/self/mem", &path).unwrap();
+    let found = overviews(folder.path()).unwrap();
+    let names: Vec<_> = found.iter().flatten().map(|overview| overview.run.name.as_str()).collect();
+    assert_eq!((found.len(), names), (3, vec!["a", "c"]));
+    let message = found[1].as_ref().err().map(ToString::to_string).unwrap();
+    assert!(message.contains("b/metrics.jsonl"), "{message}");
 }
 
 #[test]
@@ -128,4 +147,30 @@ fn what_became_of_a_run() {
     assert_eq!(state(), RunState::Killed, "a run of an older version, without weights");
     fs::write(dir.join("model.safetensors"), "").unwrap();
     assert_eq!(state(), RunState::Finished(None));
+}
+
+/// The losses that a follower has, after it looked again.
+fn losses(follower: &mut Follower) -> Vec<f64> {
+    follower.poll().unwrap();
+    follower.records().map(|record| record.loss).collect()
+}
+
+#[test]
+fn another_file_in_the_place_of_the_old_one_is_read_from_its_beginning() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("metrics.jsonl");
+    let lines = |steps: std::ops::RangeInclusive<u64>, loss: f64| -> String {
+        let line = |step| StepRecord { loss, ..made::record(step) };
+        steps.map(|step| serde_json::to_string(&line(step)).unwrap() + "\n").collect()
+    };
+    // In place, as what is emptied and written again, and by a file that got the same inode.
+    fs::write(&path, lines(1..=4, 9.0)).unwrap();
+    let mut follower = Follower::new(folder.path());
+    assert_eq!(losses(&mut follower), [9.0; 4]);
+    fs::write(&path, lines(1..=6, 3.0)).unwrap();
+    assert_eq!(losses(&mut follower), [3.0; 6]);
+    fs::write(&path, lines(1..=6, 5.0)).unwrap();
+    assert_eq!(losses(&mut follower), [5.0; 6], "as long as before");
+    fs::write(&path, lines(1..=6, 5.0) + &lines(7..=7, 1.0)).unwrap();
+    assert_eq!(losses(&mut follower), [5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 1.0]);
 }

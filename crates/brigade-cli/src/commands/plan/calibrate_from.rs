@@ -30,9 +30,10 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
         if run.unreadable == 1 { "a line".to_owned() } else { format!("{} lines", run.unreadable) }
     );
     let profile = Profile::of(&run);
+    let note = run.last_mesh_note().map_or_else(String::new, |note| format!("; these are {note}"));
     ensure!(
         profile.steps >= STEPS,
-        "{} has {} after its first ones; calibration needs {STEPS}",
+        "{} has {} after its first ones; calibration needs {STEPS}{note}",
         file.display(),
         counted(profile.steps, "step")
     );
@@ -50,7 +51,7 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let found = calibrate(&workload, &candidate, &measured(&profile))
         .with_context(|| format!("--calibrate-from {}", dir.display()))?;
     let text = format!(
-        "# Measured from the run {}: {}, {} of {:.4} s.\n{}",
+        "# Measured from the run {}: {}, {} of {:.4} s{note}.\n{}",
         dir.display(),
         candidate.label(),
         counted(profile.steps, "step"),

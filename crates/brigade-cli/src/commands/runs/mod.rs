@@ -30,15 +30,20 @@ pub struct RunsArgs {
 }
 
 pub fn run(args: &RunsArgs) -> anyhow::Result<ExitCode> {
-    let runs = overviews(&args.folder).map_err(|error| UsageError(error.into()))?;
-    if runs.is_empty() {
+    let found = overviews(&args.folder).map_err(|error| UsageError(error.into()))?;
+    if found.is_empty() {
         print(&format!("{} has no runs in it\n", args.folder.display()))?;
         return Ok(ExitCode::from(exit::DONE));
     }
     let head =
         ["run", "state", "step", "loss", "validation", "per second", "ranks", "why"].map(str::to_owned);
-    print(&columns([Row::from(head)].into_iter().chain(runs.iter().map(row))))?;
-    runs.iter().for_each(|overview| say_unreadable(&overview.run));
+    print(&columns([Row::from(head)].into_iter().chain(found.iter().flatten().map(row))))?;
+    for overview in &found {
+        match overview {
+            Ok(overview) => say_unreadable(&overview.run),
+            Err(error) => brigade::print_stderr(format_args!("{error}; this run is left out")),
+        }
+    }
     Ok(ExitCode::from(exit::DONE))
 }
 

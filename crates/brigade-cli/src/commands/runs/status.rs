@@ -76,7 +76,9 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn in_folder(folder: &Path) -> anyhow::Result<Seen> {
-    let found = overviews(folder).map_err(|error| UsageError(error.into()))?;
+    let usage = |error: brigade_runs::Error| UsageError(error.into());
+    let found =
+        overviews(folder).map_err(usage)?.into_iter().collect::<Result<Vec<Overview>, _>>().map_err(usage)?;
     let [overview] = found.as_slice() else {
         let text =
             format!("{} is not the folder of one run; brigade runs lists those in it", folder.display());

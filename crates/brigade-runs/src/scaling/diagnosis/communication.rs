@@ -44,8 +44,9 @@ pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
 
 /// Sums of gradients and gathers of parameters that are waited for.
 pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
-    let waited = profile.communication;
-    let (what, _) = profile.communication_by.first()?;
+    let (spent, step) = (profile.communication_spent, profile.whole_step.mean);
+    let waited = spent.mean;
+    let (what, _) = profile.communication_shares.first()?;
     let is_repeated = run.setting("zero.reduce_every") == Some("\"micro_batch\"")
         && run.setting("zero.stage").is_some_and(|stage| ["2", "3"].contains(&stage));
     let reduced = seconds_for(profile, "reduce_scatter");
@@ -53,7 +54,7 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
         micro_batches(run).filter(|many| is_repeated && *many > 1.0 && reduced > waited / 2.0)
     {
         let saved = reduced * (1.0 - 1.0 / micro_batches);
-        return Finding::new(Cause::RepeatedReduction, saved, profile.step, |gain| {
+        return Finding::new(Cause::RepeatedReduction, saved, step, |gain| {
             format!(
                 "gradients are summed over the ranks after each of {micro_batches:.0} micro-batches, which takes {} of a step that backward does \
                  not hide; `zero.reduce_every = \"step\"` sends {micro_batches:.0} times less, and would make training about {gain:.0}% faster for \
@@ -89,17 +90,19 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
         Some(hidden) => format!(" (and {} that it does)", duration(hidden)),
         None => String::new(),
     };
-    Finding::new(cause, waited, profile.step, |gain| {
+    Finding::new(cause, waited, step, |gain| {
         format!(
-            "{} of a step ({:.0}%) is communication that computing does not hide{hidden}, mostly {what}; {why}{advice}; hiding all of it would make training {gain:.0}% faster",
-            duration(waited),
-            100.0 * waited / profile.step
+            "{} ({:.0}% of the time) is communication that computing does not hide{hidden}, mostly {what}; {why}{advice}; hiding all of it would make training {gain:.0}% faster",
+            spent.text(),
+            100.0 * waited / step
         )
     })
 }
 
+/// What is waited for something in a step, on average.
 fn seconds_for(profile: &Profile, what: &str) -> f64 {
-    profile.communication_by.iter().find(|(name, _)| name == what).map_or(0.0, |(_, seconds)| *seconds)
+    let share = profile.communication_shares.iter().find(|(name, _)| name == what);
+    share.map_or(0.0, |(_, share)| share * profile.communication_spent.mean)
 }
 
 /// Whether waits are long for the few bytes that are sent: half of them, or more, are delays of the network, of which an all-reduce
@@ -116,9 +119,9 @@ fn is_latency(run: &Run, profile: &Profile) -> bool {
                 "reduce_scatter" | "all_gather" | "all_to_all" | SCALARS => sent.calls,
                 _ => 0,
             });
-            delay * delays.sum::<u64>() as f64 >= profile.communication / 2.0
+            delay * delays.sum::<u64>() as f64 >= profile.communication_spent.mean / 2.0
         }
-        None => bytes / profile.communication < SLOW_RATE,
+        None => bytes / profile.communication_spent.mean < SLOW_RATE,
     };
     is_slow && bytes < FEW_BYTES
 }

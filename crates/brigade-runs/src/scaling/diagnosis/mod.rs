@@ -3,6 +3,7 @@
 mod communication;
 mod outside;
 mod ranks;
+mod slow_ranks;
 
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ use crate::run::Run;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// One rank takes longer than the others that do the same.
+    /// A rank, or several, take longer than the others that do the same.
     SlowRank,
     /// Another rank is the last one in each step.
     Jitter,
@@ -80,7 +81,7 @@ pub fn diagnose(run: &Run) -> Vec<Finding> {
         return Vec::new();
     }
     let mut findings = Vec::new();
-    findings.extend(ranks::slow_rank(run, &profile));
+    findings.extend(slow_ranks::slow_ranks(run, &profile));
     findings.extend(ranks::jitter(&profile));
     findings.extend(ranks::host_stalls(&profile));
     findings.extend(ranks::starvation(run, &profile));

@@ -4,88 +4,10 @@ use super::{Cause, Finding};
 use crate::numbers::{duration, median};
 use crate::run::Run;
 use crate::scaling::profile::Profile;
-
-/// How much longer than its peers a rank must take to be slow, as a factor.
-const SLOW: f64 = 1.05;
+use crate::scaling::spent::Spent;
 
 /// The gain in percent without which jitter is nothing special: two ranks on the virtual cores of one machine have 4.
 const USUAL_JITTER: f64 = 10.0;
-
-/// The share of steps, from some step on, in which a rank must be slow, and not by chance.
-const STEADY: f64 = 0.75;
-
-/// How many steps a rank must be slow for it to be said since when.
-const FEWEST_SLOW: u64 = 5;
-
-/// The rank that takes longest compared with the others that do the same work.
-pub fn slow_rank(run: &Run, profile: &Profile) -> Option<Finding> {
-    let excess = |rank: &usize| profile.compute_of[*rank] - peers(profile, *rank);
-    let rank = (0..profile.ranks)
-        .filter(|rank| has_peers(profile, *rank))
-        .max_by(|a, b| excess(a).total_cmp(&excess(b)))?;
-    let peers = peers(profile, rank);
-    let factor = profile.compute_of[rank] / peers;
-    if !factor.is_finite() || factor < SLOW {
-        return None;
-    }
-    let (since, share) = since(run, profile, rank, factor);
-    if share < STEADY {
-        return None;
-    }
-    // Of the very last steps it says nothing.
-    let last = run.records.last().map_or(0, |record| record.step);
-    let since =
-        if since > 1 && since + FEWEST_SLOW <= last { format!(" since step {since}") } else { String::new() };
-    let finding = Finding::new(Cause::SlowRank, excess(&rank), profile.step, |gain| {
-        format!(
-            "rank {rank} takes {factor:.2} times as long as the others for the same work{since}, and they wait for it; on a processor like \
-            theirs, not shared with anything, training would be {gain:.0}% faster"
-        )
-    })?;
-    Some(finding.at(rank))
-}
-
-/// The first step from which on a rank is slow: where most steps before are not, and most after are; and the share of those after that
-/// are.
-fn since(run: &Run, profile: &Profile, rank: usize, factor: f64) -> (u64, f64) {
-    let limit = 1.0 + (factor - 1.0) / 2.0;
-    let slow: Vec<(u64, bool)> = (run.records.iter())
-        .filter_map(|record| {
-            let compute = &record.rank_seconds.as_ref()?.compute;
-            let others = compute.iter().enumerate().filter(|(other, _)| is_peer(profile, rank, *other));
-            let others = median(others.map(|(_, seconds)| *seconds))?;
-            Some((record.step, *compute.get(rank)? > limit * others))
-        })
-        .collect();
-    // The place that leaves the fewest steps on the wrong side.
-    let all_after = slow.iter().filter(|(_, is_slow)| !is_slow).count() as i64;
-    let mut wrong = all_after;
-    let mut best = (wrong, slow.first().map_or(1, |(step, _)| *step));
-    for (index, (_, is_slow)) in slow.iter().enumerate() {
-        wrong += if *is_slow { 1 } else { -1 };
-        if let Some((step, _)) = slow.get(index + 1).filter(|_| wrong < best.0) {
-            best = (wrong, *step);
-        }
-    }
-    let after = slow.iter().filter(|(step, _)| *step >= best.1);
-    let (all, are) = after.fold((0, 0), |(all, are), (_, is_slow)| (all + 1, are + u64::from(*is_slow)));
-    // Old files do not tell ranks apart.
-    (best.1, if all > 0 { are as f64 / all as f64 } else { 1.0 })
-}
-
-fn is_peer(profile: &Profile, rank: usize, other: usize) -> bool {
-    other != rank && profile.work.get(other) == profile.work.get(rank)
-}
-
-fn has_peers(profile: &Profile, rank: usize) -> bool {
-    (0..profile.ranks).any(|other| is_peer(profile, rank, other))
-}
-
-/// What the other ranks with the same work take.
-fn peers(profile: &Profile, rank: usize) -> f64 {
-    let others = (0..profile.ranks).filter(|other| is_peer(profile, rank, *other));
-    median(others.map(|other| profile.compute_of[other])).unwrap_or(profile.compute_of[rank])
-}
 
 /// Another rank each time. Ranks that are well differ by some percent from step to step, too.
 pub fn jitter(profile: &Profile) -> Option<Finding> {
@@ -101,13 +23,16 @@ pub fn jitter(profile: &Profile) -> Option<Finding> {
 
 /// A rank that does something else than the others.
 pub fn host_stalls(profile: &Profile) -> Option<Finding> {
-    let (rank, most) = greatest(&profile.rest_of)?;
-    let usual = median(others(&profile.rest_of, rank)).unwrap_or(0.0);
-    let finding = Finding::new(Cause::HostStalls, most - usual, profile.step, |gain| {
+    let means: Vec<f64> = profile.rest_spent.iter().map(|spent| spent.mean).collect();
+    let (rank, most) = greatest(&means)?;
+    let usual = median(others(&means, rank)).unwrap_or(0.0);
+    let spent = Spent { mean: most - usual, ..profile.rest_spent[rank] };
+    let finding = Finding::new(Cause::HostStalls, spent.mean, profile.whole_step.mean, |gain| {
+        let others = if profile.ranks > 1 { ", and the others wait for it" } else { "" };
         format!(
-            "rank {rank} neither computes nor waits for {} of each step, and the others wait for it: a hook, `Dataset::batch`, writing files or a \
-            garbage collector holds its thread; without that, training would be {gain:.0}% faster",
-            duration(most - usual)
+            "rank {rank} neither computes nor waits for {}{others}: a hook, `Dataset::batch`, writing files or a garbage collector holds its thread; without \
+            that, training would be {gain:.0}% faster",
+            spent.text()
         )
     })?;
     Some(finding.at(rank))
@@ -115,17 +40,19 @@ pub fn host_stalls(profile: &Profile) -> Option<Finding> {
 
 /// Waiting for data, on the rank that waits longest.
 pub fn starvation(run: &Run, profile: &Profile) -> Option<Finding> {
-    let (rank, most) = greatest(&profile.data_wait_of)?;
-    let usual = median(others(&profile.data_wait_of, rank)).unwrap_or(0.0);
+    let means: Vec<f64> = profile.data_wait_spent.iter().map(|spent| spent.mean).collect();
+    let (rank, most) = greatest(&means)?;
+    let usual = median(others(&means, rank)).unwrap_or(0.0);
+    let (spent, step) = (profile.data_wait_spent[rank], profile.whole_step.mean);
     let is_one = profile.ranks > 1 && usual < most / 2.0;
     let who = if is_one { format!("rank {rank} waits") } else { "ranks wait".to_owned() };
     let readers = run.setting("train.readers").and_then(|readers| readers.parse().ok()).unwrap_or(1.0);
-    let finding = Finding::new(Cause::InputStarvation, most, profile.step, |gain| {
+    let finding = Finding::new(Cause::InputStarvation, most, step, |gain| {
         format!(
-            "{who} for data for {} of each step ({:.0}%): {}; data that arrives in time would make training {gain:.0}% faster",
-            duration(most),
-            100.0 * most / profile.step,
-            more_readers(readers, most, profile.step)
+            "{who} for data for {} ({:.0}% of the time): {}; data that arrives in time would make training {gain:.0}% faster",
+            spent.text(),
+            100.0 * most / step,
+            more_readers(readers, most, step)
         )
     })?;
     Some(if is_one { finding.at(rank) } else { finding })
