@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{AuthToken, Channel, ConnectionListener};
 
-use super::message::{CoordinatorReply, JoinRequest, Report, VERSION};
+use super::message::{Base, CoordinatorReply, JoinRequest, Report, Status, VERSION};
 use super::quorum::Quorums;
 use crate::error::{Error, Result};
 use crate::text_difference::first_difference;
