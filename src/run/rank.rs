@@ -77,6 +77,7 @@ impl Program<'_> {
             })
             .inspect_err(|error| world.group().abort(&format_error(error)))?;
         session.local_ranks = Some(info.local_world_size);
+        session.local_rank = info.local_rank;
         session.restart = brigade_launch::restart_count()?;
         session.start_from = start_from(self, session.restart);
         session.run = run;
