@@ -31,10 +31,9 @@ pub(super) struct Deferred {
 }
 
 impl Interpreter<'_> {
-    /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the gradients of parameters wait for
-    /// [`backward_weights`](Self::backward_weights), also where nothing is left to compute: a block may leave something for some micro-batches alone, and
-    /// its gradients are added in their order, which is the same on all ranks. The last block's graph may continue into the loss, so only what that block
-    /// offers is left to compute.
+    /// Runs a chunk backward and makes the message to the stage before ready. With [`Halves::Input`] the second halves of
+    /// blocks that have them wait for [`backward_weights`](Self::backward_weights), and what comes after one that waits does as well, because gradients are
+    /// added in the order of micro-batches. The last block's graph may continue into the loss, so only what that block offers waits.
     pub(super) fn backward(
         &mut self,
         task: StageTask,
@@ -71,9 +70,14 @@ impl Interpreter<'_> {
             };
             let found = with_data_group(data, self.clock, run)??;
             if may_wait {
+                self.check_leaves(index, found.later.is_some())?;
+            }
+            let mut waiting = self.state.deferred.values().flatten();
+            if may_wait && (found.later.is_some() || waiting.any(|earlier| earlier.block == index)) {
                 deferred.push(Deferred { block: index, found });
             } else {
-                self.add_gradients(task, index, found, &mut tied)?;
+                // A micro-batch of another rank may leave something where this one leaves nothing: sums over ranks begin at the same place.
+                self.add_gradients(task, index, found, &mut tied, !may_wait)?;
             }
             let waited = self.clock.comm_wait() - waited;
             self.clock.backward += started.elapsed().saturating_sub(waited);
@@ -99,6 +103,20 @@ impl Interpreter<'_> {
         Ok(())
     }
 
+    /// Where each micro-batch's gradients are summed over ranks when they are added, checks that a block leaves something for its second half always or
+    /// never: ranks with other micro-batches would sum in another order.
+    fn check_leaves(&mut self, block: usize, leaves: bool) -> Result<()> {
+        let sums_each = self.store.is_sharded() && self.store.zero.reduces_each_micro_batch();
+        if !sums_each || *self.state.leaves.entry(block).or_insert(leaves) == leaves {
+            return Ok(());
+        }
+        Err(Error::Model(format!(
+            "block `{}` leaves products for the second half of its backward in some micro-batches and none in others, so its gradients cannot be summed over ranks \
+            in each micro-batch; set zero.reduce_every = \"step\", or a schedule without halves (--schedule 1f1b)",
+            self.blocks[block].name
+        )))
+    }
+
     /// Runs the second halves that a chunk's [`backward`](Self::backward) has left.
     pub(super) fn backward_weights(&mut self, task: StageTask) -> Result<()> {
         let Some(deferred) = self.state.deferred.remove(&task) else {
@@ -109,8 +127,11 @@ impl Interpreter<'_> {
         let (started, waited) = (Instant::now(), self.clock.comm_wait());
         for Deferred { block, found } in deferred {
             let began = self.clock.now();
-            self.add_gradients(task, block, found, &mut TiedGradients::new())?;
+            self.add_gradients(task, block, found, &mut TiedGradients::new(), false)?;
             self.clock.record(Activity::Block { block, action: Action::BackwardWeights(task) }, began);
+        }
+        if task.micro_batch + 1 == self.batches.count() {
+            self.reduce(task.chunk);
         }
         let waited = self.clock.comm_wait() - waited;
         self.clock.backward += started.elapsed().saturating_sub(waited);
@@ -124,14 +145,15 @@ impl Interpreter<'_> {
         self.store.by_block[block].iter().any(|unit| self.store.units[*unit].unit.users.len() > 1)
     }
 
-    /// Adds a block's gradients of one micro-batch, all of them, and runs its second half for that. The sums over the ranks begin with
-    /// the last micro-batch.
+    /// Adds a block's gradients of one micro-batch, all of them, and runs its second half for that. If it `completes` them, the sums over the ranks
+    /// begin with the last micro-batch.
     fn add_gradients(
         &mut self,
         task: StageTask,
         block: usize,
         found: BlockGradients,
         tied: &mut TiedGradients,
+        completes: bool,
     ) -> Result<()> {
         let BlockGradients { now: mut found, later } = found;
         if let Some(later) = later {
@@ -147,8 +169,8 @@ impl Interpreter<'_> {
         if let PassMode::CheckFinite(check) = &mut self.mode {
             check.gradient(task.micro_batch, block, found.values())?;
         }
-        if let PassMode::Train { reduction, completes } = &mut self.mode {
-            let is_last = task.micro_batch + 1 == self.batches.count();
+        if let PassMode::Train { reduction, completes: is_update } = &mut self.mode {
+            let is_last = completes && *is_update && task.micro_batch + 1 == self.batches.count();
             for unit in &self.store.by_block[block] {
                 let stored = &self.store.units[*unit];
                 if !stored.unit.trainable {
@@ -157,7 +179,7 @@ impl Interpreter<'_> {
                 let sum = tied.accumulate(stored, block, &mut found, &self.store.device);
                 if let Some(sum) = sum {
                     reduction.add(*unit, sum, self.clock)?;
-                    if is_last && *completes {
+                    if is_last {
                         reduction.complete(*unit);
                     }
                 }
