@@ -72,8 +72,8 @@ impl Interpreter<'_> {
             if may_wait {
                 self.check_leaves(index, found.later.is_some())?;
             }
-            let mut waiting = self.state.deferred.values().flatten();
-            if may_wait && (found.later.is_some() || waiting.any(|earlier| earlier.block == index)) {
+            let earlier_waits = self.state.deferred.values().flatten().any(|earlier| earlier.block == index);
+            if may_wait && (found.later.is_some() || earlier_waits) {
                 deferred.push(Deferred { block: index, found });
             } else {
                 // A micro-batch of another rank may leave something where this one leaves nothing: sums over ranks begin at the same place.
