@@ -387,9 +387,9 @@ fn shards_stay_near_where_there_are_many_ranks() {
     let replicas = format!("--replicate {}", candidate.replicate);
     assert!(candidate.flags().contains(&replicas) && candidate.label().contains(&replicas[2..]));
     // Each rank holds as much as one of the ranks of a replica would alone.
-    let evaluator = brigade_plan::search::Evaluator::new(&many);
+    let evaluator = Evaluator::new(&many);
     let of = |candidate| evaluator.memory(&candidate).unwrap().1;
-    let alone = brigade_plan::search::Candidate { dp: candidate.shards(), replicate: 1, ..candidate };
+    let alone = Candidate { dp: candidate.shards(), replicate: 1, ..candidate };
     assert_eq!(of(candidate), of(alone));
     let text = explain(&many, &free).unwrap();
     assert!(text.contains(&format!("over {} replicas, once a step", candidate.replicate)), "{text}");
@@ -435,7 +435,7 @@ fn a_run_shows_how_fast_its_cluster_is() {
     assert!(found.predicted[0] < 0.9 * run.seconds);
     // Another configuration is then predicted as well.
     let other = Workload { cluster: found.cluster.clone(), ..described.clone() };
-    let two = brigade_plan::search::Candidate { zero: 0, micro_batch: 1, micro_batches: 8, ..candidate };
+    let two = Candidate { zero: 0, micro_batch: 1, micro_batches: 8, ..candidate };
     let seconds = |workload: &Workload| Evaluator::new(workload).evaluate(&two).unwrap().seconds;
     near(seconds(&other), seconds(&truth()));
     // A wait that no links explain changes none, and a run without times shows nothing.
