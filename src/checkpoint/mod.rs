@@ -5,7 +5,6 @@
 
 mod background;
 mod consolidate;
-mod lease;
 mod models;
 mod newest;
 mod progress;

@@ -5,7 +5,6 @@ mod buckets;
 mod dry_run;
 mod elastic;
 mod ending;
-mod lost_lease;
 mod node;
 mod program;
 mod rank;

@@ -1,7 +1,6 @@
 //! Where ranks run.
 
 use std::fs;
-use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +11,10 @@ pub struct Locality {
     pub host: usize,
     /// The NUMA node whose cores it is bound to; none if it may run on several, or the system does not say.
     pub numa: Option<usize>,
-    /// The address of the interface by which other hosts reach it, where [`Join::interfaces`](crate::Join::interfaces) chooses one.
-    #[serde(default)]
-    pub address: Option<IpAddr>,
 }
 
-/// Numbers the hosts of ranks by their identities. One that is empty is equal to no other. The numbers that the ranks bring are replaced.
-pub(crate) fn localities<'a>(ranks: impl Iterator<Item = (&'a str, Locality)>) -> Vec<Locality> {
+/// Numbers the hosts of ranks by their identities. One that is empty is equal to no other.
+pub(crate) fn localities<'a>(ranks: impl Iterator<Item = (&'a str, Option<usize>)>) -> Vec<Locality> {
     let mut hosts: Vec<&str> = Vec::new();
     let mut number = |identity: &'a str| {
         let known = hosts.iter().position(|host| *host == identity && !identity.is_empty());
@@ -27,7 +23,7 @@ pub(crate) fn localities<'a>(ranks: impl Iterator<Item = (&'a str, Locality)>) -
             hosts.len() - 1
         })
     };
-    ranks.map(|(identity, locality)| Locality { host: number(identity), ..locality }).collect()
+    ranks.map(|(identity, numa)| Locality { host: number(identity), numa }).collect()
 }
 
 /// The NUMA node whose cores this process is bound to, if it is one.
@@ -58,7 +54,7 @@ mod tests {
 
     #[test]
     fn hosts_are_numbered_by_their_first_ranks() {
-        let identities = ["b", "a", "", "b", "", "a"].map(|identity| (identity, Locality::default()));
+        let identities = ["b", "a", "", "b", "", "a"].map(|identity| (identity, None));
         let hosts: Vec<usize> =
             localities(identities.into_iter()).iter().map(|locality| locality.host).collect();
         assert_eq!(hosts, [0, 1, 2, 0, 3, 1]);

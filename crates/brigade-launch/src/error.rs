@@ -181,10 +181,8 @@ impl Error {
             | Self::FlagNeeds { .. }
             | Self::NoToken { .. }
             | Self::BadToken { .. }
-            | Self::TokenFile { .. }
             | Self::LaunchConfig { .. }
-            | Self::SingleNodeOnly { .. }
-            | Self::Bind { .. } => exit::USAGE,
+            | Self::SingleNodeOnly { .. } => exit::USAGE,
             _ => exit::FAILED,
         }
     }

@@ -120,9 +120,8 @@ pub(crate) fn report(error: &anyhow::Error) -> u8 {
     if let Some(usage) = error.downcast_ref::<UsageError>() {
         return usage.exit_code();
     }
-    if let Some(launch) = error.downcast_ref::<brigade_launch::Error>() {
-        return launch.exit_code();
-    }
-    let usage = error.is::<SettingError>() || error.is::<CheckpointUsageError>();
+    let usage = error.is::<SettingError>()
+        || error.is::<CheckpointUsageError>()
+        || error.is::<brigade_launch::Error>();
     if usage { exit::USAGE } else { exit::FAILED }
 }

@@ -6,7 +6,6 @@ use super::axes::{Axes, TensorParallelSearch};
 use super::candidate::Candidate;
 use super::evaluate::{Evaluator, PlanEvaluation};
 use super::rank::Found;
-use super::shortage::Shortage;
 use super::workload::{PlanError, Workload};
 use crate::columns::counted;
 use crate::memory::MemoryParts;
@@ -20,8 +19,8 @@ pub struct FitAdvice {
     pub leanest: Candidate,
     /// What a rank of it holds.
     pub memory: MemoryParts,
-    /// What it lacks.
-    pub missing: Shortage,
+    /// Bytes that it lacks.
+    pub missing: u64,
     /// Changes that would make something fit, the cheapest first.
     pub changes: Vec<String>,
 }
@@ -35,8 +34,8 @@ pub struct TechniqueAlone {
     pub candidate: Candidate,
     /// What a rank of its fullest stage holds.
     pub memory: MemoryParts,
-    /// What it lacks; nothing where it fits.
-    pub missing: Shortage,
+    /// Bytes that it lacks; 0 where it fits.
+    pub missing: u64,
     /// The cheapest change that makes it fit.
     pub change: Option<String>,
 }
@@ -45,7 +44,8 @@ pub struct TechniqueAlone {
 pub(super) fn advise(
     workload: &Workload,
     axes: &Axes,
-    (leanest, memory, missing): (Candidate, MemoryParts, Shortage),
+    leanest: Candidate,
+    memory: MemoryParts,
     tensor: Option<&PlanEvaluation>,
 ) -> Result<FitAdvice, PlanError> {
     let mut changes = Vec::new();
@@ -108,6 +108,7 @@ pub(super) fn advise(
     if let Some(tensor) = tensor {
         changes.push(format!("tensor parallelism, which is not built yet: {}", tensor.candidate.label()));
     }
+    let missing = memory.total().saturating_sub(workload.cluster.usable_memory());
     Ok(FitAdvice { leanest, memory, missing, changes })
 }
 
@@ -152,7 +153,7 @@ pub(super) fn alone(
     let of = |(name, candidate): (&'static str, Candidate)| {
         let (_, memory) = evaluator.memory(&candidate)?;
         let missing = evaluator.missing(&memory);
-        let change = if missing.is_none() { None } else { cheapest(evaluator, &candidate)? };
+        let change = if missing > 0 { cheapest(evaluator, &candidate)? } else { None };
         Ok(TechniqueAlone { name, candidate, memory, missing, change })
     };
     all.into_iter().map(of).collect()
@@ -165,7 +166,7 @@ fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String
         let mut next = Vec::new();
         let mut best: Option<(f64, String)> = None;
         for (made, candidate) in &reached {
-            for (change, changed) in changes(candidate, evaluator.workload().cluster.is_cpu()) {
+            for (change, changed) in changes(candidate) {
                 if made.contains(&change) || evaluator.memory(&changed).is_err() {
                     continue;
                 }
@@ -197,8 +198,8 @@ fn flags(candidate: &Candidate, global_batch: usize) -> String {
     }
 }
 
-/// Single changes to a configuration that make it hold less. Processors have nowhere to offload to.
-fn changes(from: &Candidate, is_cpu: bool) -> Vec<(&'static str, Candidate)> {
+/// Single changes to a configuration that make it hold less.
+fn changes(from: &Candidate) -> Vec<(&'static str, Candidate)> {
     let mut all = Vec::new();
     if from.dp > 1 {
         for (name, zero) in [("--zero 1", 1), ("--zero 2", 2), ("--zero 3", 3)] {
@@ -220,7 +221,7 @@ fn changes(from: &Candidate, is_cpu: bool) -> Vec<(&'static str, Candidate)> {
             ));
         }
     }
-    if !from.offload && !is_cpu {
+    if !from.offload {
         all.push(("--set zero.offload_optimizer=true", Candidate { offload: true, ..*from }));
     }
     all

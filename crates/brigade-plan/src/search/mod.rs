@@ -10,7 +10,6 @@ mod candidate;
 mod context;
 mod evaluate;
 mod rank;
-mod shortage;
 mod workload;
 
 pub use advice::{FitAdvice, TechniqueAlone};
@@ -19,5 +18,4 @@ pub use calibrate::{Calibrated, MeasuredStep, calibrate};
 pub use candidate::Candidate;
 pub use evaluate::{Evaluator, PlanEvaluation};
 pub use rank::{Plan, plan};
-pub use shortage::Shortage;
 pub use workload::{PlanError, StageBalance, Workload};

@@ -43,8 +43,7 @@ pub fn pod(
     own_env: Vec<EnvVar>,
 ) -> Template<PodSpec> {
     let escaped = job.escaped();
-    let own = [placement, &escaped.patience()].concat();
-    let mut command = escaped.command(&own);
+    let mut command = escaped.command(placement);
     let args = command.split_off(1);
     let mut env: Vec<EnvVar> = escaped
         .environment(Some(INTERFACE))
