@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(of_flag(flag, &known).as_deref(), setting, "{flag}");
         }
         assert_eq!(said("optimizer.max_steps"), "did you mean `train.steps`?");
-        assert_eq!(said("optimizer.stops"), "[optimizer] has learning_rate, weight_decay, group");
+        assert_eq!(said("optimizer.stoops"), "[optimizer] has learning_rate, weight_decay, group");
         assert_eq!(said("train.init"), "[train] has steps, seed, nonfinite_limit");
         assert_eq!(said("optimizer.group.momentum"), "[optimizer.group] has lr");
         assert_eq!(said("optimizer.beta.other"), "[optimizer] has learning_rate, weight_decay, group");

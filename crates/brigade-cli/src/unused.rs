@@ -17,13 +17,15 @@ impl Config {
         if !self.model.is_new() || !self.model.config.is_empty() {
             let table = |config: &Self| toml::Table::try_from(&config.model).context("[model]");
             let (own, usual) = (table(self)?, table(&defaults)?);
-            let given: Vec<_> = own
+            let mut given: Vec<_> = own
                 .iter()
                 .filter(|(key, value)| {
                     !OF_ALL_MODELS.contains(&key.as_str()) && usual.get(*key) != Some(*value)
                 })
                 .map(|(key, value)| format!("model.{key} = {value}"))
                 .collect();
+            // Features of other crates decide in which order a table has its keys.
+            given.sort();
             if !given.is_empty() {
                 let by = if self.model.is_new() { "model.config".to_owned() } else { self.model.given() };
                 notes.push(format!("no effect of {}: {by} says what the model is", given.join(", ")));

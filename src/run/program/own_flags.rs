@@ -166,13 +166,14 @@ impl OwnFlags {
 fn written(flag: &Arg, values: &[String]) -> Option<Vec<OsString>> {
     let long = flag.get_long()?;
     let with = |value: &String| OsString::from(format!("--{long}={value}"));
+    let takes_one = flag.get_num_args().is_none_or(|values| values.max_values() <= 1);
     match flag.get_action() {
         ArgAction::SetTrue | ArgAction::SetFalse => {
             let turned = matches!(flag.get_action(), ArgAction::SetTrue).to_string();
             Some(if values == [turned] { vec![format!("--{long}").into()] } else { Vec::new() })
         }
-        ArgAction::Append => Some(values.iter().map(with).collect()),
-        ArgAction::Set if values.len() == 1 => Some(values.iter().map(with).collect()),
+        ArgAction::Append if takes_one => Some(values.iter().map(with).collect()),
+        ArgAction::Set if takes_one && values.len() == 1 => Some(values.iter().map(with).collect()),
         _ => None,
     }
 }
