@@ -113,6 +113,8 @@ fn inverse_deviation<S: Simd, T: Element>(simd: S, x: &[T], mean: f32, epsilon: 
     let width = x.len() as f64;
     let off = f64::from(total(simd, sums)) / width;
     let variance = f64::from(total(simd, squares)) / width - off * off;
+    // Of equal numbers it may be just below zero, by rounding; what is not a number stays so.
+    let variance = if variance < 0.0 { 0.0 } else { variance };
     (off, 1.0 / (variance + f64::from(epsilon)).sqrt())
 }
 
