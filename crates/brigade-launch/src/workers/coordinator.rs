@@ -84,6 +84,12 @@ impl Coordinator {
     }
 }
 
+/// Why a worker is not let in, and whether another try may be accepted.
+struct Refusal {
+    reason: String,
+    again: bool,
+}
+
 impl Shared {
     /// One connection from its begin to its end. Whatever breaks it, the worker finds out and connects again.
     fn attend(&self, stream: TcpStream, closing: &AtomicBool) {
@@ -92,7 +98,8 @@ impl Shared {
             return;
         };
         let identity = (who.worker, who.incarnation);
-        if let Err(refused) = self.admit(who, base, &status) {
+        if let Err(Refusal { reason, again }) = self.admit(who, base, &status) {
+            let refused = CoordinatorReply::Refused { reason, again };
             return send(&mut channel, &refused, JOIN_REQUEST).unwrap_or(());
         }
         let mut said = (base, status);
@@ -111,17 +118,17 @@ impl Shared {
     }
 
     /// Lets a worker in, if it fits to the others.
-    fn admit(&self, who: JoinRequest, base: Base, status: &Status) -> Result<(), CoordinatorReply> {
+    fn admit(&self, who: JoinRequest, base: Base, status: &Status) -> Result<(), Refusal> {
         let (mut first, mut quorums) = (lock(&self.first), lock(&self.quorums));
         if quorums.is_empty(Instant::now()) {
             *first = None;
         }
         if let Some(reason) = self.mismatch(&who, first.as_ref()) {
-            return Err(CoordinatorReply::Refused { reason, again: false });
+            return Err(Refusal { reason, again: false });
         }
         let entered = quorums.enter((who.worker, who.incarnation), base, status.clone());
         // Another one of its number may be gone, and its connection not yet broken.
-        entered.map_err(|reason| CoordinatorReply::Refused { reason, again: true })?;
+        entered.map_err(|reason| Refusal { reason, again: true })?;
         first.get_or_insert(who);
         Ok(())
     }
