@@ -5,6 +5,7 @@
 
 mod background;
 mod consolidate;
+mod lease;
 mod models;
 mod newest;
 mod progress;

@@ -14,6 +14,7 @@ use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use super::background::Background;
+use super::lease::HeldLease;
 use super::models::ModelSnapshot;
 use super::progress::{RunProgress, best_step};
 use super::retention::{refuse_other_runs, remove_older, remove_replaced};
@@ -69,6 +70,8 @@ pub(crate) struct Saver {
     settings: CheckpointSettings,
     /// Identifies the saves of this world.
     save_id: String,
+    /// On rank 0, which publishes.
+    lease: Option<HeldLease>,
     save: Option<Save>,
     /// What its threads did.
     pub(crate) threads: ThreadSpans,
@@ -142,11 +145,13 @@ impl Saver {
     ) -> anyhow::Result<Self> {
         let own = StagingDir::new(0)?.id().to_owned();
         let save_id = all_gather_text(&group, &own)?.swap_remove(0);
+        let lease = (group.rank() == 0).then(|| HeldLease::of(storage.location())).transpose()?;
         Ok(Self {
             storage,
             group,
             settings,
             save_id,
+            lease,
             save: None,
             threads: ThreadSpans::default(),
             newest: None,
@@ -366,10 +371,14 @@ impl Saver {
         let state = TrainState { units: units.into_values().collect(), ..state.clone() };
         let step = staging.step();
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
+        let lease = self.lease.clone();
         let work = move || -> anyhow::Result<Option<String>> {
+            let check_lease = || lease.as_ref().map_or(Ok(()), HeldLease::check);
             refuse_other_runs(&storage, &state)?;
+            check_lease()?;
             publish(&*storage, &staging, state.clone(), entries)?;
             // Publishing may have taken long: another run may have started meanwhile.
+            check_lease()?;
             let own = refuse_other_runs(&storage, &state)?;
             let best = best_step(&state.counters);
             Ok(remove_replaced(&*storage, &own, staging.step(), best, &settings)

@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use brigade_checkpoint::{Holder, Lease, lease_location, take_lease};
-use brigade_launch::exit;
 use brigade_report::{HISTORY_FILE, HistoryRecord, METRICS_FILE, RunEvent};
 use serde_json::{Value, json};
 
@@ -20,7 +19,7 @@ use crate::settings::Settings;
 const MAX_LINE_BYTES: u64 = 256 << 10;
 
 /// Takes the lease of `place`, an option's value, for the run in the folder `dir`, whose lock is `lock`. It says what it waits for, and takes nothing from an earlier
-/// run that `check` refuses to replace.
+/// run that `check` refuses to replace. `lost` is called when another run has taken the place.
 ///
 /// # Errors
 /// If another run holds it, the place cannot be written to, or `check` fails.
@@ -31,6 +30,7 @@ pub(crate) fn lease(
     lock: Option<&File>,
     settings: &Settings,
     check: &dyn Fn() -> anyhow::Result<()>,
+    lost: impl FnMut(&str) + Send + 'static,
 ) -> anyhow::Result<Lease> {
     let folder = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -46,11 +46,6 @@ pub(crate) fn lease(
     let check = || check().map_err(|error| format_error(&error));
     let lease = lease_location(place).and_then(|place| take_lease(place, &holder, duration, waits, &check));
     let lease = lease.with_context(|| option.to_owned())?;
-    let lost = |message: &str| {
-        print_stderr(format_args!("brigade: {message}; this run stops and writes nothing more"));
-        // The ranks end with their launcher.
-        std::process::exit(i32::from(exit::FAILED));
-    };
     let warn = |message: &str| print_stderr(format_args!("warning: {message}"));
     let (folder, steps) = (folder.to_owned(), settings.train.steps);
     lease.watch(move || status(&folder, steps), lost, warn);

@@ -5,6 +5,7 @@ mod buckets;
 mod dry_run;
 mod elastic;
 mod ending;
+mod lost_lease;
 mod node;
 mod program;
 mod rank;

@@ -1,15 +1,16 @@
 //! The launcher of a node: it checks the settings, prepares the data, starts the ranks and supervises them.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcome, Source};
+use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcome, Source, exit};
 use brigade_report::{LogFormat, RunEvent, add_to_history, json_line, log_format, message_of};
 
 use super::elastic::{ElasticRun, NodeChanges};
 use super::ending::exhaustion::ExhaustionWatch;
-use super::ending::notify::notify;
+use super::ending::notify::{Ending, notify};
 use super::ending::{print_event, printed_its_error};
 use super::program::start::Prepare;
 use super::program::{Program, Role, environment, usage};
@@ -56,7 +57,7 @@ impl Program<'_> {
             let Settings { output, .. } = self.settings;
             // Node 0 has rank 0, which writes the results; the other nodes only have logs.
             let folder = match node.node_rank {
-                0 => RunFolder::lock(self)?,
+                0 => RunFolder::lock(self, &output.notify)?,
                 _ => RunFolder::for_logs(create_folder(&output.dir, self.name)?),
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
@@ -64,11 +65,10 @@ impl Program<'_> {
         };
         let (token, folder, program, _body) = prepared().map_err(usage)?;
         let dir = folder.dir.clone();
-        let mut launch = LaunchConfig::local(program, nproc, token, dir.join("logs"))
-            .on_node(node)
-            .with_flags(&self.flags.world);
         let timeouts = timeouts(&self.settings.comm);
+        let mut launch = LaunchConfig::local(program, nproc, token, dir.join("logs")).on_node(node);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
+        launch = launch.with_flags(&self.flags.world);
         launch.stopped_timeout = timeouts.step + STOPPED_GRACE;
         (launch.blocks_signals, launch.streams) = (true, self.streams);
         launch.format = (log_format() == LogFormat::Json)
@@ -87,7 +87,8 @@ impl Program<'_> {
         let note = |event| drop(add_to_history(&dir, began, event));
         let mut exhaustion = ExhaustionWatch::of_node(&dir);
         let mut changes = NodeChanges::default();
-        let outcome = brigade_launch::launch(&launch, &mut |event| {
+        folder.lost.set_has_ranks(true);
+        let launched = brigade_launch::launch(&launch, &mut |event| {
             if node.node_rank == 0 {
                 changes.of(&event).into_iter().for_each(note);
             }
@@ -101,7 +102,26 @@ impl Program<'_> {
             };
             print_event(event);
             restarted.iter().for_each(|failure| exhaustion.explain(failure, node.node_rank));
-        })?;
+        });
+        folder.lost.set_has_ranks(false);
+        let lost = Arc::clone(&folder.lost);
+        if let Some(reason) = lost.reason() {
+            folder.release("failed");
+            lost.tell(reason);
+            return Ok(exit::FAILED);
+        }
+        let outcome = match launched {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                let ending = Ending::failed(&error.to_string(), error.exit_code());
+                note(RunEvent::Failed { reason: ending.reason.clone() });
+                folder.release(ending.event);
+                if node.node_rank == 0 {
+                    notify(&self.settings.output.notify, &dir, &ending);
+                }
+                return Err(error.into());
+            }
+        };
         match &outcome {
             // Rank 0 wrote down these.
             Outcome::Done | Outcome::Preempted { .. } => {}
@@ -109,13 +129,8 @@ impl Program<'_> {
             Outcome::NodeLost(lost) if lost.start_again => note(RunEvent::Preempted),
             other => note(RunEvent::Failed { reason: reason(other) }),
         }
-        folder.release(match &outcome {
-            Outcome::Done => "finished",
-            Outcome::Preempted { .. } => "preempted",
-            Outcome::NodeLost(lost) if lost.start_again => "preempted",
-            Outcome::Interrupted { .. } => "interrupted",
-            _ => "failed",
-        });
+        let ending = Ending::of(&outcome);
+        folder.release(ending.event);
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
             Outcome::Failed(failure)
@@ -127,7 +142,7 @@ impl Program<'_> {
         }
         exhaustion.explain(&outcome, node.node_rank);
         if node.node_rank == 0 {
-            notify(&self.settings.output.notify, &dir, &outcome);
+            notify(&self.settings.output.notify, &dir, &ending);
         }
         if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
             print_stderr(format_args!(

@@ -54,7 +54,7 @@ impl Program<'_> {
         }
         let folder = match launched {
             Some(dir) => RunFolder::from_launcher(dir),
-            None if info.rank == 0 => RunFolder::lock(self)
+            None if info.rank == 0 => RunFolder::lock(self, &[])
                 .inspect_err(|error| world.group().abort(&format_error(error)))
                 .map_err(usage)?,
             None => RunFolder::for_logs(self.settings.output.dir.clone()),
@@ -77,6 +77,7 @@ impl Program<'_> {
             })
             .inspect_err(|error| world.group().abort(&format_error(error)))?;
         session.local_ranks = Some(info.local_world_size);
+        session.local_rank = info.local_rank;
         session.restart = brigade_launch::restart_count()?;
         session.start_from = start_from(self, session.restart);
         session.run = run;

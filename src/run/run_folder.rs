@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade_checkpoint::{Lease, open_storage};
 use brigade_files::write_atomic;
 
 use super::auto::CHOICE_FILE;
+use super::lost_lease::LostLease;
 use super::program::Program;
 use crate::checkpoint::{newest, refuse_checkpoints};
 use crate::error::print_stderr;
@@ -40,14 +42,16 @@ pub(crate) struct RunFolder {
     pub dir: PathBuf,
     /// Identifies the checkpoints of this run. A resumed run keeps its id.
     pub run: String,
+    /// Whether it has lost a lease.
+    pub lost: Arc<LostLease>,
     leases: Vec<Lease>,
     _locks: Vec<File>,
 }
 
 impl RunFolder {
     /// Finds the folder of results of a new or resumed run, locks it, and only then decides what the run may do there. Prints
-    /// which settings a resumed run changes.
-    pub(crate) fn lock(program: &Program<'_>) -> anyhow::Result<Self> {
+    /// which settings a resumed run changes. `notify`: the command that is told if the run loses its place.
+    pub(crate) fn lock(program: &Program<'_>, notify: &[String]) -> anyhow::Result<Self> {
         let Settings { output, checkpoint, .. } = program.settings;
         let dir = create_folder(&output.dir, program.name)?;
         let location = checkpoint.location(&dir);
@@ -59,8 +63,12 @@ impl RunFolder {
             }
             Ok(())
         };
-        let take =
-            |place: &str, option| lease(place, option, &dir, own.as_ref(), program.settings, &check_new);
+        let lost = Arc::new(LostLease::new(&dir, own.is_some(), notify));
+        let take = |place: &str, option| {
+            let lost = Arc::clone(&lost);
+            let end_run = move |message: &str| lost.end_run(message);
+            lease(place, option, &dir, own.as_ref(), program.settings, &check_new, end_run)
+        };
         let mut leases = Vec::new();
         if own.is_none() {
             leases.push(take(&dir.to_string_lossy(), "--out")?);
@@ -99,17 +107,18 @@ impl RunFolder {
             }
         };
         let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
-        Ok(Self { dir, run: run.context("no random number for the run's id")?, leases, _locks: locks })
+        Ok(Self { dir, run: run.context("no random number for the run's id")?, lost, leases, _locks: locks })
     }
 
     /// The folder that the launcher has locked for its ranks.
     pub(crate) fn from_launcher(dir: PathBuf) -> Self {
-        Self { dir, run: std::env::var(RUN_ID).unwrap_or_default(), leases: Vec::new(), _locks: Vec::new() }
+        Self { run: std::env::var(RUN_ID).unwrap_or_default(), ..Self::for_logs(dir) }
     }
 
     /// The folder of a process that writes no results, only logs.
     pub(crate) fn for_logs(dir: PathBuf) -> Self {
-        Self { dir, run: String::new(), leases: Vec::new(), _locks: Vec::new() }
+        let lost = Arc::new(LostLease::new(&dir, false, &[]));
+        Self { dir, run: String::new(), lost, leases: Vec::new(), _locks: Vec::new() }
     }
 
     /// Gives the places back, and says how the run ended, to those who look at a lease.

@@ -43,6 +43,8 @@ pub struct Session {
     pub(crate) config: String,
     /// Ranks on this machine, each its own process; none if unknown.
     pub(crate) local_ranks: Option<usize>,
+    /// This rank's number among them.
+    pub(crate) local_rank: usize,
     /// Whether the run is described instead of trained.
     pub(crate) is_dry_run: bool,
     pub(crate) start_from: StartFrom,
@@ -94,6 +96,7 @@ impl Session {
             quiet: program.flags.quiet,
             config: program.config.clone(),
             local_ranks: None,
+            local_rank: 0,
             is_dry_run: false,
             start_from: StartFrom::Scratch,
             run: String::new(),

@@ -20,7 +20,7 @@ const FIXED: [&str; 8] = [
 ];
 
 /// Settings that do not affect what is computed; changes of them are not listed.
-const FREE: [&str; 18] = [
+const FREE: [&str; 19] = [
     "output.",
     "profile.",
     "checkpoint.keep",
@@ -31,6 +31,7 @@ const FREE: [&str; 18] = [
     "checkpoint.lease_seconds",
     "comm.synchronous",
     "comm.transport",
+    "comm.interfaces",
     "comm.init_timeout_seconds",
     "comm.train_timeout_seconds",
     "comm.host_timeout_seconds",

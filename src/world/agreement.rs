@@ -3,13 +3,16 @@
 use anyhow::{Context, bail};
 use brigade_comm::Group;
 
-/// The part of a configuration that must be the same on all ranks. The paths of results, caches and text may differ from host
-/// to host; the text is compared by its content.
+/// The part of a configuration that must be the same on all ranks. The paths of results, caches and text, and the names of network
+/// interfaces, may differ from host to host; the text is compared by its content.
 fn shared_part(config: &str) -> anyhow::Result<String> {
     let mut config: toml::Table = config.parse()?;
     config.remove("output");
     if let Some(data) = config.get_mut("data").and_then(toml::Value::as_table_mut) {
         data.retain(|key, _| !["cache_dir", "sources", "tokenizer"].contains(&key));
+    }
+    if let Some(comm) = config.get_mut("comm").and_then(toml::Value::as_table_mut) {
+        comm.remove("interfaces");
     }
     Ok(toml::to_string(&config)?)
 }
@@ -106,3 +109,20 @@ const MAX_WHOLE_BYTES: usize = 1 << 24;
 
 /// Longest text that is compared.
 const MAX_TEXT_BYTES: usize = MAX_WHOLE_BYTES;
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn hosts_may_name_their_interfaces_and_nothing_else_of_their_network() {
+        let shared = |interfaces: &str, transport: &str| {
+            shared_part(&format!("[comm]\ninterfaces = [{interfaces}]\ntransport = \"{transport}\"\n"))
+                .unwrap()
+        };
+        assert_eq!(shared("\"eth0\"", "tcp"), shared("\"ens3\", \"ens4\"", "tcp"));
+        assert_ne!(shared("", "tcp"), shared("", "auto"));
+    }
+}

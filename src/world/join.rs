@@ -38,6 +38,8 @@ pub(crate) fn join(info: &RankInfo, rendezvous: Rendezvous, comm: &CommSettings)
         endpoint,
         listener,
         restart: brigade_launch::restart_count()?,
+        interfaces: comm.interfaces.clone(),
+        local_rank: info.local_rank,
         ..as_set(comm, token)
     });
     world.with_context(|| format!("rank {} cannot join its world", info.rank))

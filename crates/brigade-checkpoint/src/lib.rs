@@ -77,7 +77,8 @@ pub use format::manifest::{
 pub use format::names::{MANIFEST, MANIFEST_HASH, rank_file};
 pub use format::unit::{PARAMETERS, ParameterMetadata, Scalar, UnitMetadata};
 pub use lease::{
-    Holder, Lease, LeaseFound, LeaseLocation, LeaseRecord, lease_location, look_at_lease, take_lease,
+    Holder, Lease, LeaseFound, LeaseLocation, LeaseRecord, lease_location, look_at_lease, newest_lease,
+    take_lease,
 };
 pub use read::{Checkpoint, CheckpointSummary, ListedCheckpoint, Problem, StoredParameter, list, verify};
 pub use retention::{keep_latest, remove_after, remove_stale};

@@ -28,6 +28,9 @@ pub struct RankFlags {
     /// What carries bytes between ranks.
     #[arg(long, value_parser = parse_transport())]
     transport: Option<Transport>,
+    /// Network interfaces by which ranks of different hosts send each other data, as the setting comm.interfaces: eth0,eth1.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    interfaces: Vec<String>,
     /// Last, as its heading would be that of all flags after it.
     #[command(flatten)]
     world: LaunchArgs,
@@ -55,12 +58,13 @@ impl RankFlags {
 
     /// The first of these flags that is given.
     pub fn first_given(&self) -> Option<&'static str> {
-        let Self { backend, collectives, pp, transport, world } = self;
+        let Self { backend, collectives, pp, transport, interfaces, world } = self;
         let given = [
             (backend.is_some(), "--backend"),
             (collectives.is_some(), "--collectives"),
             (pp.is_some(), "--pp"),
             (transport.is_some(), "--transport"),
+            (!interfaces.is_empty(), "--interfaces"),
             (world.nproc_per_node.is_some(), "--nproc-per-node"),
             (world.nnodes.is_some(), "--nnodes"),
             (*world != LaunchArgs::default(), "a flag about ranks"),
@@ -73,6 +77,9 @@ impl RankFlags {
         settings.compute.backend = self.backend.unwrap_or(settings.compute.backend);
         settings.comm.collectives = self.collectives.unwrap_or(settings.comm.collectives);
         settings.comm.transport = self.transport.unwrap_or(settings.comm.transport);
+        if !self.interfaces.is_empty() {
+            settings.comm.interfaces.clone_from(&self.interfaces);
+        }
         settings.mesh.pp = self.pp.unwrap_or(settings.mesh.pp);
         if let Some(timeout) = self.world.host_timeout {
             settings.comm.host_timeout_seconds = timeout.as_secs_f64();

@@ -179,7 +179,7 @@ pub enum Error {
         reason: String,
     },
     /// Rank 0 was not found at the endpoint.
-    #[error("rank {rank} found no rank 0 at {endpoint} within {waited:?}: {reason}")]
+    #[error("rank {rank} found no rank 0 at {endpoint} within {:?}: {reason}", rounded(*waited))]
     Unreachable {
         /// The rank that looked for it.
         rank: usize,
@@ -192,7 +192,8 @@ pub enum Error {
     },
     /// Not all ranks came to the rendezvous.
     #[error(
-        "ranks {missing:?} of {world_size} did not connect to {endpoint} within {waited:?}{}",
+        "ranks {missing:?} of {world_size} did not connect to {endpoint} within {:?}{}",
+        rounded(*waited),
         refusals(*refused)
     )]
     Missing {
@@ -226,7 +227,7 @@ pub enum Error {
         reason: String,
     },
     /// The ranks of a new group did not all connect in time.
-    #[error("group \"{group}\": rank {rank} could not connect to rank {peer} within {waited:?}: {reason}")]
+    #[error("group \"{group}\": rank {rank} could not connect to rank {peer} within {:?}: {reason}", rounded(*waited))]
     Connect {
         /// The group's name.
         group: String,
@@ -283,8 +284,13 @@ fn given_up(
     absent: &[usize],
     stalled: &[usize],
 ) -> String {
-    let who = who(absent, stalled);
+    let (waited, who) = (rounded(waited), who(absent, stalled));
     format!("group \"{group}\": rank {rank} gave up {call} after {waited:?}: {who}")
+}
+
+/// To milliseconds: a deadline that earlier tries have used up in part is shown as it was given.
+fn rounded(waited: Duration) -> Duration {
+    Duration::from_millis(u64::try_from((waited.as_micros() + 500) / 1000).unwrap_or(u64::MAX))
 }
 
 fn meanwhile(others: &[String]) -> String {
@@ -339,5 +345,19 @@ fn refusals(refused: usize) -> String {
         0 => String::new(),
         1 => "; 1 connection was refused for a wrong token".into(),
         n => format!("; {n} connections were refused for a wrong token"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_shown_as_they_were_given() {
+        let waited = Duration::from_secs(4) - Duration::from_nanos(51);
+        let endpoint = "head:29400".to_owned();
+        let error = Error::Missing { endpoint, waited, missing: vec![1], world_size: 2, refused: 0 };
+        assert_eq!(error.to_string(), "ranks [1] of 2 did not connect to head:29400 within 4s");
+        assert_eq!(rounded(Duration::from_millis(2500)), Duration::from_millis(2500));
     }
 }

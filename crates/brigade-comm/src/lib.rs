@@ -26,7 +26,7 @@
 //! - **A byte crosses the network once per host.** Ranks learn at the rendezvous which [host and NUMA node](Locality) each of them
 //!   is on. If every host has the same power of two of consecutive ranks, collectives run inside hosts first and last, and
 //!   between hosts in between ([`Algorithm`]); the bits are the same. [`Stats::between_hosts`] counts what crosses.
-//! - **A pair of ranks connects when it first communicates.** In groups of more than 32 ranks, a collective runs along the
+//! - **A pair of ranks connects when it first communicates**, between hosts by the interfaces that [`Join::interfaces`] chooses. In groups of more than 32 ranks, a collective runs along the
 //!   rows and columns of a grid if the size allows it, so that few pairs connect; the bits are the same. Rings shrink as
 //!   groups grow. [`MAX_WORLD_SIZE`] applies to every kind of world.
 //! - **The first failure is final.** It fails the world on every rank: operations in flight and later ones return it at

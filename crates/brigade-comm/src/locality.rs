@@ -1,6 +1,7 @@
 //! Where ranks run.
 
 use std::fs;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,10 +12,13 @@ pub struct Locality {
     pub host: usize,
     /// The NUMA node whose cores it is bound to; none if it may run on several, or the system does not say.
     pub numa: Option<usize>,
+    /// The address of the interface by which other hosts reach it, where [`Join::interfaces`](crate::Join::interfaces) chooses one.
+    #[serde(default)]
+    pub address: Option<IpAddr>,
 }
 
-/// Numbers the hosts of ranks by their identities. One that is empty is equal to no other.
-pub(crate) fn localities<'a>(ranks: impl Iterator<Item = (&'a str, Option<usize>)>) -> Vec<Locality> {
+/// Numbers the hosts of ranks by their identities. One that is empty is equal to no other. The numbers that the ranks bring are replaced.
+pub(crate) fn localities<'a>(ranks: impl Iterator<Item = (&'a str, Locality)>) -> Vec<Locality> {
     let mut hosts: Vec<&str> = Vec::new();
     let mut number = |identity: &'a str| {
         let known = hosts.iter().position(|host| *host == identity && !identity.is_empty());
@@ -23,7 +27,7 @@ pub(crate) fn localities<'a>(ranks: impl Iterator<Item = (&'a str, Option<usize>
             hosts.len() - 1
         })
     };
-    ranks.map(|(identity, numa)| Locality { host: number(identity), numa }).collect()
+    ranks.map(|(identity, locality)| Locality { host: number(identity), ..locality }).collect()
 }
 
 /// The NUMA node whose cores this process is bound to, if it is one.
@@ -54,7 +58,7 @@ mod tests {
 
     #[test]
     fn hosts_are_numbered_by_their_first_ranks() {
-        let identities = ["b", "a", "", "b", "", "a"].map(|identity| (identity, None));
+        let identities = ["b", "a", "", "b", "", "a"].map(|identity| (identity, Locality::default()));
         let hosts: Vec<usize> =
             localities(identities.into_iter()).iter().map(|locality| locality.host).collect();
         assert_eq!(hosts, [0, 1, 2, 0, 3, 1]);

@@ -8,7 +8,7 @@ use crate::{
     endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint},
     error::{Error, Result},
     node_count::NodeCount,
-    parse::{count, host_timeout, node_count, port, seconds},
+    parse::{count, node_count, node_timeout, port, seconds},
     rank::restart::MAX_RESTARTS,
 };
 
@@ -91,8 +91,12 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub heartbeat_timeout: Option<Duration>,
     /// How long another node may be unreachable before it counts as lost; interruptions of up to half of that are survived [default: 30].
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = host_timeout)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = node_timeout)]
     pub host_timeout: Option<Duration>,
+    /// How long the launchers of several nodes wait for each other, at the start and for one that is lost [default: 300, or
+    /// comm.init_timeout_seconds].
+    #[arg(long, alias = "rdzv_timeout", value_name = "SECONDS", allow_negative_numbers = true, value_parser = node_timeout)]
+    pub rdzv_timeout: Option<Duration>,
     /// How long ranks may take to save a checkpoint after SIGTERM or SIGUSR1 [default: 30].
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub preemption_grace: Option<Duration>,
@@ -196,6 +200,7 @@ mod tests {
             ("--heartbeat-timeout 1e300", "number of seconds"),
             ("--preemption-grace .", "number of seconds"),
             ("--host-timeout 0.5", "seconds from 1 to 1000000"),
+            ("--rdzv-timeout 0", "seconds from 1 to 1000000"),
             ("--rdzv-endpoint a:1 --master-port 2", "--rdzv-endpoint"),
         ] {
             let message = parse(line).unwrap_err();

@@ -181,8 +181,10 @@ impl Error {
             | Self::FlagNeeds { .. }
             | Self::NoToken { .. }
             | Self::BadToken { .. }
+            | Self::TokenFile { .. }
             | Self::LaunchConfig { .. }
-            | Self::SingleNodeOnly { .. } => exit::USAGE,
+            | Self::SingleNodeOnly { .. }
+            | Self::Bind { .. } => exit::USAGE,
             _ => exit::FAILED,
         }
     }

@@ -69,7 +69,7 @@ mod launcher;
 mod node_count;
 mod parse;
 mod rank;
-mod secret_forms;
+mod secrets;
 mod text_difference;
 pub mod workers;
 
@@ -96,6 +96,7 @@ pub use launcher::{
         rank_exit::{ExitReason, RankExit},
     },
     process::TERMINAL_INPUT_VARIABLE,
+    signals::stop_launches,
 };
 pub use node_count::NodeCount;
 pub use rank::{
@@ -103,5 +104,5 @@ pub use rank::{
     listener::{LISTENER_VARIABLE, inherited_listener},
     restart::{MAX_RESTARTS, RESTART_VARIABLE, restart_count},
 };
-pub use secret_forms::{looks_like_secret, secret_in_command};
+pub use secrets::{is_secret_name, looks_like_secret, secret_in_command};
 pub use text_difference::first_difference;

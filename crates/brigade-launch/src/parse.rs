@@ -39,8 +39,8 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     duration.and_then(Result::ok).ok_or_else(|| "a number of seconds from 0 to 1000000000".into())
 }
 
-/// A number of seconds, at least one: a healthy host may stay silent for almost that long.
-pub fn host_timeout(text: &str) -> Result<Duration, String> {
+/// A number of seconds to wait for another node, at least one: a healthy host may stay silent for almost that long.
+pub fn node_timeout(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_secs(1)..=Duration::from_secs(1_000_000);
     let given = seconds(text).ok().filter(|given| allowed.contains(given));
     given.ok_or_else(|| "a number of seconds from 1 to 1000000".into())

@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use crate::aws_files;
 use crate::credentials;
 use crate::fetch::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::location::{Location, Scheme};
@@ -48,7 +49,8 @@ impl Client {
     /// The store of a location. What an operation cannot do at once it tries again until `deadline`.
     ///
     /// Credentials and options come from the environment, by the names that the crate `object_store` reads
-    /// (`GOOGLE_APPLICATION_CREDENTIALS`, `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, …), or from the machine's metadata.
+    /// (`GOOGLE_APPLICATION_CREDENTIALS`, `AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, …), from the files in which AWS's and Google's own programs keep them, or
+    /// from the machine's metadata.
     ///
     /// # Errors
     /// [`Error::Url`] where the store cannot be set up, [`Error::Failed`] within seconds where there are no credentials at all.
@@ -189,7 +191,7 @@ fn s3(location: &Location, (options, retry): (ClientOptions, RetryConfig)) -> ob
         Ok(key) => builder.with_config(key, value),
         Err(_) => builder,
     };
-    variables("aws_").fold(begun, set).build()
+    aws_files::complete(variables("aws_").fold(begun, set)).build()
 }
 
 fn gs(

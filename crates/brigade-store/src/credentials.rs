@@ -1,6 +1,6 @@
 //! Whether there are credentials at all, before anything waits for a store.
 //!
-//! Without any in the environment, a cloud's metadata server is asked. Where there is none, it would be asked as long as a store is: minutes without a word.
+//! Without any in the environment and in files, a cloud's metadata server is asked. Where there is none, it would be asked as long as a store is: minutes without a word.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use object_store::{ClientOptions, CredentialProvider, RetryConfig};
 
+use crate::aws_files;
 use crate::location::{Location, Scheme};
 use crate::reason::one_line;
 use crate::{Error, Result};
@@ -25,7 +26,7 @@ static ANSWERED: Mutex<Vec<Scheme>> = Mutex::new(Vec::new());
 /// Where Google's programs look for credentials, in the home folder.
 const GOOGLE_DEFAULT: &str = ".config/gcloud/application_default_credentials.json";
 
-/// Whether the environment has credentials, or says that none are needed, so that no metadata server is asked.
+/// Whether the environment or a file has credentials, or says that none are needed, so that no metadata server is asked.
 pub fn are_credentials_set(scheme: Scheme) -> bool {
     let set = |name: &&'static str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match scheme {
@@ -37,7 +38,7 @@ pub fn are_credentials_set(scheme: Scheme) -> bool {
                 "AWS_CONTAINER_CREDENTIALS_FULL_URI",
                 "AWS_SKIP_SIGNATURE",
             ];
-            names.iter().any(set)
+            names.iter().any(set) || aws_files::have_keys()
         }
         Scheme::Gs => {
             let names = [
@@ -84,10 +85,11 @@ pub(crate) async fn ask<C: Debug>(
         Err(_) => format!("no answer within {} s", DEADLINE.as_secs()),
     };
     let looked = match location.scheme() {
-        Scheme::S3 => {
-            "there is no AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE or AWS_CONTAINER_CREDENTIALS_… in the environment, and the metadata server of AWS's machines gives none"
-                .to_owned()
-        }
+        Scheme::S3 => format!(
+            "there is no AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE or AWS_CONTAINER_CREDENTIALS_… in the environment, no aws_access_key_id of the profile {} \
+             (AWS_PROFILE) in ~/.aws/credentials or ~/.aws/config, and the metadata server of AWS's machines gives none",
+            aws_files::profile_name()
+        ),
         _ => format!(
             "there is no GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT in the environment, no ~/{GOOGLE_DEFAULT} (gcloud auth application-default login), \
              and the metadata server of Google's machines gives none"

@@ -13,6 +13,7 @@
 //! - Messages repeat the code and the message of a store's answer, and nothing else of it: its pages name keys, and what was signed.
 
 mod access;
+mod aws_files;
 mod client;
 mod credentials;
 mod error;

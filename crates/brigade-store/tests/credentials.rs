@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by a panic")]
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use brigade_store::{Client, Location, Scheme, are_credentials_set};
-use brigade_testing::ObjectServer;
+use brigade_store::{Client, Location, Scheme, are_credentials_set, find_below};
+use brigade_testing::{Fault, ObjectServer};
 
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -41,6 +42,53 @@ fn their_absence_is_one_message_long_before_the_deadline() {
         let begins = format!("cannot find credentials for {}: there is no ", url.trim_end_matches("/a"));
         assert!(error.starts_with(&begins) && error.contains(said), "{error}");
     }
+
+    let aws = home.path().join(".aws");
+    std::fs::create_dir(&aws).unwrap();
+    let keys =
+        "[team]\naws_access_key_id = TEAMKEY\naws_secret_access_key = hidden\naws_session_token = hidden\n";
+    std::fs::write(aws.join("credentials"), keys).unwrap();
+    std::fs::write(aws.join("config"), "[default]\nregion = eu-west-1\n[profile team]\nregion = eu-west-3\n")
+        .unwrap();
+    assert!(!are_credentials_set(Scheme::S3), "the default profile has none");
+    let error = open("s3://bucket/a").unwrap_err().to_string();
+    assert!(error.contains("no aws_access_key_id of the profile default (AWS_PROFILE)"), "{error}");
+    set("AWS_PROFILE", "team");
+    assert!(are_credentials_set(Scheme::S3));
+    open("s3://bucket/a").unwrap();
+    set("AWS_PROFILE", "other");
+    let other = home.path().join("keys");
+    std::fs::write(&other, keys.replace("team", "other")).unwrap();
+    assert!(!are_credentials_set(Scheme::S3));
+    set("AWS_SHARED_CREDENTIALS_FILE", other.to_str().unwrap());
+    assert!(are_credentials_set(Scheme::S3));
+
+    set("AWS_PROFILE", "team");
+    set("AWS_SHARED_CREDENTIALS_FILE", "");
+    let server = ObjectServer::start().unwrap();
+    let signed = Arc::new(Mutex::new(String::new()));
+    let seen = signed.clone();
+    server.plan(move |request| {
+        *seen.lock().unwrap() = request.header("authorization").unwrap_or_default().to_owned();
+        Fault::None
+    });
+    set("AWS_ENDPOINT", server.url("").trim_end_matches('/'));
+    set("AWS_ALLOW_HTTP", "true");
+    find_below(&Location::parse("s3://bucket/a").unwrap(), 1, DEADLINE).unwrap();
+    let by_file = signed.lock().unwrap().clone();
+    assert!(by_file.contains("Credential=TEAMKEY/") && by_file.contains("/eu-west-3/s3/"), "{by_file}");
+    // The environment comes first.
+    for (name, value) in
+        [("AWS_ACCESS_KEY_ID", "OWN"), ("AWS_SECRET_ACCESS_KEY", "hidden"), ("AWS_REGION", "us-west-2")]
+    {
+        set(name, value);
+    }
+    find_below(&Location::parse("s3://bucket/a").unwrap(), 1, DEADLINE).unwrap();
+    let by_variables = signed.lock().unwrap().clone();
+    assert!(
+        by_variables.contains("Credential=OWN/") && by_variables.contains("/us-west-2/s3/"),
+        "{by_variables}"
+    );
 
     let server = ObjectServer::start().unwrap();
     let token = r#"{ "access_token": "hidden", "expires_in": 3600, "token_type": "Bearer" }"#;

@@ -111,6 +111,7 @@ schedule = "interleaved-1f1b"
 chunks = 2
 [comm]
 transport = "tcp"
+interfaces = ["eth0", "10.0.0.0/24"]
 init_timeout_seconds = 30.5
 host_timeout_seconds = 20.5
 "#,

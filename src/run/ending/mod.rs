@@ -120,8 +120,9 @@ pub(crate) fn report(error: &anyhow::Error) -> u8 {
     if let Some(usage) = error.downcast_ref::<UsageError>() {
         return usage.exit_code();
     }
-    let usage = error.is::<SettingError>()
-        || error.is::<CheckpointUsageError>()
-        || error.is::<brigade_launch::Error>();
+    if let Some(launch) = error.downcast_ref::<brigade_launch::Error>() {
+        return launch.exit_code();
+    }
+    let usage = error.is::<SettingError>() || error.is::<CheckpointUsageError>();
     if usage { exit::USAGE } else { exit::FAILED }
 }

@@ -25,6 +25,9 @@ pub struct CommSettings {
     pub transport: Transport,
     /// `between_hosts` or `off`: traffic between hosts is encrypted and authenticated, unless it is off on all ranks.
     pub encryption: Encryption,
+    /// The network interfaces by which ranks of different hosts send each other data, as in `["eth0", "eth1"]`: names, addresses or networks
+    /// (`10.0.0.0/24`). A host's ranks take them in turns. Empty: the one by which a host reaches rank 0.
+    pub interfaces: Vec<String>,
     /// The encoding of gradients between data-parallel ranks: `none`, `bf16`, `fp16`, `int8`, `int4`, `powersgd`, `topk`, `randomk` or
     /// `onebit`. All but `none` make the weights depend on the mesh.
     pub compress: Method,
@@ -65,6 +68,7 @@ impl Default for CommSettings {
             synchronous: false,
             transport: Transport::Auto,
             encryption: Encryption::BetweenHosts,
+            interfaces: Vec::new(),
             compress: usual.method,
             compress_block_size: usual.block_size,
             compress_rounding: usual.rounding,

@@ -183,6 +183,14 @@ impl OptimizerSettings {
         groups.iter().map(group).collect()
     }
 
+    /// Bytes of its state for each trained parameter, as 8 of AdamW.
+    ///
+    /// # Errors
+    /// As [`factory`](Self::factory).
+    pub fn state_bytes_per_parameter(&self) -> Result<usize, SettingError> {
+        Ok(self.factory()?.state_bytes_per_value(&brigade_cpu::device()))
+    }
+
     /// The optimizer.
     ///
     /// # Errors
@@ -308,9 +316,7 @@ mod tests {
     #[test]
     fn every_elementwise_optimizer_has_a_name_and_others_a_reason() {
         let settings = |name: &str| OptimizerSettings { name: name.into(), ..OptimizerSettings::default() };
-        let bytes = |settings: OptimizerSettings| {
-            settings.factory().unwrap().state_bytes_per_value(&brigade_cpu::device())
-        };
+        let bytes = |settings: OptimizerSettings| settings.state_bytes_per_parameter().unwrap();
         // RMSprop keeps the mean of squares twice where it is not centered.
         for (name, expected) in [
             ("adamw", 8),

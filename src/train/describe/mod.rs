@@ -1,10 +1,12 @@
 //! Descriptions of a run: the lines before it starts, and the text of a dry run.
 
+mod interfaces;
 mod parallelism;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use brigade_comm::Locality;
 use brigade_core::plan::Footprint;
 use brigade_core::{Activation, Batch, Blocks, Model, WORKERS};
 use brigade_data::Sampler;
@@ -16,6 +18,7 @@ use crate::error::DryRun;
 use crate::memory::{Measurable, MemoryPlan, Sampled};
 use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, RunPlan};
+use interfaces::interfaces_line;
 use parallelism::{buckets_line, compresses, compression_line, levels_note, mesh_text, parallelism_lines};
 
 impl Session {
@@ -182,7 +185,9 @@ impl Session {
         lines.extend(compression_line(plan, chain));
         lines.extend(buckets_line(plan));
         let group = self.group();
-        let hosts: Vec<usize> = (0..group.size()).map(|rank| group.locality(rank).host).collect();
+        let places: Vec<Locality> = (0..group.size()).map(|rank| group.locality(rank)).collect();
+        lines.extend(interfaces_line(&places));
+        let hosts: Vec<usize> = places.iter().map(|place| place.host).collect();
         lines.extend(levels_note(plan, &hosts));
         lines.extend(same_bits_note(&self.settings, plan, compresses(plan, chain)));
         lines.extend(parallelism_lines(plan, chain, seconds));

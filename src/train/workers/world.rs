@@ -68,6 +68,8 @@ impl OuterWorld {
         let rank = place * ranks + session.rank();
         let join = Join {
             listener: listener.filter(|_| rank == 0),
+            interfaces: session.settings.comm.interfaces.clone(),
+            local_rank: session.local_rank,
             ..outer_join(&session.settings.comm, session.token.clone(), forming(session))
         };
         let join = Join { rank, world_size: workers.len() * ranks, endpoint: endpoint.into(), ..join };

@@ -24,13 +24,16 @@ pub struct Args {
     /// The number of hosts.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     hosts: u8,
-    /// What each host can send and receive per second, in the units of `tc`: 10gbit, 100mbit [default: no limit].
+    /// Network interfaces of each host, every one with a network and a rate of its own: net, net1, net2, …
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    interfaces: u8,
+    /// What each interface can send and receive per second, in the units of `tc`: 10gbit, 100mbit [default: no limit].
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
     /// Additional latency between hosts: 20ms, 500us [default: none].
     #[arg(long, value_name = "TIME", value_parser = duration)]
     delay: Option<Duration>,
-    /// Write to this file what each host has sent, every 10 ms, as a line of JSON: `time`, in seconds since 1970, and a list of `bytes`.
+    /// Write to this file what each host has sent by its first interface, every 10 ms, as a line of JSON: `time`, in seconds since 1970, and a list of `bytes`.
     #[arg(long, value_name = "FILE")]
     traffic: Option<PathBuf>,
     /// Make the hosts and run the command: for the process that is in the namespaces.
@@ -71,6 +74,7 @@ fn outside(args: &Args) -> Result<ExitStatus> {
     ensure!(tried.status.success(), "{}{NEEDS}", String::from_utf8_lossy(&tried.stderr));
     let mut command = entering();
     command.arg(std::env::current_exe()?).args(["network", "--inside", "--hosts", &args.hosts.to_string()]);
+    command.args(["--interfaces", &args.interfaces.to_string()]);
     command.args(args.rate.iter().flat_map(|rate| ["--rate", rate]));
     command.args(args.delay.map(|delay| format!("--delay={}us", delay.as_micros())));
     command.args(args.traffic.iter().flat_map(|file| [OsStr::new("--traffic"), file.as_os_str()]));
@@ -100,20 +104,23 @@ fn inside(args: &Args) -> Result<ExitStatus> {
     // The names of namespaces are files, which are to vanish as well.
     system("mount", "-t tmpfs none /run")?;
     system("ip", "link set lo up")?;
-    let ports: Vec<String> = (0..args.hosts).map(port).collect();
-    (0..args.hosts).try_for_each(|host| lay_cable(host, args.rate.as_deref()))?;
-    match args.delay.filter(|delay| !delay.is_zero()) {
-        None => connect(&ports)?,
-        Some(delay) => relay::start(&ports, delay).context(NEEDS)?,
+    (0..args.hosts).try_for_each(add_host)?;
+    let ports = |network| (0..args.hosts).map(|host| port(host, network)).collect::<Vec<String>>();
+    for network in 0..args.interfaces {
+        (0..args.hosts).try_for_each(|host| lay_cable(host, network, args.rate.as_deref()))?;
+        match args.delay.filter(|delay| !delay.is_zero()) {
+            None => connect(network, &ports(network))?,
+            Some(delay) => relay::start(&ports(network), delay).context(NEEDS)?,
+        }
     }
-    let recorder = args.traffic.as_deref().map(|file| traffic::record(file, ports)).transpose()?;
+    let recorder = args.traffic.as_deref().map(|file| traffic::record(file, ports(0))).transpose()?;
     let token = std::env::var_os("BRIGADE_TOKEN").map_or_else(random, Ok)?;
     let start = |host: u8| -> Result<Child> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &name(host)]).args(&args.command);
         command.env("PET_NNODES", args.hosts.to_string()).env("PET_NODE_RANK", host.to_string());
         command
-            .env("PET_MASTER_ADDR", address(0))
+            .env("PET_MASTER_ADDR", address(0, 0))
             .env("PET_MASTER_PORT", "29400")
             .env("GLOO_SOCKET_IFNAME", "net")
             .env("BRIGADE_TOKEN", &token);
@@ -132,25 +139,30 @@ fn inside(args: &Args) -> Result<ExitStatus> {
 }
 
 /// A switch between the ends of the cables.
-fn connect(ports: &[String]) -> Result<()> {
-    system("ip", "link add bridge type bridge")?;
-    system("ip", "link set bridge up")?;
-    ports.iter().try_for_each(|port| system("ip", &format!("link set {port} master bridge")))
+fn connect(network: u8, ports: &[String]) -> Result<()> {
+    let bridge = numbered("bridge", network);
+    system("ip", &format!("link add {bridge} type bridge"))?;
+    system("ip", &format!("link set {bridge} up"))?;
+    ports.iter().try_for_each(|port| system("ip", &format!("link set {port} master {bridge}")))
 }
 
-fn lay_cable(host: u8, rate: Option<&str>) -> Result<()> {
-    let (namespace, port) = (name(host), port(host));
+fn add_host(host: u8) -> Result<()> {
+    let namespace = name(host);
     system("ip", &format!("netns add {namespace}"))?;
-    system("ip", &format!("link add {port} type veth peer name net netns {namespace}"))?;
+    system("ip", &format!("-n {namespace} link set lo up"))
+}
+
+fn lay_cable(host: u8, network: u8, rate: Option<&str>) -> Result<()> {
+    let (namespace, port, net) = (name(host), port(host, network), numbered("net", network));
+    system("ip", &format!("link add {port} type veth peer name {net} netns {namespace}"))?;
     system("ip", &format!("link set {port} up"))?;
-    system("ip", &format!("-n {namespace} addr add {}/24 dev net", address(host)))?;
-    system("ip", &format!("-n {namespace} link set net up"))?;
-    system("ip", &format!("-n {namespace} link set lo up"))?;
+    system("ip", &format!("-n {namespace} addr add {}/24 dev {net}", address(host, network)))?;
+    system("ip", &format!("-n {namespace} link set {net} up"))?;
     if let Some(rate) = rate {
         // The burst is what a packet of segments, which the kernel hands over as one, can need at most.
         let limit = format!("root tbf rate {rate} burst 256kb latency 50ms");
         system("tc", &format!("qdisc add dev {port} {limit}"))?;
-        system("tc", &format!("-n {namespace} qdisc add dev net {limit}"))?;
+        system("tc", &format!("-n {namespace} qdisc add dev {net} {limit}"))?;
     }
     Ok(())
 }
@@ -160,12 +172,17 @@ fn name(host: u8) -> String {
 }
 
 /// The end of a host's cable that is not in it.
-fn port(host: u8) -> String {
-    format!("port{host}")
+fn port(host: u8, network: u8) -> String {
+    format!("port{host}.{network}")
 }
 
-fn address(host: u8) -> String {
-    format!("10.77.0.{}", host + 1)
+fn address(host: u8, network: u8) -> String {
+    format!("10.77.{network}.{}", host + 1)
+}
+
+/// A name for each network; that of the first has no number.
+fn numbered(name: &str, network: u8) -> String {
+    if network == 0 { name.to_owned() } else { format!("{name}{network}") }
 }
 
 /// Runs a command of the system with these words.

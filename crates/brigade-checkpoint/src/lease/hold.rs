@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::location::LeaseLocation;
-use super::{LeaseRecord, encoded, name, newest};
+use super::{LeaseRecord, encoded, name, newest_lease};
 use crate::error::{Error, Result};
 
 /// A location that is held, until this is dropped or released.
@@ -108,7 +108,7 @@ impl Held {
     /// Writes the lease again; false if another has taken the location.
     fn renew(&self) -> Result<bool> {
         let watch = || self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if newest(&*self.location)? > Some(self.number) {
+        if newest_lease(&*self.location)? > Some(self.number) {
             let who = super::look_at_lease(&*self.location).ok().flatten();
             let who =
                 who.map_or_else(|| "an unknown process".into(), |found| found.record.holder.to_string());
@@ -135,7 +135,7 @@ impl Held {
     }
 
     fn end(&self, ended: &str) -> Result<()> {
-        if newest(&*self.location)? > Some(self.number) {
+        if newest_lease(&*self.location)? > Some(self.number) {
             return Ok(());
         }
         let status = (self.watch.lock().unwrap_or_else(PoisonError::into_inner).status)();

@@ -113,7 +113,7 @@ impl LeaseFound {
 /// # Errors
 /// Those of the location.
 pub fn look_at_lease(location: &dyn LeaseLocation) -> Result<Option<LeaseFound>> {
-    let Some(number) = newest(location)? else { return Ok(None) };
+    let Some(number) = newest_lease(location)? else { return Ok(None) };
     let Some((content, written)) = location.read(&name(number))? else { return Ok(None) };
     let Ok(record) = serde_json::from_slice(&content) else { return Ok(None) };
     Ok(Some(LeaseFound { record, silent: silence(location, written)? }))
@@ -141,7 +141,7 @@ pub fn take_lease(
         status: serde_json::Value::Null,
     };
     loop {
-        let before = newest(&*location)?;
+        let before = newest_lease(&*location)?;
         if let Some(number) = before {
             await_end(&*location, number, holder, duration, waits)?;
             check().map_err(|reason| Error::NotTaken { reason })?;
@@ -195,7 +195,7 @@ fn await_end(
             return Err(Error::Held { place: location.text(), holder: who });
         }
         // Another process may have taken the location meanwhile: it is waited for in the same way.
-        if begin.elapsed() >= left || newest(location)? != Some(number) {
+        if begin.elapsed() >= left || newest_lease(location)? != Some(number) {
             return Ok(());
         }
         std::thread::sleep((duration / LOOKS).min(left.saturating_sub(begin.elapsed())));
@@ -207,7 +207,11 @@ fn silence(location: &dyn LeaseLocation, written: Duration) -> Result<Duration> 
     Ok(now(location)?.saturating_sub(written))
 }
 
-fn newest(location: &dyn LeaseLocation) -> Result<Option<u64>> {
+/// The number of the newest lease of a location: as long as it stays the same, nobody else has taken the location.
+///
+/// # Errors
+/// Those of the location.
+pub fn newest_lease(location: &dyn LeaseLocation) -> Result<Option<u64>> {
     Ok(numbers(location)?.into_iter().max())
 }
 

@@ -158,16 +158,17 @@ fn row(operation: OpType, bytes: usize, speeds: &[f64]) -> Row {
     Row::from(cells.chain(speeds.iter().map(speed)).collect::<Vec<_>>())
 }
 
-/// The hosts with their ranks, and the NUMA nodes that ranks are bound to, where there are several.
+/// The hosts with their ranks, the NUMA nodes that ranks are bound to, where there are several, and the addresses of chosen interfaces.
 fn places(group: &Group) -> String {
     let mut hosts: Vec<Vec<String>> = Vec::new();
     let has_nodes = (1..group.size()).any(|rank| group.locality(rank).numa != group.locality(0).numa);
     for rank in 0..group.size() {
         let place = group.locality(rank);
         hosts.resize(hosts.len().max(place.host + 1), Vec::new());
-        let numa =
-            place.numa.filter(|_| has_nodes).map(|node| format!(" (NUMA node {node})")).unwrap_or_default();
-        hosts[place.host].push(format!("{rank}{numa}"));
+        let numa = place.numa.filter(|_| has_nodes).map(|node| format!("NUMA node {node}"));
+        let facts: Vec<String> = numa.into_iter().chain(place.address.map(|ip| ip.to_string())).collect();
+        let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+        hosts[place.host].push(format!("{rank}{facts}"));
     }
     let host =
         |(number, ranks): (usize, &Vec<String>)| format!("host {number}: ranks {}\n", ranks.join(", "));

@@ -1,6 +1,7 @@
-//! Times all-reduce between processes (or threads) of this host.
+//! Times all-reduce between processes (or threads) of this host, or of several, each with so many ranks.
 //!
 //!     cargo bench -p brigade-comm --bench allreduce -- --transport shm|tcp|encrypted|threads --ranks 2
+//!     cargo xtask network --interfaces 2 -- cargo bench -p brigade-comm --bench allreduce -- --transport auto --ranks 2 --interfaces net,net1
 //!
 //! Rank 0 prints one JSON line per size. `bus_gb_per_second` is the payload that each rank sends, and as much that it
 //! receives, over the time of one call: 2·(n−1)/n of the size.
@@ -15,11 +16,11 @@ use brigade_comm::{Error, Group, ReduceOp, Result, Timeouts, threads};
 use ranks::{Arguments, end};
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::read("shm", &["shm", "tcp", "encrypted", "threads"], 2) {
+    let arguments = match Arguments::read("shm", &["shm", "tcp", "encrypted", "auto", "threads"], 2) {
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    let Arguments { transport, ranks } = &arguments;
+    let Arguments { transport, ranks, .. } = &arguments;
     match transport.as_str() {
         "threads" => end(in_threads(*ranks)),
         _ => arguments.on_processes(|world, _| measure(world.group(), transport)),

@@ -34,7 +34,7 @@ pub fn threads(n: usize, timeouts: Timeouts) -> Vec<Group> {
         fault: fault.clone(),
         links: Mutex::default(),
     });
-    let localities: Arc<[Locality]> = vec![Locality { host: 0, numa: numa_node() }; n].into();
+    let localities: Arc<[Locality]> = vec![Locality { numa: numa_node(), ..Locality::default() }; n].into();
     let ranks = recorders.into_iter().map(|recorder| {
         let context = Context {
             connector: connector.clone(),

@@ -5,6 +5,7 @@ mod connection_listener;
 mod control;
 pub(crate) mod fuzz;
 mod host_identity;
+mod interfaces;
 mod network;
 mod options;
 mod rendezvous;

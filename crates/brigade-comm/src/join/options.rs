@@ -32,6 +32,13 @@ pub struct Join {
     pub transport: Transport,
     /// Whether traffic with other hosts is encrypted.
     pub encryption: Encryption,
+    /// The network interfaces of this host by which its ranks and those of other hosts reach each other over TCP, each by its name, by one
+    /// of its addresses, or by a network that one of them is in. The rank's own is number `local_rank` modulo their number: it takes
+    /// connections there alone, and makes them from there, or from another one that is in the other rank's network. Empty: the addresses from
+    /// which ranks reach rank 0. Each host may have its own, but either all have some or none.
+    pub interfaces: Vec<String>,
+    /// The rank's number on its host.
+    pub local_rank: usize,
     /// The algorithm of collectives. The same on all ranks.
     pub algorithm: Algorithm,
     /// The world's deadlines.
@@ -59,6 +66,8 @@ impl Join {
             restart: 0,
             transport: Transport::Auto,
             encryption: Encryption::BetweenHosts,
+            interfaces: Vec::new(),
+            local_rank: 0,
             algorithm: Algorithm::Auto,
             timeouts: Timeouts::default(),
             host: None,

@@ -1,10 +1,12 @@
 //! How a process becomes a rank: rendezvous, control plane, group of all ranks.
 
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use super::control::thread::Control;
 use super::host_identity::host_identity;
+use super::interfaces::Interfaces;
 use super::network::connector::ProcessConnector;
 use super::options::{Join, check};
 use super::rendezvous::endpoint::{listen, parse_endpoint};
@@ -24,7 +26,7 @@ use crate::locality::{Locality, numa_node};
 use crate::op::header::PROTOCOL_VERSION;
 use crate::open_files::{explained, raise_open_files, shortage};
 use crate::progress::context::Context;
-use crate::timeouts::OpTimeout;
+use crate::timeouts::{OpTimeout, Timeouts};
 
 /// Joins a world, and returns once all ranks have joined. Two ranks connect when they first communicate.
 ///
@@ -43,7 +45,7 @@ pub fn join(join: Join) -> Result<World> {
             fault: fault.clone(),
             recorder,
             timeout,
-            localities: [Locality { host: 0, numa: numa_node() }].into(),
+            localities: [Locality { numa: numa_node(), ..Locality::default() }].into(),
             algorithm,
             table: [].into(),
         };
@@ -63,7 +65,9 @@ pub fn join(join: Join) -> Result<World> {
     if let Some(reason) = shortage(limit_of_files, world_size).filter(|_| rank == 0) {
         return Err(Error::System { what: "connect all ranks", reason });
     }
-    let (acceptor_thread, joined) = run_rendezvous(join, fault.clone())?;
+    let interfaces = Interfaces::of(&join.interfaces, join.local_rank)?;
+    let address = interfaces.as_ref().map(Interfaces::own);
+    let (acceptor_thread, joined) = run_rendezvous(join, address, fault.clone())?;
     let Joined { table, streams, rank_0 } = joined;
     let control = Control::start(streams, timeouts.host, fault.clone(), recorder.clone())?;
     let localities = table.localities();
@@ -71,10 +75,12 @@ pub fn join(join: Join) -> Result<World> {
         rank,
         table,
         rank_0,
+        interfaces,
         token,
         acceptor: acceptor_thread.acceptor.clone(),
         fault: fault.clone(),
         wait: timeouts.init,
+        unreachable: unreachable(timeouts),
         queue: Mutex::new(DialQueue::default()),
     };
     let network = ProcessConnector { dialer: Arc::new(dialer), control: control.plane.clone() };
@@ -94,6 +100,19 @@ pub fn join(join: Join) -> Result<World> {
     Ok(World { group, rank, fault, timeouts, done: false, control, _acceptor_thread: acceptor_thread })
 }
 
+fn listen_for_links(address: IpAddr) -> Result<TcpListener> {
+    TcpListener::bind((address, 0)).map_err(|error| Error::System {
+        what: "listen for other ranks on a chosen interface",
+        reason: format!("{address}: {}", explained(&error)),
+    })
+}
+
+/// How long an address may not answer. A host that is gone is noticed before that, and the operation that waits for the connection ends
+/// after it.
+fn unreachable(timeouts: Timeouts) -> Duration {
+    timeouts.init.min(timeouts.host.mul_f64(1.25)).min(timeouts.step.mul_f64(0.75))
+}
+
 /// What the rendezvous gives a rank.
 struct Joined {
     table: RankTable,
@@ -103,7 +122,11 @@ struct Joined {
     rank_0: IpAddr,
 }
 
-fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Joined)> {
+fn run_rendezvous(
+    join: Join,
+    address: Option<IpAddr>,
+    fault: Arc<Fault>,
+) -> Result<(AcceptorThread, Joined)> {
     let Join {
         rank,
         world_size,
@@ -116,24 +139,30 @@ fn run_rendezvous(join: Join, fault: Arc<Fault>) -> Result<(AcceptorThread, Join
         algorithm,
         timeouts,
         host,
+        ..
     } = join;
     let (name, port) = parse_endpoint(&endpoint).unwrap_or(("", 0));
-    let listener = match listener {
-        Some(listener) => Ok(listener),
-        None => listen(name, if rank == 0 { port } else { 0 }),
+    let listener = match (listener, address) {
+        (Some(listener), _) => Some(Ok(listener)),
+        (None, _) if rank == 0 => Some(listen(name, port)),
+        (None, None) => Some(listen(name, 0)),
+        (None, Some(_)) => None,
     };
-    let listener = listener.map_err(|error| match rank {
+    let listener = listener.transpose().map_err(|error| match rank {
         0 => Error::Listen { endpoint: endpoint.clone(), reason: explained(&error) },
         _ => Error::system("listen for other ranks", error),
     })?;
+    // Links come by the interface, wherever the rendezvous is.
+    let of_links = address.map(listen_for_links).transpose()?;
+    let listeners = listener.into_iter().chain(of_links).collect();
     let (sender, requests) = mpsc::channel();
     let acceptor_thread =
-        AcceptorThread::start(rank, listener, token.clone(), (rank == 0).then_some(sender), fault)?;
+        AcceptorThread::start(rank, listeners, token.clone(), (rank == 0).then_some(sender), fault)?;
     let place = RankAddress {
         host: host.unwrap_or_else(host_identity),
         transport,
         encryption,
-        address: None,
+        address,
         port: acceptor_thread.port,
         socket: acceptor_thread.socket.clone(),
         numa: numa_node(),

@@ -7,6 +7,7 @@ mod errors;
 mod failures;
 mod flight;
 mod hosts;
+mod interfaces;
 mod messages;
 mod network;
 mod open_files;

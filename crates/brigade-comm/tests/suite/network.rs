@@ -44,6 +44,14 @@ impl Drop for Cable {
     }
 }
 
+/// The second cable of a host, with the addresses `10.<number>.1.1` and `.2`.
+fn lay_second(cable: &Cable, number: u8) -> bool {
+    let Cable { near, far } = cable;
+    ip(&["-n", near, "link", "add", "near1", "type", "veth", "peer", "name", "far1", "netns", far])
+        && cable.end(near, "near1", &format!("10.{number}.1.1/24"))
+        && cable.end(far, "far1", &format!("10.{number}.1.2/24"))
+}
+
 fn ip(arguments: &[&str]) -> bool {
     let mut command = Command::new("ip");
     command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
@@ -117,4 +125,58 @@ fn a_host_that_can_only_talk() {
     a_rank_that_is_cut_off_is_named(79, |cable| {
         ip(&["-n", &cable.near, "route", "add", "blackhole", "10.79.0.2/32"])
     });
+}
+
+/// Two ranks that meet by the first cable, and have chosen the second for links.
+fn by_the_second_cable(cable: &Cable, number: u8, far: &str) -> [Rank; 2] {
+    let role =
+        |rank, interface| format!("reduce {rank} 2 10.{number}.0.1:29400 auto {STEP_SECONDS} 4 {interface}");
+    [spawn(Some(&cable.near), &role(0, "near1")), spawn(Some(&cable.far), &role(1, far))]
+}
+
+#[test]
+fn links_go_by_the_chosen_cable() {
+    let Some(cable) = Cable::lay(80) else { return };
+    assert!(lay_second(&cable, 80));
+    let _ranks = begun(by_the_second_cable(&cable, 80, "10.80.1.0/24").into());
+    let sent = |link: &str| -> u64 {
+        let counter = format!("/sys/class/net/{link}/statistics/tx_bytes");
+        let read = Command::new("ip").args(["netns", "exec", &cable.near, "cat", &counter]).output().unwrap();
+        String::from_utf8(read.stdout).unwrap().trim().parse().unwrap()
+    };
+    let (first, second) = (sent("near"), sent("near1"));
+    assert!(second > 6_000_000 && first < 1_000_000, "{first} {second}");
+}
+
+#[test]
+fn an_address_that_does_not_answer_is_named() {
+    let Some(cable) = Cable::lay(81) else { return };
+    assert!(lay_second(&cable, 81));
+    // What comes by the second cable is heard and not answered.
+    assert!(ip(&["-n", &cable.near, "route", "add", "blackhole", "10.81.1.2/32"]));
+    let start = Instant::now();
+    let mut ranks = by_the_second_cable(&cable, 81, "far1");
+    let said = [ranks[0].line(), ranks[1].line()];
+    for said in &said {
+        assert!(said.contains("rank 1 could not connect to rank 0 within 5"), "{said}");
+        assert!(said.contains(": 10.81.1.1:"), "{said}");
+        assert!(said.contains(", from 10.81.1.2 (comm.interfaces): "), "{said}");
+    }
+    assert!(start.elapsed() < SOON, "took {:?}", start.elapsed());
+}
+
+#[test]
+fn an_interface_without_a_carrier_is_named() {
+    let Some(cable) = Cable::lay(82) else { return };
+    assert!(lay_second(&cable, 82));
+    assert!(ip(&["-n", &cable.near, "link", "set", "near1", "down"]));
+    let trouble = |namespace: &str, link: &str| {
+        let role = format!("join 1 2 10.82.0.1:29400 auto {STEP_SECONDS} 4 {link}");
+        spawn(Some(namespace), &role).line()
+    };
+    let near = trouble(&cable.near, "near1");
+    assert!(near.contains("comm.interfaces = [\"near1\"]: near1 is down"), "{near}");
+    assert!(near.contains("near (10.82.0.1)"), "{near}");
+    let far = trouble(&cable.far, "far1");
+    assert!(far.contains("far1 has no carrier"), "{far}");
 }

@@ -62,17 +62,24 @@ impl Rank {
 #[test]
 fn child() {
     let Ok(role) = std::env::var(RANK) else { return };
-    let [work, rank, world_size, endpoint, transport, step, host] = role.split(' ').collect::<Vec<_>>()[..]
+    let [work, rank, world_size, endpoint, transport, step, host, ref interfaces @ ..] =
+        role.split(' ').collect::<Vec<_>>()[..]
     else {
         panic!("{role}")
     };
     let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());
-    let world = join(Join {
+    let world = match join(Join {
         transport: if transport == "tcp" { Transport::Tcp } else { Transport::Auto },
         timeouts: Timeouts { step: seconds(step), host: seconds(host), ..PATIENT },
+        interfaces: interfaces.iter().map(|name| (*name).to_owned()).collect(),
         ..Join::new(rank.parse().unwrap(), world_size.parse().unwrap(), endpoint, AuthToken::new("children"))
-    })
-    .unwrap();
+    }) {
+        Ok(world) => world,
+        Err(error) => {
+            println!("rank: {error}");
+            return;
+        }
+    };
     let reduce = |elements: usize, vandalise: &dyn Fn()| -> Result<()> {
         let mut slice = vec![1.0f32; elements];
         world.group().all_reduce_in_place(&mut slice, ReduceOp::Sum)?;

@@ -222,6 +222,7 @@ impl LaunchConfig {
         if let Some(timeout) = flags.heartbeat_timeout {
             self.heartbeat_timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
         }
+        self.init_timeout = flags.rdzv_timeout.unwrap_or(self.init_timeout);
         self.host_timeout = flags.host_timeout.unwrap_or(self.host_timeout);
         self.elastic.last_call = flags.last_call.unwrap_or(self.elastic.last_call);
         self.elastic.resize_interval = flags.resize_interval.unwrap_or(self.elastic.resize_interval);

@@ -19,7 +19,7 @@ pub mod outcome;
 pub mod process;
 #[cfg(feature = "clusters")]
 mod rendezvous;
-mod signals;
+pub mod signals;
 mod single_node;
 
 use std::sync::mpsc;

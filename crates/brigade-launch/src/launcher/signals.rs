@@ -25,6 +25,8 @@ pub struct SignalForwarder(Handle);
 
 /// The number of forwarders, and the signals that have been taken over.
 static ACTIVE: Mutex<(usize, Vec<i32>)> = Mutex::new((0, Vec::new()));
+/// Where launches of this process take messages; some may be over.
+static LAUNCHES: Mutex<Vec<Sender<Message>>> = Mutex::new(Vec::new());
 /// True while there is no forwarder: the handlers then do what the system would do without them.
 static DEFAULT: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
@@ -40,6 +42,7 @@ impl SignalForwarder {
         }
         let mut signals = Signals::new(&active.1)?;
         let handle = signals.handle();
+        LAUNCHES.lock().unwrap_or_else(PoisonError::into_inner).push(sender.clone());
         thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
                 if sender.send(Message::Signal(signal)).is_err() {
@@ -52,6 +55,12 @@ impl SignalForwarder {
         interrupt::hand_over_to_launcher();
         Ok(Self(handle))
     }
+}
+
+/// Kills the ranks of every [`launch`](crate::launch) of this process at once, on all nodes, as a second Ctrl-C does, also where that signal is ignored. The launches then return.
+pub fn stop_launches() {
+    let mut launches = LAUNCHES.lock().unwrap_or_else(PoisonError::into_inner);
+    launches.retain(|launch| (0..2).all(|_| launch.send(Message::Signal(SIGINT)).is_ok()));
 }
 
 impl Drop for SignalForwarder {

@@ -1,7 +1,7 @@
 //! Output, logs, environment, failures and signals of a world on one node.
 
 use std::{
-    env,
+    env, fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     os::unix::process::CommandExt,
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::{
-    process::{PATIENCE, exit_code, has_role, itself, signal, wait_until},
+    process::{PATIENCE, end, exit_code, has_role, itself, signal, wait_until},
     worlds::{becomes, failure, launcher, log, pids, run, runs, shell, state},
 };
 
@@ -276,4 +276,19 @@ fn rank_zero_has_a_terminal_where_the_launcher_has_one() {
     assert!(shown.contains("\rbar 1\rbar 2\r\u{1b}[2Kterminal 40 101\r\n"), "{shown:?}");
     assert_eq!(log(dir.path(), 0), "terminal 40 101\n");
     assert_eq!(log(dir.path(), 1), "");
+}
+
+/// Also where a launcher was told to ignore Ctrl-C.
+#[test]
+fn a_launcher_can_stop_its_ranks_by_itself() {
+    let dir = TempDir::new().unwrap();
+    let script = r#"trap '' INT TERM; echo $$ > "$DIR/pid.$RANK"; while :; do sleep 0.05; done"#;
+    let mut command = launcher(script, 2, dir.path());
+    command.env("TEST_STOP_AT", dir.path().join("now")).env("TEST_GRACE", "1000").env("TEST_RESTARTS", "3");
+    let child = command.spawn().unwrap();
+    let pids = pids(dir.path(), 2);
+    fs::write(dir.path().join("now"), "").unwrap();
+    let (code, said) = end(child);
+    assert_eq!(code, Some(130), "{said}");
+    assert!(!pids.iter().any(|pid| runs(pid)), "{said}");
 }

@@ -5,11 +5,13 @@ use std::{
     path::Path,
     process::{Command, Stdio, exit},
     sync::Arc,
+    thread,
     time::Duration,
 };
 
 use brigade_launch::{
     AuthToken, Event, LaunchConfig, NodeInfo, Outcome, RankFailure, Source, launch, parse_token,
+    stop_launches,
 };
 
 use crate::process::{has_role, itself, wait_until};
@@ -138,6 +140,12 @@ fn launcher_process() {
         what.elastic.node_count_args = Arc::new(move |nodes| match samples.is_multiple_of(nodes) {
             true => Ok(vec!["--nodes".into(), nodes.to_string()]),
             false => Err(format!("{nodes} does not divide {samples}")),
+        });
+    }
+    if let Ok(file) = env::var("TEST_STOP_AT") {
+        thread::spawn(move || {
+            wait_until("the file that says when", || Path::new(&file).exists());
+            stop_launches();
         });
     }
     let outcome = launch(&what, &mut |event| match event {

@@ -6,7 +6,7 @@ mod failures;
 mod text;
 mod what_if;
 
-pub use command::command;
+pub use command::{NamedModel, command};
 pub use explain::explain;
 pub use failures::{FailureForecast, failures};
 pub use text::{MAX_RANKS, details, render};

@@ -1,6 +1,6 @@
 //! The table of the best configurations, and what is known of the first.
 
-use super::{billions, command, count, failures, seconds};
+use super::{NamedModel, billions, command, count, failures, seconds};
 use crate::columns::{aligned, bytes, counted};
 use crate::search::{Plan, PlanEvaluation, Workload};
 
@@ -24,13 +24,13 @@ fn notes(workload: &Workload) -> Vec<String> {
 }
 
 /// A plan for people. `model` is what the command of the best configuration names.
-pub fn render(workload: &Workload, plan: &Plan, model: &str) -> String {
+pub fn render(workload: &Workload, plan: &Plan, model: &NamedModel) -> String {
     let mut text = heading(workload, plan);
     if let Some(advice) = &plan.advice {
         text.push_str(&format!(
-            "\nNo configuration fits. The leanest, {}, lacks {} on each rank of its fullest stage:\n  {}\n",
+            "\nNo configuration fits. The leanest, {}, lacks {}:\n  {}\n",
             advice.leanest.label(),
-            bytes(advice.missing),
+            advice.missing.text(),
             memory(&advice.memory),
         ));
         text.push_str("What would fit, the cheapest first:\n");
@@ -157,11 +157,11 @@ fn alone(workload: &Workload, plan: &Plan) -> String {
     for alone in &plan.alone {
         let other = alone.candidate.other_batch(workload.global_batch);
         let other = other.map_or(String::new(), |other| format!(": {other}"));
-        let verdict = match (alone.missing, &alone.change) {
-            (0, _) if alone.memory.host == 0 => format!("fits{other}"),
-            (0, _) => format!("fits, with the host{other}"),
-            (missing, Some(change)) => format!("{} too much; fits with {change}", bytes(missing)),
-            (missing, None) => format!("{} too much", bytes(missing)),
+        let verdict = match &alone.change {
+            _ if alone.missing.is_none() && alone.memory.host == 0 => format!("fits{other}"),
+            _ if alone.missing.is_none() => format!("fits, with the host{other}"),
+            Some(change) => format!("{}; fits with {change}", alone.missing.too_much()),
+            None => alone.missing.too_much(),
         };
         rows.push(vec![alone.name.to_owned(), bytes(alone.memory.total()), verdict]);
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{count, seconds};
 use crate::columns::{aligned, bytes};
-use crate::search::{Candidate, Evaluator, PlanError, PlanEvaluation, Workload};
+use crate::search::{Candidate, Evaluator, PlanError, PlanEvaluation, Shortage, Workload};
 use crate::time::PlannedAlgorithm;
 
 /// Bytes of a gradient while it travels: as bf16, or as integers of 8 and 4 bits with a scale in fp32 for each 256 of them.
@@ -27,8 +27,8 @@ pub struct WhatIf {
     /// Tokens a second of each rank, over those of one rank alone with the micro-batches of the configuration as it is. It is above 1 where a rank does less besides: steps only
     /// its share of the parameters, or steps after more micro-batches.
     pub efficiency: f64,
-    /// Bytes that a rank lacks; 0 where it fits.
-    pub missing: u64,
+    /// What it lacks; nothing where it fits.
+    pub missing: Shortage,
     /// What the learning rate is multiplied by, where the batch changes: by the linear and by the square-root rule.
     pub learning_rate: Option<(f64, f64)>,
 }
@@ -114,9 +114,9 @@ pub fn render_what_if(all: &[WhatIf]) -> String {
             seconds(row.evaluation.seconds),
             count(row.evaluation.tokens_per_second),
             format!("{:.0}%", 100.0 * row.efficiency),
-            match row.missing {
-                0 => bytes(row.evaluation.memory.total()),
-                missing => format!("{} too much", bytes(missing)),
+            match row.missing.is_none() {
+                true => bytes(row.evaluation.memory.total()),
+                false => row.missing.too_much(),
             },
             row.learning_rate.map_or(String::new(), |(linear, root)| {
                 format!("x {linear:.0} or x {root:.2}, with warm-up")

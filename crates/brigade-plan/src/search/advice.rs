@@ -6,6 +6,7 @@ use super::axes::{Axes, TensorParallelSearch};
 use super::candidate::Candidate;
 use super::evaluate::{Evaluator, PlanEvaluation};
 use super::rank::Found;
+use super::shortage::Shortage;
 use super::workload::{PlanError, Workload};
 use crate::columns::counted;
 use crate::memory::MemoryParts;
@@ -19,8 +20,8 @@ pub struct FitAdvice {
     pub leanest: Candidate,
     /// What a rank of it holds.
     pub memory: MemoryParts,
-    /// Bytes that it lacks.
-    pub missing: u64,
+    /// What it lacks.
+    pub missing: Shortage,
     /// Changes that would make something fit, the cheapest first.
     pub changes: Vec<String>,
 }
@@ -34,8 +35,8 @@ pub struct TechniqueAlone {
     pub candidate: Candidate,
     /// What a rank of its fullest stage holds.
     pub memory: MemoryParts,
-    /// Bytes that it lacks; 0 where it fits.
-    pub missing: u64,
+    /// What it lacks; nothing where it fits.
+    pub missing: Shortage,
     /// The cheapest change that makes it fit.
     pub change: Option<String>,
 }
@@ -44,8 +45,7 @@ pub struct TechniqueAlone {
 pub(super) fn advise(
     workload: &Workload,
     axes: &Axes,
-    leanest: Candidate,
-    memory: MemoryParts,
+    (leanest, memory, missing): (Candidate, MemoryParts, Shortage),
     tensor: Option<&PlanEvaluation>,
 ) -> Result<FitAdvice, PlanError> {
     let mut changes = Vec::new();
@@ -108,7 +108,6 @@ pub(super) fn advise(
     if let Some(tensor) = tensor {
         changes.push(format!("tensor parallelism, which is not built yet: {}", tensor.candidate.label()));
     }
-    let missing = memory.total().saturating_sub(workload.cluster.usable_memory());
     Ok(FitAdvice { leanest, memory, missing, changes })
 }
 
@@ -153,7 +152,7 @@ pub(super) fn alone(
     let of = |(name, candidate): (&'static str, Candidate)| {
         let (_, memory) = evaluator.memory(&candidate)?;
         let missing = evaluator.missing(&memory);
-        let change = if missing > 0 { cheapest(evaluator, &candidate)? } else { None };
+        let change = if missing.is_none() { None } else { cheapest(evaluator, &candidate)? };
         Ok(TechniqueAlone { name, candidate, memory, missing, change })
     };
     all.into_iter().map(of).collect()
@@ -166,7 +165,7 @@ fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String
         let mut next = Vec::new();
         let mut best: Option<(f64, String)> = None;
         for (made, candidate) in &reached {
-            for (change, changed) in changes(candidate) {
+            for (change, changed) in changes(candidate, evaluator.workload().cluster.is_cpu()) {
                 if made.contains(&change) || evaluator.memory(&changed).is_err() {
                     continue;
                 }
@@ -198,8 +197,8 @@ fn flags(candidate: &Candidate, global_batch: usize) -> String {
     }
 }
 
-/// Single changes to a configuration that make it hold less.
-fn changes(from: &Candidate) -> Vec<(&'static str, Candidate)> {
+/// Single changes to a configuration that make it hold less. Processors have nowhere to offload to.
+fn changes(from: &Candidate, is_cpu: bool) -> Vec<(&'static str, Candidate)> {
     let mut all = Vec::new();
     if from.dp > 1 {
         for (name, zero) in [("--zero 1", 1), ("--zero 2", 2), ("--zero 3", 3)] {
@@ -221,7 +220,7 @@ fn changes(from: &Candidate) -> Vec<(&'static str, Candidate)> {
             ));
         }
     }
-    if !from.offload {
+    if !from.offload && !is_cpu {
         all.push(("--set zero.offload_optimizer=true", Candidate { offload: true, ..*from }));
     }
     all

@@ -105,28 +105,53 @@ impl Candidate {
         label
     }
 
-    /// The settings that have no flag of their own, as `section.key=value`.
-    pub fn settings(&self) -> Vec<String> {
-        let mut settings = Vec::new();
-        if self.zero == 3 {
-            let usual =
-                if self.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterBackward };
-            let set = match self.reshard {
-                policy if policy == usual => None,
-                ReshardPolicy::AfterStep => Some("zero.keep_gathered=true"),
-                ReshardPolicy::AfterUse => Some("zero.reshard_after_forward=always"),
-                ReshardPolicy::AfterBackward => Some("zero.reshard_after_forward=never"),
-                ReshardPolicy::AfterUseUnlessNext => Some("zero.reshard_after_forward=default"),
-            };
-            settings.extend(set.map(str::to_owned));
-        }
-        if self.zero >= 2 && !self.reduce_each_micro_batch {
-            settings.push("zero.reduce_every=step".into());
-        }
-        if self.offload {
-            settings.push("zero.offload_optimizer=true".into());
-        }
-        settings
+    /// The settings that have no flag of their own and are not as by default, as `section.key=value`.
+    fn settings(&self) -> Vec<String> {
+        let all = self.choices().into_iter().filter(|choice| !choice.is_default);
+        all.filter_map(|choice| Some(choice.flag.strip_prefix("--set ")?.to_owned())).collect()
+    }
+
+    /// What is chosen besides the sizes of the mesh, of the batch and ZeRO's stage.
+    fn choices(&self) -> [Choice; 9] {
+        let set = |setting: &'static str, value: &str, is_default: bool| Choice {
+            setting,
+            flag: format!("--set {setting}={value}"),
+            is_default,
+        };
+        let flag = |setting, flag: &str, value: String, is_default| Choice {
+            setting,
+            flag: format!("{flag} {value}"),
+            is_default,
+        };
+        let recompute = match self.recompute_every {
+            0 => "none".to_owned(),
+            1 => "all".to_owned(),
+            k => format!("every-{k}"),
+        };
+        let usual =
+            if self.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterBackward };
+        let reshard = match self.reshard {
+            _ if self.zero < 3 => "default",
+            policy if policy == usual => "default",
+            ReshardPolicy::AfterStep | ReshardPolicy::AfterUseUnlessNext => "default",
+            ReshardPolicy::AfterUse => "always",
+            ReshardPolicy::AfterBackward => "never",
+        };
+        let keeps = self.zero == 3 && self.reshard == ReshardPolicy::AfterStep;
+        let each = self.zero < 2 || self.reduce_each_micro_batch;
+        let (chunks, has_stages) = (if self.pp > 1 { self.chunks } else { 1 }, self.pp > 1);
+        [
+            flag("mesh.replicate", "--replicate", self.replicate.to_string(), self.replicate == 1),
+            flag("pipeline.schedule", "--schedule", self.kind().to_string(), !has_stages),
+            flag("pipeline.chunks", "--chunks", chunks.to_string(), chunks == 1),
+            flag("compute.recompute", "--recompute", recompute, self.recompute_every == 0),
+            // The split is of the costs that were planned with.
+            set("pipeline.balance", "cost", true),
+            set("zero.keep_gathered", if keeps { "true" } else { "false" }, !keeps),
+            set("zero.reshard_after_forward", reshard, reshard == "default"),
+            set("zero.reduce_every", if each { "micro_batch" } else { "step" }, each),
+            set("zero.offload_optimizer", if self.offload { "true" } else { "false" }, !self.offload),
+        ]
     }
 
     /// Sequences of a step over all ranks.
@@ -143,6 +168,11 @@ impl Candidate {
 
     /// The flags of `brigade train`.
     pub fn flags(&self) -> String {
+        self.flags_over(&[])
+    }
+
+    /// The flags of `brigade train` with a configuration that has these settings, by name: also of what is as by default, where the configuration has something else.
+    pub fn flags_over(&self, settings: &[String]) -> String {
         let mut flags = format!(
             "--pp {} --dp {} --zero {} --micro-batch-size {} --global-batch-size {}",
             self.pp,
@@ -151,23 +181,20 @@ impl Candidate {
             self.micro_batch,
             self.global_batch()
         );
-        if self.replicate > 1 {
-            flags.push_str(&format!(" --replicate {}", self.replicate));
-        }
-        if self.pp > 1 {
-            flags.push_str(&format!(" --schedule {}", self.schedule));
-            if self.chunks > 1 {
-                flags.push_str(&format!(" --chunks {}", self.chunks));
+        for Choice { setting, flag, is_default } in self.choices() {
+            if !is_default || settings.iter().any(|name| name == setting) {
+                flags.push_str(&format!(" {flag}"));
             }
-        }
-        match self.recompute_every {
-            0 => {}
-            1 => flags.push_str(" --recompute all"),
-            k => flags.push_str(&format!(" --recompute every-{k}")),
-        }
-        for setting in self.settings() {
-            flags.push_str(&format!(" --set {setting}"));
         }
         flags
     }
+}
+
+/// One choice, as a flag.
+struct Choice {
+    /// The setting that it is of.
+    setting: &'static str,
+    flag: String,
+    /// Whether a run without the flag and the setting does the same.
+    is_default: bool,
 }

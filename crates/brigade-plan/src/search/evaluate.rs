@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::candidate::Candidate;
 use super::context::Context;
+use super::shortage::Shortage;
 use super::workload::{PlanError, Workload};
 use crate::cluster::Collective;
 use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
@@ -40,6 +41,13 @@ pub struct PlanEvaluation {
 }
 
 impl PlanEvaluation {
+    /// The split as a setting: no parts where there is one alone.
+    pub fn stages_setting(&self) -> String {
+        let parts = if self.split.len() > 1 { self.split.as_slice() } else { &[] };
+        let parts: Vec<String> = parts.iter().map(usize::to_string).collect();
+        format!("pipeline.stages=[{}]", parts.join(","))
+    }
+
     /// What takes the largest share of the step besides the computation; or that nothing does.
     pub fn limit(&self) -> String {
         let parts = self.parts.parts();
@@ -109,17 +117,19 @@ impl<'a> Evaluator<'a> {
 
     /// Whether devices and hosts have what this holds.
     pub fn fits(&self, memory: &MemoryParts) -> bool {
-        let cluster = &self.workload().cluster;
-        let per_node = cluster.devices_per_node as u64;
-        let host = if cluster.is_cpu() { 0 } else { memory.host * per_node };
-        memory.total() <= cluster.usable_memory() && host <= cluster.host_memory / 10 * 9
+        self.missing(memory).is_none()
     }
 
-    /// Bytes that a rank which holds this lacks; 0 where it fits.
-    pub fn missing(&self, memory: &MemoryParts) -> u64 {
-        match self.fits(memory) {
-            true => 0,
-            false => memory.total().saturating_sub(self.workload().cluster.usable_memory()),
+    /// What a rank which holds this lacks, and its host. What processors offload stays in their memory, which is the host's.
+    pub fn missing(&self, memory: &MemoryParts) -> Shortage {
+        let cluster = &self.workload().cluster;
+        let (on_device, on_host) = match cluster.is_cpu() {
+            true => (memory.total() + memory.host, 0),
+            false => (memory.total(), memory.host * cluster.devices_per_node as u64),
+        };
+        Shortage {
+            device: on_device.saturating_sub(cluster.usable_memory()),
+            host: on_host.saturating_sub(cluster.host_memory / 10 * 9),
         }
     }
 

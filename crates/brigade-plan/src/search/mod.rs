@@ -10,6 +10,7 @@ mod candidate;
 mod context;
 mod evaluate;
 mod rank;
+mod shortage;
 mod workload;
 
 pub use advice::{FitAdvice, TechniqueAlone};
@@ -18,4 +19,5 @@ pub use calibrate::{Calibrated, MeasuredStep, calibrate};
 pub use candidate::Candidate;
 pub use evaluate::{Evaluator, PlanEvaluation};
 pub use rank::{Plan, plan};
+pub use shortage::Shortage;
 pub use workload::{PlanError, StageBalance, Workload};

@@ -11,6 +11,7 @@ use super::candidate::Candidate;
 use super::evaluate::{Evaluator, PlanEvaluation};
 use super::workload::{PlanError, Workload};
 use crate::columns::counted;
+use crate::memory::MemoryParts;
 use crate::schedule::{PipelineScheduleKind, ScheduleError};
 use crate::unshard::ReshardPolicy;
 
@@ -69,7 +70,8 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
     let tensor_parallel = fastest(&evaluator, unbuilt, keep.min(3))?;
     let advice = match (is_unfit, found.leanest) {
         (true, Some((candidate, memory))) => {
-            Some(advise(workload, axes, candidate, memory, tensor_parallel.first())?)
+            let missing = evaluator.missing(&memory);
+            Some(advise(workload, axes, (candidate, memory, missing), tensor_parallel.first())?)
         }
         _ => None,
     };
@@ -145,8 +147,8 @@ fn evaluate_all(
 pub(super) struct Found {
     pub fitting: Vec<Candidate>,
     pub considered: usize,
-    /// The one that holds least, of those that can be run.
-    pub leanest: Option<(Candidate, crate::memory::MemoryParts)>,
+    /// The one that lacks least, of those that can be run, and of several the one that holds least.
+    pub leanest: Option<(Candidate, MemoryParts)>,
 }
 
 impl Found {
@@ -197,6 +199,7 @@ impl Found {
         axes: &Axes,
         base: &Candidate,
     ) -> Result<(), PlanError> {
+        let workload = evaluator.workload();
         let tasks = base.pp.saturating_mul(base.chunks).saturating_mul(base.micro_batches);
         let is_grouped =
             base.schedule != PipelineScheduleKind::Interleaved || base.micro_batches.is_multiple_of(base.pp);
@@ -208,8 +211,11 @@ impl Found {
                 let (_, memory) = evaluator.memory(&candidate)?;
                 self.considered += 1;
                 // One that is not built says what is missing only where there is no other.
-                let is_leaner = |(other, least): &(Candidate, crate::memory::MemoryParts)| {
-                    (!candidate.is_built(), memory.total()) < (!other.is_built(), least.total())
+                let lacks = |memory: &MemoryParts| {
+                    (evaluator.missing(memory).of_node(evaluator.devices_per_node()), memory.total())
+                };
+                let is_leaner = |(other, least): &(Candidate, MemoryParts)| {
+                    (!candidate.is_built(), lacks(&memory)) < (!other.is_built(), lacks(least))
                 };
                 if self.leanest.as_ref().is_none_or(is_leaner) {
                     self.leanest = Some((candidate, memory));
@@ -222,9 +228,11 @@ impl Found {
             };
             // What takes longer is looked at only where nothing else fits.
             let mut fits = false;
+            // Processors are the host: what they offload stays where it is.
+            let may_offload = axes.offload && sharded.tp == 1 && !workload.cluster.is_cpu();
             for offload in [false, true] {
                 for recompute_every in axes.recomputations() {
-                    if !fits && (!offload || axes.offload && sharded.tp == 1) {
+                    if !fits && (!offload || may_offload) {
                         fits = add(Candidate { recompute_every, offload, ..sharded })?;
                     }
                 }

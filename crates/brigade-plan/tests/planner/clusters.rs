@@ -196,7 +196,7 @@ fn plans_say_what_was_not_measured() {
         let model = ModelShape::llama("8B", 32, 4096, 32, 8, 14336, 128_256, false);
         let workload = Workload::new(model, cluster, 4096, 512);
         let plan = plan(&workload, &Axes::default(), 1).unwrap();
-        (plan.best[0].seconds, render(&workload, &plan, "model"))
+        (plan.best[0].seconds, render(&workload, &plan, &"model".into()))
     };
     let (without, text) = planned(slow_links(&[], &[]));
     assert!(!text.contains("measured"), "{text}");

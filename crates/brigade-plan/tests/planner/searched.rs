@@ -3,8 +3,8 @@
 use brigade_plan::PipelineScheduleKind;
 use brigade_plan::cluster::MeasuredLinks;
 use brigade_plan::model::ModelShape;
-use brigade_plan::report::{command, explain, failures, render, render_what_if, what_if};
-use brigade_plan::search::{Axes, TensorParallelSearch, Workload, plan};
+use brigade_plan::report::{NamedModel, command, explain, failures, render, render_what_if, what_if};
+use brigade_plan::search::{Axes, Candidate, Evaluator, Shortage, TensorParallelSearch, Workload, plan};
 use brigade_plan::time::PlannedAlgorithm;
 
 fn llama_8b() -> ModelShape {
@@ -57,7 +57,7 @@ fn the_best_come_first_and_fit() {
     }
     assert!(plan.tensor_parallel.iter().all(|best| best.candidate.tp > 1));
     assert!(plan.advice.is_none());
-    let text = render(&workload, &plan, "llama");
+    let text = render(&workload, &plan, &"llama".into());
     for said in [
         "ZeRO-3 alone",
         "tokens/s",
@@ -69,7 +69,7 @@ fn the_best_come_first_and_fit() {
         assert!(text.contains(said), "{said}: {text}");
     }
     let best = &plan.best[0];
-    let line = command(&workload, best, "gpt.toml").unwrap();
+    let line = command(&workload, best, &"gpt.toml".into()).unwrap();
     assert!(
         line.starts_with("brigade train --config gpt.toml") && line.contains("--global-batch-size 256"),
         "{line}"
@@ -101,19 +101,109 @@ fn what_does_not_fit_is_told_what_would() {
     assert!(plan.best.is_empty());
     let advice = plan.advice.as_ref().unwrap();
     assert!(
-        advice.missing > 100 << 30 && advice.changes.iter().any(|change| change.contains("nodes")),
+        advice.missing.device > 100 << 30 && advice.changes.iter().any(|change| change.contains("nodes")),
         "{advice:?}"
     );
-    let text = render(&workload, &plan, "x");
+    let text = render(&workload, &plan, &"x".into());
     assert!(text.contains("No configuration fits") && text.contains("ZeRO-3 alone"), "{text}");
     // Where only the simplest does not fit, the change is named.
     let small = self::workload(llama_8b(), "1x8xH100", 4096, 64);
     let plan = brigade_plan::search::plan(&small, &Axes::default(), 3).unwrap();
     let alone = &plan.alone[0];
     assert!(
-        alone.missing > 0 && alone.change.as_ref().is_some_and(|flags| flags.contains("--zero")),
+        alone.missing.device > 0 && alone.change.as_ref().is_some_and(|flags| flags.contains("--zero")),
         "{alone:?}"
     );
+}
+
+#[test]
+fn the_command_takes_back_what_the_file_sets_otherwise() {
+    let workload = workload(llama_8b(), "2x8xH100", 4096, 256);
+    let axes = Axes { pp: vec![1], zero: vec![1], ..Axes::default() };
+    let best = plan(&workload, &axes, 1).unwrap().best.remove(0);
+    let set = [
+        ("mesh.replicate", "--replicate 1"),
+        ("pipeline.schedule", "--schedule 1f1b"),
+        ("pipeline.chunks", "--chunks 1"),
+        ("pipeline.balance", "--set pipeline.balance=cost"),
+        ("pipeline.stages", "--set pipeline.stages=[]"),
+        ("zero.keep_gathered", "--set zero.keep_gathered=false"),
+        ("zero.reshard_after_forward", "--set zero.reshard_after_forward=default"),
+        ("zero.reduce_every", "--set zero.reduce_every=micro_batch"),
+        ("zero.offload_optimizer", "--set zero.offload_optimizer=false"),
+        ("compute.reduce_dtype", "--set compute.reduce_dtype=f32"),
+    ];
+    let settings = set.iter().map(|(setting, _)| (*setting).to_owned()).collect();
+    let named = NamedModel { name: "my.toml".into(), settings };
+    let (without, with) =
+        (command(&workload, &best, &"my.toml".into()).unwrap(), command(&workload, &best, &named).unwrap());
+    for (setting, flag) in set {
+        assert!(with.contains(flag) && !without.contains(flag), "{setting}: {with}\n{without}");
+    }
+    let recomputes = NamedModel { name: "my.toml".into(), settings: vec!["compute.recompute".into()] };
+    let line = command(&workload, &best, &recomputes).unwrap();
+    assert_eq!(line.matches("--recompute ").count(), 1, "{line}");
+}
+
+#[test]
+fn names_that_a_shell_would_take_apart_are_quoted() {
+    let workload = workload(llama_8b(), "2x8xH100", 4096, 256);
+    let best = plan(&workload, &Axes::default(), 1).unwrap().best.remove(0);
+    for (name, said) in [
+        ("my models/llama", "--model 'my models/llama' "),
+        ("it's/config.json", r"--model 'it'\''s/' "),
+        ("a/b.toml", "--config a/b.toml "),
+        ("config.json", "--model . "),
+    ] {
+        let line = command(&workload, &best, &name.into()).unwrap();
+        assert!(line.contains(said), "{line}");
+    }
+}
+
+#[test]
+fn a_host_that_is_too_small_is_named() {
+    // The devices have enough for all but the optimizer's state, and the host is small.
+    let mut workload = workload(llama_8b(), "1x1xH100", 4096, 16);
+    workload.cluster.host_memory = 32 << 30;
+    let plan = plan(&workload, &Axes::default(), 3).unwrap();
+    let advice = plan.advice.as_ref().unwrap();
+    assert!(!advice.missing.is_none(), "{advice:?}");
+    let text = render(&workload, &plan, &"x".into());
+    assert!(!text.contains("lacks 0 B"), "{text}");
+    let offloaded = Candidate { offload: true, ..advice.leanest };
+    let evaluator = Evaluator::new(&workload);
+    let missing = evaluator.missing(&evaluator.memory(&offloaded).unwrap().1);
+    assert!(
+        missing.host > 30 << 30 && missing.text().ends_with(" GiB in the memory of each host"),
+        "{missing:?}"
+    );
+    assert!(missing.too_much().ends_with(" GiB too much for the host's memory"), "{missing:?}");
+    // What the host lacks counts when the leanest is chosen.
+    let of_node = |missing: Shortage| missing.device + missing.host;
+    assert!(of_node(advice.missing) <= of_node(missing), "{advice:?} {missing:?}");
+    let changes = what_if(&workload, &offloaded).unwrap();
+    assert!(
+        render_what_if(&changes).contains(" too much for the host's memory"),
+        "{}",
+        render_what_if(&changes)
+    );
+}
+
+#[test]
+fn processors_have_nowhere_to_offload_to() {
+    // 16 bytes for each of 8 billion parameters do not fit, but 4 would, and what is offloaded stays in the same memory.
+    let mut workload = workload(llama_8b(), "1x1xCPU", 512, 1);
+    workload.cluster.device.memory = 120 << 30;
+    workload.cluster.host_memory = 120 << 30;
+    let plan = plan(&workload, &Axes::default(), 3).unwrap();
+    assert!(plan.best.is_empty(), "{:?}", plan.best);
+    let advice = plan.advice.as_ref().unwrap();
+    assert!(!advice.leanest.offload && advice.missing.device > 0, "{advice:?}");
+    let text = render(&workload, &plan, &"x".into());
+    assert!(!text.contains("offload"), "{text}");
+    let evaluator = Evaluator::new(&workload);
+    let offloaded = Candidate { offload: true, ..advice.leanest };
+    assert!(!evaluator.fits(&evaluator.memory(&offloaded).unwrap().1));
 }
 
 #[test]
@@ -121,12 +211,16 @@ fn changes_that_do_not_fit_say_so() {
     let workload = workload(llama_8b(), "2x8xH100", 4096, 256);
     let best = plan(&workload, &Axes::default(), 1).unwrap().best.remove(0);
     let changes = what_if(&workload, &best.candidate).unwrap();
-    assert_eq!(changes[0].missing, 0);
+    assert!(changes[0].missing.is_none());
     let usable = workload.cluster.usable_memory();
     for change in &changes {
-        assert_eq!(change.missing, change.evaluation.memory.total().saturating_sub(usable), "{change:?}");
+        assert_eq!(
+            change.missing.device,
+            change.evaluation.memory.total().saturating_sub(usable),
+            "{change:?}"
+        );
     }
-    assert!(changes.iter().any(|change| change.missing > 0), "{}", render_what_if(&changes));
+    assert!(changes.iter().any(|change| !change.missing.is_none()), "{}", render_what_if(&changes));
     assert!(render_what_if(&changes).contains(" GiB too much"));
 }
 
@@ -150,7 +244,7 @@ fn batches_that_ranks_cannot_divide_are_said() {
         [(50, "fits: 48 sequences in a step, not 50"), (10, "fits: 16 sequences in a step, not 10")]
     {
         let workload = workload(llama_8b(), "2x8xH100", 4096, batch);
-        let text = render(&workload, &plan(&workload, &Axes::default(), 1).unwrap(), "llama");
+        let text = render(&workload, &plan(&workload, &Axes::default(), 1).unwrap(), &"llama".into());
         let line = text.lines().find(|line| line.starts_with("ZeRO-3 alone")).unwrap();
         assert!(line.ends_with(said), "{line}");
     }
@@ -180,7 +274,7 @@ fn what_is_missing_is_said_of_tensor_parallelism_alone() {
     let axes = Axes { tp: vec![8], ..Axes::default() };
     let plan = plan(&workload, &axes, 10).unwrap();
     let advice = plan.advice.as_ref().unwrap();
-    assert!(advice.leanest.tp == 8 && advice.missing > 0, "{advice:?}");
+    assert!(advice.leanest.tp == 8 && advice.missing.device > 0, "{advice:?}");
 }
 
 #[test]
@@ -293,9 +387,9 @@ fn shards_stay_near_where_there_are_many_ranks() {
     let replicas = format!("--replicate {}", candidate.replicate);
     assert!(candidate.flags().contains(&replicas) && candidate.label().contains(&replicas[2..]));
     // Each rank holds as much as one of the ranks of a replica would alone.
-    let evaluator = brigade_plan::search::Evaluator::new(&many);
+    let evaluator = Evaluator::new(&many);
     let of = |candidate| evaluator.memory(&candidate).unwrap().1;
-    let alone = brigade_plan::search::Candidate { dp: candidate.shards(), replicate: 1, ..candidate };
+    let alone = Candidate { dp: candidate.shards(), replicate: 1, ..candidate };
     assert_eq!(of(candidate), of(alone));
     let text = explain(&many, &free).unwrap();
     assert!(text.contains(&format!("over {} replicas, once a step", candidate.replicate)), "{text}");
@@ -341,7 +435,7 @@ fn a_run_shows_how_fast_its_cluster_is() {
     assert!(found.predicted[0] < 0.9 * run.seconds);
     // Another configuration is then predicted as well.
     let other = Workload { cluster: found.cluster.clone(), ..described.clone() };
-    let two = brigade_plan::search::Candidate { zero: 0, micro_batch: 1, micro_batches: 8, ..candidate };
+    let two = Candidate { zero: 0, micro_batch: 1, micro_batches: 8, ..candidate };
     let seconds = |workload: &Workload| Evaluator::new(workload).evaluate(&two).unwrap().seconds;
     near(seconds(&other), seconds(&truth()));
     // A wait that no links explain changes none, and a run without times shows nothing.
@@ -367,7 +461,7 @@ fn an_optimizer_on_the_host_makes_room_and_costs_time() {
     // Gradients of 4 bytes go to the host, and parameters of 2 come back.
     let link = 6.0 * parameters as f64 / 2.0 / workload.cluster.host_bandwidth;
     assert!(best.parts.optimizer > link && best.parts.optimizer < 10.0 * link, "{:?} {link}", best.parts);
-    let line = command(&workload, best, "gpt.toml").unwrap();
+    let line = command(&workload, best, &"gpt.toml".into()).unwrap();
     assert!(line.contains("--set zero.offload_optimizer=true"), "{line}");
 
     let mut small = workload.clone();

@@ -86,6 +86,21 @@ fn others_are_not_let_in() {
     }
 }
 
+/// What the scripts of a page leave in attributes of its document; none without a browser.
+fn attributes(html: &str) -> Option<impl Fn(&str) -> String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("front.html");
+    fs::write(&path, html).unwrap();
+    let Some(document) = browser::document(&format!("file://{}", path.display())) else {
+        eprintln!("passed over: no browser is installed");
+        return None;
+    };
+    Some(move |name: &str| {
+        let rest = document.split_once(&format!("data-{name}=\"")).unwrap_or_else(|| panic!("{document}")).1;
+        rest.split_once('"').unwrap().0.to_owned()
+    })
+}
+
 /// What a reader of the page of many runs does, and what is there after it.
 const CLICKS: &str = r##"<script>{
 const names = () => [...document.querySelectorAll("#runs td:nth-child(2)")].map((cell) => cell.textContent).join(" ");
@@ -112,17 +127,43 @@ fn the_table_of_runs_sorts_them_and_draws_those_that_are_ticked_over_each_other(
     let address = served(folder.path(), Access::Loopback);
     let front = answer(address, "/", "localhost");
     let html = front.split_once("\r\n\r\n").unwrap().1.replace("</body>", &format!("{CLICKS}</body>"));
-    let path = folder.path().join("front.html");
-    fs::write(&path, html).unwrap();
-    let Some(document) = browser::document(&format!("file://{}", path.display())) else {
-        eprintln!("passed over: no browser is installed");
-        return;
-    };
-    let value = |name: &str| {
-        let rest = document.split_once(&format!("data-{name}=\"")).unwrap_or_else(|| panic!("{document}")).1;
-        rest.split_once('"').unwrap().0
-    };
+    let Some(value) = attributes(&html) else { return };
     assert_eq!(value("errors"), "0");
     // The loss falls with every step, and is drawn at each of 9, 25 and 16 steps.
     assert_eq!(value("did"), "a c b | b c a | b c a | 50 | 25 | none | 25");
+}
+
+/// A server of which the first answer comes last. It tells of two changes while it answers, and of none after a connection was lost.
+const SERVER: &str = r##"<script>
+let source, asked = 0, busy = 0, most = 0;
+class EventSource {
+  constructor() { source = this; this.told = {}; }
+  addEventListener(name, then) { this.told[name] = then; }
+}
+window.fetch = async () => {
+  const answer = ++asked;
+  most = Math.max(most, ++busy);
+  await new Promise((then) => setTimeout(then, answer === 1 ? 400 : 10));
+  busy--;
+  return { ok: true, json: async () => ({ ...read(), name: `answer ${answer}` }) };
+};
+const tell = (after, name) => setTimeout(() => source.told[name]({}), after);
+addEventListener("load", () => {
+  [[0, "open"], [50, "changed"], [100, "changed"], [1000, "open"]].forEach(([after, name]) => tell(after, name));
+  setTimeout(() => { document.documentElement.dataset.did = `${read().name} of ${asked}, ${most} at once`; }, 2000);
+});
+</script>"##;
+
+#[test]
+fn an_open_page_asks_for_what_changed_while_it_was_not_connected_and_no_answer_overtakes_another() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        made::run(&folder.path().join(name), 9);
+    }
+    let front = answer(served(folder.path(), Access::Loopback), "/", "localhost");
+    let html = front.split_once("\r\n\r\n").unwrap().1.replacen("<body>", &format!("<body>{SERVER}"), 1);
+    assert!(html.contains(SERVER), "{html}");
+    let Some(value) = attributes(&html) else { return };
+    // When it connects, for the changes during the first answer, and when it connects again.
+    assert_eq!((value("errors"), value("did")), ("0".into(), "answer 3 of 3, 1 at once".into()));
 }

@@ -22,6 +22,9 @@ const END_SECONDS: u64 = 30;
 /// The most that `--max-restarts` takes.
 const MOST_LAUNCHER_RESTARTS: u32 = 1_000_000;
 
+/// How long nodes that run wait for those that the system has no machine for yet.
+const PATIENCE_SECONDS: u32 = 24 * 3600;
+
 /// A command to run on each of several nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
@@ -84,6 +87,17 @@ impl Job {
         }
     }
 
+    /// The flag that lets launchers wait for each other as long as nodes may wait for machines, where the system starts them one by one; unless the arguments have
+    /// it.
+    pub(crate) fn patience(&self) -> Vec<String> {
+        const FLAG: &str = "--rdzv-timeout";
+        match self.nodes {
+            1 => Vec::new(),
+            _ if self.words().has(FLAG) => Vec::new(),
+            _ => vec![FLAG.into(), PATIENCE_SECONDS.to_string()],
+        }
+    }
+
     /// Seconds from the signal until the system may kill a node: longer than the save takes.
     pub(crate) fn end_seconds(&self) -> u64 {
         seconds(&self.grace().1).unwrap_or_default().saturating_add(END_SECONDS)
@@ -140,6 +154,12 @@ impl Job {
     pub fn may_place_checkpoints(&self) -> bool {
         let words = self.words();
         self.checkpoint_dir.is_none() && words.has("--config") && words.set("checkpoint.dir").is_none()
+    }
+
+    /// The folder of the run to resume, if only its own settings may say where checkpoints go.
+    pub fn resumed_without_checkpoints(&self) -> Option<&str> {
+        let (flag, folder) = self.results()?;
+        (flag == "--resume" && self.checkpoints().is_none()).then_some(folder)
     }
 
     /// What the command names in the nodes' file system, with the flags.

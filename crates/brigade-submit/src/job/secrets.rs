@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use brigade_launch::looks_like_secret;
+use brigade_launch::{is_secret_name, looks_like_secret};
 
 use crate::error::{Error, Result};
 
-/// How the names of secrets end, in whole words.
-const NAMES: [&str; 8] =
-    ["TOKEN", "SECRET", "PASSWORD", "PASS", "ACCESS_KEY", "API_KEY", "SECRET_KEY", "CREDENTIALS"];
-
 /// How the names of variables that hold secrets end, also within a word.
-const ENDS: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIALS", "_KEY"];
+const ENDS: [&str; 7] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIALS", "_KEY"];
+
+/// How those end whose value may be the name of a file or a folder.
+const OF_FILES: [&str; 2] = ["CREDENTIALS", "PWD"];
+
+/// Values that only switch something on or off.
+const SWITCHES: [&str; 8] = ["0", "1", "true", "false", "yes", "no", "on", "off"];
 
 /// How the names of flags that hold secrets end, after another word.
 const KEY: &str = "_KEY";
@@ -24,16 +26,17 @@ pub(super) fn check(args: &[String], env: &BTreeMap<String, String>) -> Result<(
     for (name, value) in env {
         let upper = name.to_ascii_uppercase();
         let named = is_name(name) || ENDS.iter().any(|end| upper.ends_with(end));
-        let what = if named && !value.is_empty() { Some("by its name") } else { looks_like_secret(value) };
-        if let Some(what) = what {
-            return Err(found(format!("--env {name}"), what));
+        let place = format!("--env {name}");
+        if named && may_be_one(name, value) {
+            return Err(found(place, "by its name"));
         }
+        no_secret(&place, value)?;
     }
     for (at, word) in args.iter().enumerate() {
         let place = format!("argument {} of the command after --", at + 1);
         let before = at.checked_sub(1).map(|at| args[at].as_str());
-        let named = before.is_some_and(|flag| flag.starts_with("--") && is_name(flag));
-        if named && !word.starts_with('-') && may_be_one(word) {
+        let named = before.filter(|flag| flag.starts_with("--") && is_name(flag));
+        if named.is_some_and(|flag| !word.starts_with('-') && may_be_one(flag, word)) {
             return Err(found(place, "by its name"));
         }
         no_secret(&place, word)?;
@@ -45,26 +48,31 @@ pub(super) fn check(args: &[String], env: &BTreeMap<String, String>) -> Result<(
 pub(crate) fn no_secret(place: &str, word: &str) -> Result<()> {
     let assigns = |part: &str| {
         let between: Vec<&str> = part.split('=').collect();
-        between.windows(2).any(|pair| is_name(pair[0]) && may_be_one(pair[1]))
+        between.windows(2).any(|pair| is_name(pair[0]) && may_be_one(pair[0], pair[1]))
     };
-    let what =
-        if word.split([',', ' ']).any(assigns) { Some("by its name") } else { looks_like_secret(word) };
+    let what = if word.split([',', ' ', '?', '&', ';']).any(assigns) {
+        Some("by its name")
+    } else {
+        looks_like_secret(word)
+    };
     what.map_or(Ok(()), |what| Err(found(place.to_owned(), what)))
 }
 
-/// Special tokens, as in `--pad-token <pad>`, are no secrets.
-fn may_be_one(value: &str) -> bool {
-    !value.is_empty() && !value.starts_with(['<', '['])
+/// Whether the value of a name of secrets may be one. Special tokens, as in `--pad-token <pad>`, switches and the names of files are none.
+fn may_be_one(name: &str, value: &str) -> bool {
+    let is_switch = SWITCHES.iter().any(|switch| value.eq_ignore_ascii_case(switch));
+    let is_file = match OF_FILES.iter().any(|end| name.to_ascii_uppercase().ends_with(end)) {
+        true => value.starts_with('/') || value.ends_with(".json"),
+        // Keys may begin with a slash, but have no dot.
+        false => value.starts_with('/') && value.contains('.'),
+    };
+    !value.is_empty() && !value.starts_with(['<', '[']) && !is_switch && !is_file
 }
 
 /// Whether the last words of a name, of a variable, a flag or a setting, say that it is a secret.
 fn is_name(name: &str) -> bool {
-    let is_flag = name.starts_with("--");
-    let name = name.trim_start_matches('-').to_ascii_uppercase().replace(['-', '.'], "_");
-    if is_flag && name.ends_with(KEY) && name.len() > KEY.len() {
-        return true;
-    }
-    NAMES.iter().any(|end| name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('_')))
+    let of_flag = || name.strip_prefix("--").map(|flag| flag.to_ascii_uppercase().replace(['-', '.'], "_"));
+    is_secret_name(name) || of_flag().is_some_and(|flag| flag.ends_with(KEY) && flag.len() > KEY.len())
 }
 
 fn found(place: String, what: &str) -> Error {
@@ -104,6 +112,17 @@ mod tests {
             ("train".into(), vec![("PGPASSWORD", "whatever")]),
             ("train".into(), vec![("DB_PASS", "whatever")]),
             ("train".into(), vec![("STRIPE_KEY", "whatever")]),
+            ("train".into(), vec![("MYSQL_PWD", "whatever")]),
+            ("train".into(), vec![("GPG_PASSPHRASE", "whatever")]),
+            ("train".into(), vec![("AWS_SECRET_ACCESS_KEY", "/whatever+0123/abc")]),
+            ("train".into(), vec![("GOOGLE_APPLICATION_CREDENTIALS", "whatever")]),
+            ("train".into(), vec![("STORE", "AccountName=a;AccountKey=whatever;EndpointSuffix=b")]),
+            ("train".into(), vec![("CONNECTION", "https://host/?token=whatever")]),
+            ("launch -- ./a --url https://host/x?token=whatever".into(), vec![]),
+            ("launch -- ./a --url https://host/x?a=1&api_key=whatever".into(), vec![]),
+            ("launch -- ./a --passwd whatever".into(), vec![]),
+            ("launch -- ./a --store AccountName=a;AccountKey=whatever;EndpointSuffix=b".into(), vec![]),
+            ("launch -- curl --oauth2-bearer whatever".into(), vec![]),
             ("train".into(), vec![("OTHER", hub)]),
             ("launch -- ./a --wandb-key whatever".into(), vec![]),
             ("launch -- ./a --wandb_key=whatever".into(), vec![]),
@@ -132,12 +151,16 @@ mod tests {
             ("HF_TOKEN_PATH", "/run/secrets/hub"),
             ("NOTE", "a bearer"),
             ("BRIGADE_TOKEN_FILE", "/etc/token"),
+            ("GOOGLE_APPLICATION_CREDENTIALS", "/data/sa.json"),
+            ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"),
+            ("TLS_KEY", "/certs/key.pem"),
+            ("WORK_PWD", "/data/work"),
             ("HF_TOKEN", ""),
             ("COMPASS", "north"),
             ("PASSES", "3"),
             ("KEYS", "a"),
         ];
         of("train --data https://host/a@b --model hf_model --set data.tokenizer=bytes --set data.max_tokens=4", &files).unwrap();
-        of("launch -- ./a --max-tokens 4 --tokenizer bytes --key-bits 256 --key id --token --pad-token <pad> --eos-token=</s> --url https://host/a?design=1 --compass north --name sk-learn-run eyJ.a", &[]).unwrap();
+        of("launch -- ./a --max-tokens 4 --tokenizer bytes --key-bits 256 --key id --token --pad-token <pad> --eos-token=</s> --url https://host/a?design=1 --compass north --pwd /data --credentials=/data/sa.json --use-token true --name sk-learn-run eyJ.a", &[]).unwrap();
     }
 }

@@ -1,26 +1,18 @@
 //! A job on its way, as its system shows it.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::process::{command, output};
-use super::{Answer, Console, Ending};
+use super::logs::Logs;
+use super::process::output;
+use super::{Answer, Console, Ending, Notice};
 use crate::error::{Error, Result};
 use crate::systems::{Commands, JobState, System};
 
 /// From one question about the job's state to the next.
 const ASK_EVERY: Duration = Duration::from_secs(5);
-
-/// From the start of one reading of the output to the next, where there is none yet, or it ended since the job starts again.
-const READ_EVERY: Duration = Duration::from_secs(10);
-
-/// For the last lines, after the job's end.
-const LAST_LINES: Duration = Duration::from_secs(3);
 
 /// Questions without an answer, one after the other, after which following ends.
 const PATIENCE: u32 = 24;
@@ -29,83 +21,6 @@ const PATIENCE: u32 = 24;
 const RESTART: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(50);
-
-/// A line that is shown when it changes.
-#[derive(Default)]
-struct Notice {
-    shown: String,
-}
-
-impl Notice {
-    fn show(&mut self, line: String, console: &mut Console<'_>) {
-        if line != self.shown {
-            (console.say)(&line);
-            self.shown = line;
-        }
-    }
-}
-
-/// The program that prints the output; it ends with this value.
-struct Logs {
-    child: Option<Child>,
-    began: Option<Instant>,
-    /// What it said last about itself.
-    said: Arc<Mutex<Option<String>>>,
-    notice: Notice,
-}
-
-impl Logs {
-    /// Starts it, unless it runs or was just started.
-    fn keep(&mut self, commands: &Commands, folder: &Path) {
-        let ended = self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
-        if ended && self.began.is_none_or(|began| began.elapsed() > READ_EVERY) {
-            self.began = Some(Instant::now());
-            self.child = command(&commands.logs, folder).stderr(Stdio::piped()).spawn().ok();
-            if let Some(stderr) = self.child.as_mut().and_then(|child| child.stderr.take()) {
-                keep_last_line(stderr, self.said.clone());
-            }
-        }
-    }
-
-    /// Shows what the program said last, if it is something else than before: while nothing runs yet, it only says so.
-    fn show_notice(&mut self, console: &mut Console<'_>) {
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(line) = said {
-            self.notice.show(format!("its output: {line}"), console);
-        }
-    }
-
-    fn finish(&mut self) {
-        let begin = Instant::now();
-        while begin.elapsed() < LAST_LINES
-            && self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
-        {
-            thread::sleep(POLL);
-        }
-    }
-}
-
-impl Drop for Logs {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// Reads a stream to its end, and remembers the last line.
-fn keep_last_line(stream: impl Read + Send + 'static, last: Arc<Mutex<Option<String>>>) {
-    thread::spawn(move || {
-        // Nobody looks for more of a stream that cannot be read.
-        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).trim().to_owned();
-            if !line.is_empty() {
-                *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
-            }
-        }
-    });
-}
 
 /// What the states of a job, one after the other, mean for whoever follows it.
 #[derive(Default)]
@@ -137,7 +52,7 @@ pub(super) fn follow(
     folder: &Path,
     console: &mut Console<'_>,
 ) -> Result<Ending> {
-    let mut logs = Logs { child: None, began: None, said: Arc::default(), notice: Notice::default() };
+    let mut logs = Logs::default();
     let mut waiting = Notice::default();
     let (mut asked, mut unanswered): (Option<Instant>, u32) = (None, 0);
     let mut verdict = Verdict::default();

@@ -1,6 +1,7 @@
 //! Submits a job by its system's own program, and follows it.
 
 mod follow;
+mod logs;
 mod over_ssh;
 mod process;
 
@@ -49,6 +50,21 @@ pub struct Console<'a> {
     pub interrupted: &'a AtomicBool,
     /// Asks what to do after it.
     pub ask: &'a mut dyn FnMut() -> Answer,
+}
+
+/// A line that is shown when it changes.
+#[derive(Default)]
+struct Notice {
+    shown: String,
+}
+
+impl Notice {
+    fn show(&mut self, line: String, console: &mut Console<'_>) {
+        if line != self.shown {
+            (console.say)(&line);
+            self.shown = line;
+        }
+    }
 }
 
 /// Where a job is submitted from.
@@ -158,6 +174,7 @@ impl Commands {
             check: self.check.as_deref().map(with),
             submit: with(&self.submit),
             logs: with(&self.logs),
+            logs_have_times: self.logs_have_times,
             state: with(&self.state),
             waiting: self.waiting.as_deref().map(with),
             cancel: with(&self.cancel),

@@ -46,6 +46,8 @@ pub struct Commands {
     pub submit: Vec<String>,
     /// Prints what node 0 prints, while it runs.
     pub logs: Vec<String>,
+    /// Whether `logs` prints a time before each line with `--timestamps`, and begins at one with `--since-time=`.
+    pub logs_have_times: bool,
     /// Prints what becomes of the job.
     pub state: Vec<String>,
     /// Prints why the job does not run yet, where `state` does not.

@@ -297,6 +297,7 @@ impl System for Vertex {
             check: None,
             submit: self.located(job, &["create"]),
             logs: self.located(job, &["stream-logs", "{id}"]),
+            logs_have_times: false,
             state: self.located(job, &["describe", "{id}", "--format=value(state)"]),
             waiting: None,
             cancel: self.located(job, &["cancel", "{id}"]),

@@ -37,6 +37,7 @@ impl System for Shell {
             check: None,
             submit: script(self.submit),
             logs: script(self.logs),
+            logs_have_times: false,
             waiting: None,
             state: script(self.state),
             cancel: script(self.cancel),

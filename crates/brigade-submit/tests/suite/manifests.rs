@@ -92,6 +92,19 @@ fn pods_have_time_to_save_memory_to_share_and_a_secret_in_a_file() {
     assert!(!longer.to_string().contains("\"120\""));
 }
 
+/// Kubernetes may start pods one by one, as machines become free; a pod that gave up would count as a failure.
+#[test]
+fn pods_wait_for_those_that_have_no_machine_yet() {
+    for controller in CONTROLLERS {
+        let text = |job: &Job| manifest(&kubernetes(controller), job).to_string();
+        assert!(text(&job(TRAIN)).contains(r#""--rdzv-timeout","86400""#), "{}", text(&job(TRAIN)));
+        let given = text(&job(&format!("{TRAIN} --rdzv-timeout 7")));
+        assert!(given.contains(r#""--rdzv-timeout","7""#) && !given.contains("86400"), "{given}");
+        assert!(!text(&Job { nodes: 1, ..job(TRAIN) }).contains("--rdzv-timeout"));
+    }
+    assert!(!slurm().manifests(&job(TRAIN))[0].text.contains("--rdzv-timeout"));
+}
+
 #[test]
 fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
     let plain = manifest(&kubernetes(Controller::JobSet), &job(TRAIN));
@@ -405,13 +418,15 @@ fn a_program_of_ones_own_has_no_subcommand() {
     let manifest = manifest(&kubernetes(Controller::JobSet), &job);
     let container = &pod_of(Controller::JobSet, &manifest)["containers"][0];
     assert_eq!(container["command"], json!(["/app/spirals"]));
-    assert_eq!(container["args"][0], "--nproc-per-node");
+    assert_eq!(container["args"][0], "--rdzv-timeout");
     let launch = crate::jobs::job("launch --tee -- ./own --out b");
     let manifest = crate::jobs::manifest(&kubernetes(Controller::JobSet), &launch);
     let args = &pod_of(Controller::JobSet, &manifest)["containers"][0]["args"];
     assert_eq!(
         args,
-        &json!(words("launch --nproc-per-node 8 --preemption-grace 120 --tee -- ./own --out b")),
+        &json!(words(
+            "launch --rdzv-timeout 86400 --nproc-per-node 8 --preemption-grace 120 --tee -- ./own --out b"
+        )),
         "another program's flags are its own"
     );
     // A backend that a setting names stays.

@@ -1,6 +1,6 @@
 //! `brigade plan --model … --cluster …`: which configurations fit, and which is fastest.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -8,14 +8,18 @@ use brigade::plan::PipelineScheduleKind;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::{ModelShape, is_only_for_plans};
-use brigade::plan::report::{FailureForecast, command, explain, failures, render, render_what_if, what_if};
+use brigade::plan::report::{
+    FailureForecast, NamedModel, command, explain, failures, render, render_what_if, what_if,
+};
 use brigade::plan::search::{Axes, Plan, PlanError, PlanEvaluation, TensorParallelSearch, Workload, plan};
 use brigade::plan::time::PlannedAlgorithm;
 use brigade::{UsageError, exit, parse_whole_number};
 use clap::Args;
 use serde_json::json;
 
+use super::configured::changed_settings;
 use super::{calibrate, calibrate_from, parse};
+use crate::config::Config;
 use crate::model_files::model_folder::{configuration_folder, hub_name};
 use crate::output::print;
 
@@ -50,7 +54,7 @@ pub struct ConfigurationArgs {
     #[arg(long, value_name = "TYPE", value_parser = parse::dtype)]
     dtype: Option<Dtype>,
     /// Number type in which gradients are summed over ranks: f32 or bf16.
-    #[arg(long, value_name = "TYPE", value_parser = parse::dtype, default_value = "f32")]
+    #[arg(long, value_name = "TYPE", value_parser = parse::reduce_dtype, default_value = "f32")]
     reduce_dtype: Dtype,
     /// Bytes of optimizer state per parameter; AdamW has 8.
     #[arg(long, value_name = "N", default_value_t = 8, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
@@ -172,7 +176,7 @@ pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What to plan, and how the command names its model.
-fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, String)> {
+fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, NamedModel)> {
     let given = args.model.as_deref().context("--model is needed")?;
     if !given.exists() && hub_name(given).is_none() {
         anyhow::bail!("--model {}: neither a folder, a file nor organization/name", given.display());
@@ -222,11 +226,26 @@ fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, String)> {
     if args.checkpoint_every == Some(0) {
         anyhow::bail!("--checkpoint-every = 0 is not possible: it must be at least 1 step");
     }
-    let model = if is_only_for_plans(&path) { FOLDER.to_owned() } else { given.display().to_string() };
+    let model = match is_only_for_plans(&path) {
+        true => FOLDER.into(),
+        false => NamedModel { name: given.display().to_string(), settings: settings_in(&path) },
+    };
     Ok((workload, model))
 }
 
-fn text(args: &ConfigurationArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
+/// The settings that a TOML changes; none of a folder or a config.json, nor of what training refuses to read.
+fn settings_in(path: &Path) -> Vec<String> {
+    let is_toml = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"));
+    let config = is_toml.then(|| Config::read(&[path], &[]).ok()).flatten();
+    config.map(|config| changed_settings(&config.settings)).unwrap_or_default()
+}
+
+fn text(
+    args: &ConfigurationArgs,
+    workload: &Workload,
+    plan: &Plan,
+    model: &NamedModel,
+) -> anyhow::Result<String> {
     let mut text = render(workload, plan, model);
     let (sequences, length) = (workload.global_batch, workload.sequence_length);
     if let Some(asked) = args.global_batch_tokens.filter(|asked| *asked != sequences * length) {
@@ -236,7 +255,7 @@ fn text(args: &ConfigurationArgs, workload: &Workload, plan: &Plan, model: &str)
         ));
     }
     let Some(best) = plan.best.first() else { return Ok(text) };
-    if let (FOLDER, Some(given)) = (model, &args.model) {
+    if let (FOLDER, Some(given)) = (model.name.as_str(), &args.model) {
         text.push_str(&format!(
             "\nreplace {FOLDER} with a folder whose config.json describes this model; training cannot read {}\n",
             given.display()
@@ -265,7 +284,12 @@ fn with_checkpoints(
     failures(workload, best, Some(interval))
 }
 
-fn json(args: &ConfigurationArgs, workload: &Workload, plan: &Plan, model: &str) -> anyhow::Result<String> {
+fn json(
+    args: &ConfigurationArgs,
+    workload: &Workload,
+    plan: &Plan,
+    model: &NamedModel,
+) -> anyhow::Result<String> {
     let best = plan.best.first();
     let commands: Vec<Option<String>> = plan.best.iter().map(|best| command(workload, best, model)).collect();
     let changes = match best.filter(|_| args.what_if) {

@@ -9,6 +9,8 @@ use brigade::plan::model::ModelShape;
 use brigade::plan::search::{Candidate, Workload};
 use brigade::{Settings, ZeroSettings};
 
+use serde_json::Value;
+
 use super::parse;
 use crate::config::Config;
 
@@ -18,10 +20,45 @@ pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow:
     let (length, hidden) = (config.model.row_length(), model.hidden);
     let mut workload = Workload::new(model, cluster, length, train.global_batch_size);
     workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
-    workload.accounting = Accounting::brigade(workload.dtype, 8);
+    workload.accounting = accounting(&config.settings, workload.dtype)?;
     workload.reduce_bytes = reduce_bytes(&config.settings, hidden);
     workload.check()?;
     Ok(workload)
+}
+
+/// What is held of a parameter that is trained.
+pub fn accounting(settings: &Settings, dtype: Dtype) -> anyhow::Result<Accounting> {
+    Ok(Accounting::brigade(dtype, settings.optimizer.state_bytes_per_parameter()? as u64))
+}
+
+/// That the plan counts every parameter as trained, where some are not; without a full stop.
+pub fn untrained_note(config: &Config) -> Option<String> {
+    let Settings { train, optimizer, .. } = &config.settings;
+    let is_frozen = !train.freeze.is_empty() || optimizer.groups.iter().any(|group| group.frozen);
+    let what = match (config.lora.rank > 0, is_frozen) {
+        (true, _) => "adapters alone are trained",
+        (_, true) => "some parameters are frozen",
+        _ => return None,
+    };
+    Some(format!(
+        "{what}, but gradients, optimizer state and sums were planned for all parameters, so that a rank needs less than planned"
+    ))
+}
+
+/// The settings that are not as by default, by name.
+pub fn changed_settings(settings: &Settings) -> Vec<String> {
+    let fields = |settings: &Settings| serde_json::to_value(settings).unwrap_or_default();
+    let (own, usual) = (fields(settings), fields(&Settings::default()));
+    let sections = own.as_object().into_iter().flatten();
+    let named = sections.flat_map(|(section, values)| {
+        let values = values.as_object().into_iter().flatten();
+        values.map(move |(name, value)| (section, name, value))
+    });
+    let is_changed = |section: &str, name: &str, value: &Value| usual[section].get(name) != Some(value);
+    named
+        .filter(|(section, name, value)| is_changed(section, name, value))
+        .map(|(section, name, _)| format!("{section}.{name}"))
+        .collect()
 }
 
 /// Bytes of a gradient on its way, of a square matrix as wide as the model where that makes a difference.
@@ -36,6 +73,8 @@ pub fn reduce_bytes(settings: &Settings, hidden: usize) -> f64 {
         None => 2.0,
     }
 }
+
+const _: () = assert!(brigade::plan::report::MAX_RANKS == brigade::comm::MAX_WORLD_SIZE);
 
 /// Its choices on a mesh with axes of these sizes.
 pub fn candidate(settings: &Settings, axis: impl Fn(&str) -> usize) -> anyhow::Result<Candidate> {
@@ -67,4 +106,27 @@ pub fn candidate(settings: &Settings, axis: impl Fn(&str) -> usize) -> anyhow::R
     })
 }
 
-const _: () = assert!(brigade::plan::report::MAX_RANKS == brigade::comm::MAX_WORLD_SIZE);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_are_changed_are_named() {
+        assert_eq!(changed_settings(&Settings::default()), Vec::<String>::new());
+        let mut settings = Settings::default();
+        (settings.mesh.replicate, settings.zero.keep_gathered) = (2, true);
+        settings.compute.recompute = "all".into();
+        settings.pipeline.stages = vec![3, 4];
+        let mut changed = changed_settings(&settings);
+        changed.sort();
+        assert_eq!(changed, ["compute.recompute", "mesh.replicate", "pipeline.stages", "zero.keep_gathered"]);
+    }
+
+    #[test]
+    fn state_is_counted_as_the_optimizer_has_it() {
+        let mut settings = Settings::default();
+        assert_eq!(accounting(&settings, Dtype::F32).unwrap().moments, 8);
+        settings.optimizer.name = "adan".into();
+        assert_eq!(accounting(&settings, Dtype::F32).unwrap().moments, 16);
+    }
+}

@@ -32,6 +32,11 @@ pub fn dtype(text: &str) -> Result<Dtype, String> {
     all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| "it must be bf16, fp16 or f32".into())
 }
 
+/// A number type of sums.
+pub fn reduce_dtype(text: &str) -> Result<Dtype, String> {
+    dtype(text).ok().filter(|dtype| *dtype != Dtype::Fp16).ok_or_else(|| "it must be f32 or bf16".into())
+}
+
 /// The algorithm of collectives.
 pub fn algorithm(text: &str) -> Result<PlannedAlgorithm, String> {
     let all = PlannedAlgorithm::ALL.into_iter().chain([PlannedAlgorithm::Auto]);
@@ -85,6 +90,8 @@ mod tests {
         assert_eq!((chunks("5"), at_least_1("1")), (Ok(5), Ok(1)));
         assert!(chunks("1").is_err() && at_least_1("0").is_err() && at_least_1("-1").is_err());
         assert!(recompute("every-0").is_err() && zero("4").is_err() && dtype("int8").is_err());
+        assert_eq!((reduce_dtype("bf16"), reduce_dtype("fp32")), (Ok(Dtype::Bf16), Ok(Dtype::F32)));
+        assert_eq!(reduce_dtype("fp16"), Err("it must be f32 or bf16".into()));
         assert_eq!(algorithm("tree"), Ok(PlannedAlgorithm::Tree));
         assert!(algorithm("star").unwrap_err().contains("flat or halving"));
     }

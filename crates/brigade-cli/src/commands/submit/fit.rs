@@ -4,7 +4,7 @@ use anyhow::Context;
 use brigade::launcher::NprocPerNode;
 use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
-use brigade::plan::report::{details, render};
+use brigade::plan::report::{NamedModel, details, render};
 use brigade::plan::search::{Axes, Evaluator, Workload, plan};
 use brigade::report::counted;
 use brigade::{
@@ -12,7 +12,7 @@ use brigade::{
 };
 use brigade_submit::{GpuKind, Job};
 
-use crate::commands::plan::configured::{candidate, workload};
+use crate::commands::plan::configured::{candidate, changed_settings, workload};
 use crate::commands::train::TrainArgs;
 use crate::config::Config;
 use crate::model_files::model_folder::{configuration_folder, hub_name};
@@ -117,7 +117,8 @@ fn planned(
         _ => workload(config, model, cluster)?,
     };
     let plan = plan(&workload, &Axes::default(), SHOWN)?;
-    let mut fit = Fit { text: render(&workload, &plan, name), ..Fit::default() };
+    let named = NamedModel { name: name.to_owned(), settings: changed_settings(settings) };
+    let mut fit = Fit { text: render(&workload, &plan, &named), ..Fit::default() };
     // Other strategies need other memory, which the planner does not know.
     let own = match run.filter(|_| settings.strategy.name == StrategyName::Sync) {
         Some(run) => {
@@ -129,12 +130,10 @@ fn planned(
     if let Some(own) = &own {
         fit.text.push_str(&format!("\nThe command as it is, {}:\n", own.candidate.label()));
         fit.text.push_str(&details(&workload, own));
-        let lacking = own.memory.total().saturating_sub(workload.cluster.usable_memory());
-        if lacking > 0 {
-            let lacking = lacking as f64 / f64::from(1 << 30);
-            fit.missing.push(format!(
-                "{lacking:.1} GiB of memory on each rank of its fullest stage, for the command as it is; the plans above fit"
-            ));
+        let lacking = Evaluator::new(&workload).missing(&own.memory);
+        if !lacking.is_none() {
+            let text = lacking.text();
+            fit.missing.push(format!("{text}, for the command as it is; the plans above fit"));
         }
     }
     if plan.best.is_empty() && fit.missing.is_empty() {

@@ -214,6 +214,21 @@ impl TargetArgs {
                 "whether {image} has the backend cuda; cargo xtask image --backend cuda makes one that has"
             ));
         }
+        if to == SystemName::Pytorchjob && self.restricted && job.nodes > 1 {
+            unchecked.push(
+                "whether the training operator's own init containers, in the pods of workers, satisfy --restricted: those of a stock operator do not, and such a \
+                 namespace refuses the pods; the operator's option --pytorch-init-container-template-file gives them a securityContext"
+                    .into(),
+            );
+        }
+        if to == SystemName::Vertex
+            && let Some(folder) = job.resumed_without_checkpoints()
+        {
+            unchecked.push(format!(
+                "whether the settings of {folder} have a checkpoint.dir: without one, checkpoints are read and saved through the mount of the bucket, as the run did \
+                 before, and not directly"
+            ));
+        }
         let says_kind = |option: &String| {
             ["--constraint", "-C", "--gres", "--gpus-per-node"].iter().any(|name| option.starts_with(name))
         };

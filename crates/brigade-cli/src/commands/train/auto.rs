@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
+use brigade::core::Float;
 use brigade::core::compress::Method;
-use brigade::core::{Float, ReduceEvery};
 use brigade::launcher::StandardStreams;
 use brigade::plan::cluster::Dtype;
-use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Plan, TensorParallelSearch, Workload, plan};
@@ -19,7 +18,7 @@ use clap::{Args, Command, FromArgMatches};
 
 use super::auto_cluster::cluster;
 use super::{TrainArgs, resolved};
-use crate::commands::plan::configured::reduce_bytes;
+use crate::commands::plan::configured::{accounting, changed_settings, reduce_bytes, untrained_note};
 use crate::config::Config;
 
 /// `auto`, the only value of `--mesh`.
@@ -121,7 +120,7 @@ fn choose_mesh(
         let reason = format!("{}, as before the run was resumed", earlier.mesh.join(" "));
         return Ok(ChosenMesh { flags: earlier.mesh, reason, micro_batch: None });
     }
-    let Settings { strategy, zero, .. } = &config.settings;
+    let Settings { strategy, comm, .. } = &config.settings;
     if strategy.has_workers() || strategy.name == StrategyName::AsyncServer {
         return Err(SettingError::Value {
             option: "--mesh",
@@ -130,15 +129,12 @@ fn choose_mesh(
         }
         .into());
     }
-    // PowerSGD cannot reduce each micro-batch by itself, as ZeRO-2 and 3 do.
-    let is_whole =
-        config.settings.comm.compress == Method::PowerSgd && zero.reduce_every == ReduceEvery::MicroBatch;
+    // PowerSGD cannot reduce each micro-batch by itself, as ZeRO-2 and 3 are planned to.
+    let is_whole = comm.compress == Method::PowerSgd;
     let workload = workload(args, config, ranks)?;
     let axes = Axes {
         tensor: TensorParallelSearch::Off,
         micro_batches: if tries_sizes { Vec::new() } else { vec![config.settings.train.micro_batch_size] },
-        // Devices that are the host have nowhere to offload to.
-        offload: !workload.cluster.is_cpu(),
         zero: if is_whole { vec![0, 1] } else { Vec::new() },
         ..Axes::default()
     };
@@ -147,21 +143,22 @@ fn choose_mesh(
         bail!(
             "--mesh auto finds nothing that fits on {}: {}",
             counted(ranks.world(), "rank"),
-            render(&workload, &found, "MODEL").trim_end()
+            render(&workload, &found, &"MODEL".into()).trim_end()
         );
     };
-    let all: Vec<String> = best.candidate.flags().split(' ').map(str::to_owned).collect();
+    let changed = changed_settings(&config.settings);
+    let all: Vec<String> = best.candidate.flags_over(&changed).split(' ').map(str::to_owned).collect();
     let batch = ["--micro-batch-size", "--global-batch-size"];
     let is_of_batch =
         |at: usize| batch.contains(&all[at].as_str()) || at > 0 && batch.contains(&all[at - 1].as_str());
     let mut flags: Vec<String> =
         (0..all.len()).filter(|at| !is_of_batch(*at)).map(|at| all[at].clone()).collect();
-    if best.split.len() > 1 {
-        let split: Vec<String> = best.split.iter().map(usize::to_string).collect();
-        flags.extend(["--set".to_owned(), format!("pipeline.stages=[{}]", split.join(","))]);
+    if best.split.len() > 1 || changed.iter().any(|name| name == "pipeline.stages") {
+        flags.extend(["--set".to_owned(), best.stages_setting()]);
     }
     let micro_batch = tries_sizes.then_some(best.candidate.micro_batch);
-    Ok(ChosenMesh { flags, reason: reason(&workload, &found), micro_batch })
+    let note = untrained_note(config).map_or_else(String::new, |note| format!("; {note}"));
+    Ok(ChosenMesh { flags, reason: reason(&workload, &found) + &note, micro_batch })
 }
 
 /// Why the first choice is the first.
@@ -193,7 +190,7 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     let length = described.model.sequence_length();
     let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
     workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
-    workload.accounting = Accounting::brigade(workload.dtype, 8);
+    workload.accounting = accounting(&config.settings, workload.dtype)?;
     workload.reduce_bytes = reduce_bytes(&config.settings, workload.model.hidden);
     Ok(workload)
 }

@@ -60,7 +60,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     lora_rank: Option<usize>,
     /// auto: let the planner choose stages, data-parallel ranks, ZeRO and schedule for the available ranks.
-    #[arg(long, value_name = "auto", value_enum, conflicts_with_all = ["dp", "pp", "zero", "schedule", "chunks", "recompute"])]
+    #[arg(long, value_name = "auto", value_enum, conflicts_with_all = ["dp", "pp", "zero", "replicate", "schedule", "chunks", "recompute"])]
     mesh: Option<auto::MeshChoice>,
     /// What --mesh auto plans for, as in 2x8xH100-80GB or a TOML file [default: this machine's processors].
     #[arg(long, value_name = "CLUSTER", requires = "mesh")]

@@ -90,8 +90,9 @@ fn a_killed_run_that_is_resumed_in_its_folder_does_not_wait() {
 #[test]
 fn a_run_that_was_silent_for_too_long_ends_when_another_has_taken_its_place() {
     let (place, server) = (Place::new(), ObjectServer::start().unwrap());
-    let mut running =
-        place.start(&mut train(&place, &server, &format!("{ENDLESS} --set checkpoint.every=0 --out a")));
+    let mut command = train(&place, &server, &format!("{ENDLESS} --set checkpoint.every=0 --out a"));
+    command.args(["--max-restarts", "3", "--set", "output.notify=['sh', '-c', 'cat >told']"]);
+    let mut running = place.start(&mut command);
     running.until("a step", |_| place.path("a/metrics.jsonl").exists().then_some(()));
     assert!(send(running.pid(), Signal::STOP));
     let mut other = place.start(&mut train(
@@ -109,6 +110,12 @@ fn a_run_that_was_silent_for_too_long_ends_when_another_has_taken_its_place() {
         done.err
     );
     assert!(!other.is_over());
+    let told: serde_json::Value = serde_json::from_str(&place.text("told")).unwrap();
+    assert_eq!((told["event"].as_str(), told["exit_code"].as_u64()), (Some("failed"), Some(1)));
+    assert!(told["reason"].as_str().unwrap().contains("was taken over by process"), "{told}");
+    let history = place.text("a/history.jsonl");
+    let last = history.lines().last().unwrap();
+    assert!(last.contains("failed") && last.contains("was taken over by process"), "{history}");
 }
 
 #[test]

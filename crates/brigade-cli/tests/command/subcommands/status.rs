@@ -47,6 +47,27 @@ fn a_run_is_seen_while_it_goes_on_and_tells_how_it_ended() {
 }
 
 #[test]
+fn nodes_that_do_not_come_are_a_failure_that_is_told() {
+    let place = Place::new();
+    let line = format!(
+        "--out a --nproc-per-node 1 --nnodes 2 --node-rank 0 --rdzv-endpoint 127.0.0.1:{} --rdzv-timeout 2",
+        port()
+    );
+    let mut command = place.train(&line);
+    command.args(["--set", "output.notify=['sh', '-c', 'cat >told']"]);
+    let ended = place.run(command.env("BRIGADE_TOKEN", "a-secret-of-all-nodes"));
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(
+        ended.err.contains("node 0 cannot join the launchers") && ended.err.contains("within 2s"),
+        "{}",
+        ended.err
+    );
+    let told: serde_json::Value = serde_json::from_str(&place.text("told")).unwrap();
+    assert_eq!((told["event"].as_str(), told["exit_code"].as_u64()), (Some("failed"), Some(1)));
+    assert!(told["reason"].as_str().unwrap().contains("did not connect"), "{told}");
+}
+
+#[test]
 fn a_killed_run_is_seen_at_once() {
     let place = Place::new();
     let mut running = place.start(&mut place.train("--out a --nproc-per-node 1 --steps 100000"));

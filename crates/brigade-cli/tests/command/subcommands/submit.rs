@@ -128,6 +128,14 @@ fn results_may_go_to_a_bucket_that_vertex_mounts() {
         "{}",
         done.err
     );
+    // A run that is resumed alone keeps its own place.
+    let resumed = line.replace(" --global-batch-size 64 --out", " --resume gs://bucket/a");
+    let done = place.succeed(&mut brigade(&place, &resumed));
+    let said = "not checked: whether the settings of gs://bucket/a have a checkpoint.dir";
+    assert!(done.err.contains(said), "{}", done.err);
+    let done = place
+        .succeed(&mut brigade(&place, &format!("{resumed} --set checkpoint.dir=gs://bucket/a/checkpoints")));
+    assert!(!done.err.contains(said), "{}", done.err);
     fs::write(place.path("lost.toml"), "[checkpoint]\ndir = \"/tmp/lost\"\n").unwrap();
     let done = place.run(&mut brigade(&place, &format!("{line} gs://bucket/a --config lost.toml")));
     assert!(
@@ -137,6 +145,22 @@ fn results_may_go_to_a_bucket_that_vertex_mounts() {
     );
     let done = place.run(&mut brigade(&place, &format!("{line} s3://bucket/a")));
     assert!(done.code == Some(2) && done.err.contains("s3://bucket/a"), "{}", done.err);
+}
+
+#[test]
+fn pods_of_a_restricted_pytorchjob_need_an_operator_that_is_set_up_for_it() {
+    let place = Place::new();
+    let said = "--pytorch-init-container-template-file";
+    for (line, is_said) in [
+        ("--to pytorchjob --nodes 2 --restricted", true),
+        ("--to pytorchjob --nodes 2", false),
+        ("--to pytorchjob --nodes 1 --restricted", false),
+        ("--to jobset --nodes 2 --restricted", false),
+    ] {
+        let rest = "--gpus 8 --image b:1 --volume data:/data --render jobs -- train --out /data/a";
+        let done = place.succeed(&mut brigade(&place, &format!("submit {line} {rest}")));
+        assert_eq!(done.err.contains(said), is_said, "{line}: {}", done.err);
+    }
 }
 
 #[test]

@@ -288,6 +288,11 @@ fn settings() {
         ("--strategy diloco --inner-steps 2 --mesh auto", ["--mesh = auto", "--pp, --dp and --workers"]),
         ("--steps 0", ["train.steps (--steps) = 0", "at least 1"]),
         ("--set output.notify=['curl','-HAuthorization:x']", ["output.notify", "word 2 holds a secret"]),
+        (
+            "--set output.notify=['curl','-fsSu','me:x','https://host/']",
+            ["output.notify", "word 3 holds a secret"],
+        ),
+        ("--set output.notify=['curl','https://host/?token=x']", ["output.notify", "word 2 holds a secret"]),
         ("--set output.notify=['curl','https://me:x@host/']", ["output.notify", "word 2 holds a secret"]),
         ("--set lora.alpha=3", ["[lora] with rank = 0, alpha = 3", "without a rank"]),
         ("--set train.freeze=['had.*']", ["train.freeze = had.*", "no parameter"]),

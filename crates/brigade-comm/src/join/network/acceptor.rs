@@ -66,7 +66,7 @@ pub(in crate::join) struct Acceptor {
 /// The thread of an acceptor; it ends when this is dropped.
 pub(in crate::join) struct AcceptorThread {
     pub(in crate::join) acceptor: Arc<Acceptor>,
-    /// The TCP port.
+    /// The TCP port of the last listener.
     pub(in crate::join) port: u16,
     /// The name of the abstract Unix socket.
     pub(in crate::join) socket: String,
@@ -74,10 +74,10 @@ pub(in crate::join) struct AcceptorThread {
 }
 
 impl AcceptorThread {
-    /// Starts to accept connections on a bound listener and on a Unix socket of its own.
+    /// Starts to accept connections on bound listeners and on a Unix socket of its own.
     pub(in crate::join) fn start(
         rank: usize,
-        listener: TcpListener,
+        listeners: Vec<TcpListener>,
         token: AuthToken,
         requests: Option<Sender<Result<JoinRequest, Error>>>,
         fault: Arc<Fault>,
@@ -85,14 +85,19 @@ impl AcceptorThread {
         let failed = |what| move |error: io::Error| Error::system(what, error);
         let name: [u8; 16] = random()?;
         let socket = format!("brigade-{:032x}", u128::from_ne_bytes(name));
-        let port = listener.local_addr().map_err(failed("find the port of a listener"))?.port();
+        let port = listeners.last().ok_or_else(|| ErrorKind::InvalidInput.into());
+        let port =
+            port.and_then(TcpListener::local_addr).map_err(failed("find the port of a listener"))?.port();
         let local = SocketAddr::from_abstract_name(&socket)
             .and_then(|address| UnixListener::bind_addr(&address))
             .map_err(failed("listen on a Unix socket"))?;
-        listener
-            .set_nonblocking(true)
+        listeners
+            .iter()
+            .try_for_each(|listener| {
+                listener.set_nonblocking(true)?;
+                Ok(rustix::net::listen(listener, BACKLOG)?)
+            })
             .and_then(|()| local.set_nonblocking(true))
-            .and_then(|()| Ok(rustix::net::listen(&listener, BACKLOG)?))
             .and_then(|()| Ok(rustix::net::listen(&local, BACKLOG)?))
             .map_err(failed("set up a listener"))?;
         let acceptor = Arc::new(Acceptor {
@@ -110,7 +115,7 @@ impl AcceptorThread {
             .name("brigade acceptor".into())
             .spawn({
                 let acceptor = acceptor.clone();
-                move || acceptor.run(&listener, &local)
+                move || acceptor.run(&listeners, &local)
             })
             .map_err(failed("start a thread"))?;
         Ok(Self { acceptor, port, socket, thread: Some(thread) })
@@ -128,12 +133,13 @@ impl Drop for AcceptorThread {
 }
 
 impl Acceptor {
-    fn run(self: &Arc<Self>, listener: &TcpListener, local: &UnixListener) {
-        let listeners = [(listener.as_fd(), PollFlags::IN), (local.as_fd(), PollFlags::IN)];
+    fn run(self: &Arc<Self>, listeners: &[TcpListener], local: &UnixListener) {
+        let all = listeners.iter().map(AsFd::as_fd).chain([local.as_fd()]);
+        let all: Vec<_> = all.map(|listener| (listener, PollFlags::IN)).collect();
         let mut short_since = None;
         while !self.closing.load(Ordering::Acquire) {
-            self.event_fd.wait(&listeners, Duration::from_secs(1));
-            match self.take_in(listener, local) {
+            self.event_fd.wait(&all, Duration::from_secs(1));
+            match self.take_in(listeners, local) {
                 Ok(()) => short_since = None,
                 Err(error) => {
                     // Strangers hold descriptors only as long as a handshake may take: they cannot end the world.
@@ -152,12 +158,12 @@ impl Acceptor {
     }
 
     /// Accepts all connections that are waiting.
-    fn take_in(self: &Arc<Self>, listener: &TcpListener, local: &UnixListener) -> io::Result<()> {
+    fn take_in(self: &Arc<Self>, listeners: &[TcpListener], local: &UnixListener) -> io::Result<()> {
         let till_nobody_waits = |error: io::Error| match error.kind() {
             ErrorKind::WouldBlock => Ok(()),
             _ => Err(error),
         };
-        let remote = loop {
+        let take_in_of = |listener: &TcpListener| loop {
             match listener.accept() {
                 Ok((stream, address)) => {
                     self.spawn_handshake(Stream::Tcp(stream), address.ip().to_canonical());
@@ -165,6 +171,7 @@ impl Acceptor {
                 Err(error) => break till_nobody_waits(error),
             }
         };
+        let remote = listeners.iter().map(take_in_of).fold(Ok(()), io::Result::and);
         loop {
             match local.accept() {
                 Ok((stream, _)) => {

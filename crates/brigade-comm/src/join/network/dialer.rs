@@ -1,15 +1,20 @@
 //! Connects to other ranks for links, on threads of its own: a rank that is slow to answer holds up only what needs it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::net::{IpAddr, TcpStream};
+use std::io;
+use std::net::{self, IpAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
+
 use crate::error::Error;
 use crate::fault::Fault;
+use crate::join::interfaces::{Interfaces, OPTION};
 use crate::join::network::acceptor::Acceptor;
 use crate::join::network::descriptors;
 use crate::join::network::pending_links::{LinkKey, LinkOutcome};
@@ -34,10 +39,14 @@ pub(in crate::join) struct Dialer {
     pub(in crate::join) table: RankTable,
     /// Rank 0's address, as seen from this rank.
     pub(in crate::join) rank_0: IpAddr,
+    /// From where this rank connects, if that is chosen.
+    pub(in crate::join) interfaces: Option<Interfaces>,
     pub(in crate::join) token: AuthToken,
     pub(in crate::join) acceptor: Arc<Acceptor>,
     pub(in crate::join) fault: Arc<Fault>,
+    /// How long a connection may take, and how long an address may not answer at all.
     pub(in crate::join) wait: Duration,
+    pub(in crate::join) unreachable: Duration,
     pub(in crate::join) queue: Mutex<DialQueue>,
 }
 
@@ -67,8 +76,8 @@ impl From<HandshakeError> for Failed {
     }
 }
 
-impl From<std::io::Error> for Failed {
-    fn from(error: std::io::Error) -> Self {
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
         Self::Handshake(HandshakeError::Io(error))
     }
 }
@@ -114,6 +123,7 @@ impl Dialer {
                 return;
             };
             drop(queue);
+            let begin = Instant::now();
             let arrival = self.dial(&dial).unwrap_or_else(|failed| match failed {
                 Failed::Own(error) => LinkOutcome::Failed(error),
                 Failed::Handshake(HandshakeError::Io(error)) if is_out_of_files(&error) => {
@@ -123,8 +133,8 @@ impl Dialer {
                     group: dial.name,
                     rank: self.rank,
                     peer: dial.key.2,
-                    waited: self.wait,
-                    reason: error.to_string(),
+                    waited: Duration::from_millis(begin.elapsed().as_millis() as u64),
+                    reason: format!("{}{error}", self.way(dial.key.2)),
                 }),
             });
             if let Err(error) = self.acceptor.links.store(dial.key, arrival) {
@@ -147,7 +157,7 @@ impl Dialer {
         descriptors::send(&stream, &[file.as_fd(), self.acceptor.links.event_fd(group)?.as_fd()])?;
         match descriptors::receive(&stream, deadline.min(Instant::now() + HANDSHAKE_TIMEOUT)) {
             Ok([event_fd]) => Ok(LinkOutcome::Shared { segment, event_fd }),
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(LinkOutcome::Left),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(LinkOutcome::Left),
             Err(error) => Err(error.into()),
         }
     }
@@ -157,15 +167,48 @@ impl Dialer {
         let place = &self.table.addresses[peer];
         let shares_memory =
             self.table.share_memory(self.rank, peer).map_err(HandshakeError::UnexpectedPeer)?;
-        let dial = |left| {
+        let (begin, answered) = (Instant::now(), Cell::new(false));
+        let dial = |left: Duration| {
             if shares_memory {
                 let address = SocketAddr::from_abstract_name(&place.socket)?;
                 return UnixStream::connect_addr(&address).map(Stream::Unix);
             }
-            let address = (place.address.unwrap_or(self.rank_0), place.port).into();
-            TcpStream::connect_timeout(&address, left).map(Stream::Tcp)
+            let (address, source) = self.addresses(peer);
+            let stream = connect(address, source, left.min(self.unreachable))?;
+            answered.set(true);
+            Ok(Stream::Tcp(stream))
         };
-        let give_up = || self.fault.get().is_some() || self.acceptor.is_closing();
+        let give_up = || {
+            let is_unreachable = !shares_memory && !answered.get() && begin.elapsed() >= self.unreachable;
+            is_unreachable || self.fault.get().is_some() || self.acceptor.is_closing()
+        };
         reach(dial, &self.token, deadline, give_up)
     }
+
+    /// Where a peer is reached over TCP, and from where if that is chosen.
+    fn addresses(&self, peer: usize) -> (net::SocketAddr, Option<IpAddr>) {
+        let place = &self.table.addresses[peer];
+        let address = place.address.unwrap_or(self.rank_0);
+        ((address, place.port).into(), self.interfaces.as_ref().map(|interfaces| interfaces.towards(address)))
+    }
+
+    /// The same in words, at the beginning of a reason.
+    fn way(&self, peer: usize) -> String {
+        if self.table.share_memory(self.rank, peer) != Ok(false) {
+            return String::new();
+        }
+        match self.addresses(peer) {
+            (address, Some(source)) => format!("{address}, from {source} ({OPTION}): "),
+            (address, None) => format!("{address}: "),
+        }
+    }
+}
+
+/// Connects to an address, from another one if one is given.
+fn connect(address: net::SocketAddr, source: Option<IpAddr>, wait: Duration) -> io::Result<TcpStream> {
+    let Some(source) = source else { return TcpStream::connect_timeout(&address, wait) };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.bind(&net::SocketAddr::from((source, 0)).into())?;
+    socket.connect_timeout(&address.into(), wait)?;
+    Ok(socket.into())
 }

@@ -4,6 +4,7 @@ use std::net::TcpStream;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use super::addresses::{Arrival, check_addresses};
 use crate::error::Error;
 use crate::join::network::acceptor::{Acceptor, JoinRequest};
 use crate::join::wire::auth_token::random;
@@ -67,6 +68,7 @@ fn collect(
     let deadline = Instant::now() + wait;
     let world_size = own.world_size;
     let mut addresses: Vec<Option<RankAddress>> = vec![None; world_size];
+    let mut arrivals = vec![Arrival::of(&own.place, None); world_size];
     addresses[0] = Some(own.place.clone());
     while joined.len() + 1 < world_size {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -103,17 +105,19 @@ fn collect(
             return Err(Error::Rendezvous { endpoint: endpoint.into(), reason });
         }
         let mut place = hello.place;
-        place.address = (!address.is_loopback()).then_some(address);
+        arrivals[rank] = Arrival::of(&place, Some(address));
+        place.address = place.address.or((!address.is_loopback()).then_some(address));
         addresses[rank] = Some(place);
     }
+    let wrong = |reason| Error::Rendezvous { endpoint: endpoint.into(), reason };
+    check_addresses(&arrivals).map_err(wrong)?;
     let table = RankTable {
         world: u64::from_ne_bytes(random()?),
         addresses: addresses.into_iter().flatten().collect(),
     };
     for a in 0..world_size {
         for b in a + 1..world_size {
-            let fits = table.share_memory(a, b);
-            fits.map_err(|reason| Error::Rendezvous { endpoint: endpoint.into(), reason })?;
+            table.share_memory(a, b).map_err(wrong)?;
         }
     }
     Ok(table)

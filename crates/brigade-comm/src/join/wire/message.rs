@@ -64,7 +64,7 @@ pub(in crate::join) struct RankAddress {
     pub(in crate::join) host: String,
     pub(in crate::join) transport: Transport,
     pub(in crate::join) encryption: Encryption,
-    /// Its address as rank 0 sees it; none for a rank on rank 0's host.
+    /// Its address: of the interface that it has chosen, or else as rank 0 sees it; none for a rank on rank 0's host then.
     pub(in crate::join) address: Option<IpAddr>,
     /// Its TCP port for links.
     pub(in crate::join) port: u16,
@@ -102,7 +102,14 @@ pub(in crate::join) enum LinkUse {
 impl RankTable {
     /// Where each rank runs.
     pub(in crate::join) fn localities(&self) -> Arc<[Locality]> {
-        localities(self.addresses.iter().map(|address| (&*address.host, address.numa))).into()
+        // Without chosen interfaces rank 0 does not know its own address.
+        let chosen = self.addresses.first().is_some_and(|rank_0| rank_0.address.is_some());
+        let locality = |rank: &RankAddress| Locality {
+            host: 0,
+            numa: rank.numa,
+            address: rank.address.filter(|_| chosen),
+        };
+        localities(self.addresses.iter().map(|rank| (&*rank.host, locality(rank)))).into()
     }
 
     /// Whether what two ranks send each other over TCP is sealed: between hosts, unless both leave it out.

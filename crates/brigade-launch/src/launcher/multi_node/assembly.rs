@@ -26,6 +26,9 @@ use crate::{
 /// How often node 0 looks who has come.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// After how long a launcher says that it waits for others.
+const NOTICE: Duration = Duration::from_secs(60);
+
 /// How long a launcher that connects to node 0 waits for its own thread between two looks at the clock.
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -239,9 +242,10 @@ impl Node<'_> {
         let send = move |event| drop(sender.send(Message::Node(event)));
         let node_group = NodeGroup::start(config, send)?;
         let deadline = Instant::now() + timeout + MARGIN;
+        let mut notice = (timeout > NOTICE).then(|| Instant::now() + NOTICE);
         loop {
             let lost = |reason: String| Ok(Waited::Lost(LostNode::unknown(reason)));
-            match receive_between_restarts(&self.messages, deadline) {
+            match receive_between_restarts(&self.messages, notice.unwrap_or(deadline)) {
                 Some(Message::Signal(signal)) => return Ok(Waited::Ended(without_ranks(signal))),
                 Some(Message::Node(NodeEvent::Joined { descriptions, ahead })) => {
                     self.node_group = Some(node_group);
@@ -266,6 +270,7 @@ impl Node<'_> {
                     return Ok(Waited::Ready(agreed));
                 }
                 Some(Message::Node(NodeEvent::JoinFailed(error))) => return lost(error.to_string()),
+                None if notice.take().is_some() => on_event(Event::Waiting { most: timeout }),
                 None => return lost(format!("no answer within {} s", timeout.as_secs_f64())),
                 Some(_) => {}
             }

@@ -96,6 +96,8 @@ pub fn world(
         restart: 0,
         transport: Transport::Tcp,
         encryption: Encryption::BetweenHosts,
+        interfaces: Vec::new(),
+        local_rank: 0,
         algorithm: Algorithm::Auto,
         timeouts,
         host: None,

@@ -1,6 +1,6 @@
 //! What a caller of `launch` learns while ranks run.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use super::{Outcome, rank_exit::RankExit};
 
@@ -68,6 +68,11 @@ pub enum Event {
         /// Why some nodes that have come are not among them.
         unused: Option<String>,
     },
+    /// The launchers of the other nodes have not all come yet.
+    Waiting {
+        /// How long this launcher waits for them at most, from the beginning.
+        most: Duration,
+    },
     /// On node 0: clocks of other nodes differ from its own.
     ClocksDiffer {
         /// Their hosts, and by how many seconds they are ahead; negative for those that are behind.
@@ -85,7 +90,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// What it says of the nodes of an elastic world, or of the nodes' clocks, in words; none for any other event.
+    /// What it says of the nodes, or of their clocks, in words; none for any other event.
     pub fn about_nodes(&self) -> Option<String> {
         match self {
             Self::Resizing { reason } => {
@@ -112,6 +117,12 @@ impl Event {
                 };
                 Some(format!("{ranks} on node{} {}{was}{why}", s(nodes), numbers(nodes)))
             }
+            Self::Waiting { most } => {
+                let most = most.as_secs_f64();
+                Some(format!(
+                    "waiting for the launchers of the other nodes (at most {most} s, --rdzv-timeout)"
+                ))
+            }
             Self::ClocksDiffer { ahead } => {
                 let named = |(host, seconds): &(String, f64)| {
                     let side = if *seconds > 0.0 { "ahead of" } else { "behind" };
@@ -132,6 +143,12 @@ impl Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_says_for_how_long() {
+        let text = Event::Waiting { most: Duration::from_secs(86_400) }.about_nodes().unwrap();
+        assert_eq!(text, "waiting for the launchers of the other nodes (at most 86400 s, --rdzv-timeout)");
+    }
 
     #[test]
     fn clocks_that_differ_are_one_line() {

@@ -178,6 +178,7 @@ impl System for Kubernetes {
             },
             submit: self.kubectl(&["create", "-f", "{manifest}", "-o", "name"]),
             logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
+            logs_have_times: true,
             state: self.kubectl(&["get", &object, "-o", conditions]),
             waiting: Some(self.kubectl(&[
                 "get",

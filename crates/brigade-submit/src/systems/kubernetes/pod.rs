@@ -43,7 +43,8 @@ pub fn pod(
     own_env: Vec<EnvVar>,
 ) -> Template<PodSpec> {
     let escaped = job.escaped();
-    let mut command = escaped.command(placement);
+    let own = [placement, &escaped.patience()].concat();
+    let mut command = escaped.command(&own);
     let args = command.split_off(1);
     let mut env: Vec<EnvVar> = escaped
         .environment(Some(INTERFACE))

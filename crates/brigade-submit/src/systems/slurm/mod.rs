@@ -144,6 +144,7 @@ impl System for Slurm {
             check: Some(words(&["sbatch", "--test-only", "{manifest}"])),
             submit: words(&["sbatch", "--parsable", "{manifest}"]),
             logs: words(&["tail", "-n", "+1", "-F", &format!("{}-{{id}}.log", job.name)]),
+            logs_have_times: false,
             state: words(&["scontrol", "show", "job", "{id}", "--oneliner"]),
             waiting: None,
             cancel: words(&["scancel", "{id}"]),

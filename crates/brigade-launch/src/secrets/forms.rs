@@ -1,5 +1,7 @@
 //! Texts that are secrets by their form, wherever they stand.
 
+use super::names::is_secret_name;
+
 /// How well-known secrets begin, the least number of characters that follow, and what they are.
 const FORMS: [(&str, usize, &str); 12] = [
     ("hf_", 20, "a token of the Hugging Face hub"),
@@ -16,13 +18,14 @@ const FORMS: [(&str, usize, &str); 12] = [
     ("-----BEGIN", 0, "a private key"),
 ];
 
-/// What is in URLs and headers that give access by themselves, in lower case, and what they are.
-const PASSES: [(&str, &str); 12] = [
+/// What is in URLs and headers that give access by themselves, before a value that is no variable of a shell, in lower case, and what they are.
+const PASSES: [(&str, &str); 13] = [
     ("x-amz-signature=", "a signed URL"),
     ("x-goog-signature=", "a signed URL"),
     ("?sig=", "a signed URL"),
     ("&sig=", "a signed URL"),
     ("authorization:", "a header that gives access"),
+    ("cookie:", "a header that gives access"),
     ("bearer ", "a header that gives access"),
     ("hooks.slack.com/services/", WEBHOOK),
     ("discord.com/api/webhooks/", WEBHOOK),
@@ -38,10 +41,18 @@ const WEBHOOK: &str = "an address that anybody who knows it can post to";
 const HEADERS: [&str; 2] = ["-key", "-token"];
 
 /// Flags of `curl` whose value is a user and a password.
-const USERS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
+const USERS: [&str; 2] = ["--user", "--proxy-user"];
 
-/// Flags of `wget` whose value is a password.
-const PASSWORDS: [&str; 4] = ["--password", "--http-password", "--ftp-password", "--proxy-password"];
+/// The same in one letter, which may follow letters that take no value, as in `-fsSu`.
+const USER_LETTERS: [char; 2] = ['u', 'U'];
+const WITHOUT_VALUE: &str = "#0123456aBfgGiIjJklLMnNOpqRsSvVZ";
+
+/// Flags of `wget` and `curl` whose value is a password, or gives access like one.
+const PASSWORDS: [&str; 5] =
+    ["--password", "--http-password", "--ftp-password", "--proxy-password", "--oauth2-bearer"];
+
+/// The flag of `curl` whose value is cookies, or the file with them.
+const COOKIE: &str = "--cookie";
 
 /// The first word of a command that holds a secret, and what it is: as [`looks_like_secret`], and by the flags of `curl` and `wget`, also in a script that a word is.
 /// A variable of a shell is no secret.
@@ -53,12 +64,16 @@ pub fn secret_in_command(words: &[String]) -> Option<(usize, &'static str)> {
         let is_given = |value: &str| !value.trim_matches(['"', '\'']).is_empty() && !value.contains('$');
         let user = |value: &str| value.contains(':') && is_given(value);
         let joined = |flag: &str| part.strip_prefix(flag)?.strip_prefix('=');
-        let short = |flag: &&str| flag.len() == 2 && part.strip_prefix(*flag).is_some_and(user);
+        let cookies = |value: &str| value.contains('=') && is_given(value);
+        let letters = part.strip_prefix('-').and_then(|letters| letters.split_once(USER_LETTERS));
+        let short = letters.filter(|(others, _)| others.chars().all(|other| WITHOUT_VALUE.contains(other)));
+        let is_user = USERS.contains(&part) || short.is_some_and(|(_, value)| value.is_empty());
+        let of_user = || USERS.iter().find_map(|flag| joined(flag)).or(short.map(|(_, value)| value));
         match () {
-            () if USERS.contains(&part) && user(after) => Some((next, "a user and a password")),
-            () if USERS.iter().any(|flag| joined(flag).is_some_and(user)) || USERS.iter().any(short) => {
-                Some((at, "a user and a password"))
-            }
+            () if is_user && user(after) => Some((next, "a user and a password")),
+            () if of_user().is_some_and(user) => Some((at, "a user and a password")),
+            () if part == COOKIE && cookies(after) => Some((next, "cookies")),
+            () if joined(COOKIE).is_some_and(cookies) => Some((at, "cookies")),
             () if PASSWORDS.contains(&part) && is_given(after) => Some((next, "a password")),
             () if PASSWORDS.iter().any(|flag| joined(flag).is_some_and(is_given)) => Some((at, "a password")),
             () => None,
@@ -77,6 +92,15 @@ fn has_header(lower: &str) -> bool {
         let value = lower[at + 1..].trim_start().trim_start_matches(['"', '\'']);
         let is_said = value.starts_with(|first: char| first.is_ascii_alphanumeric());
         is_said && !name.starts_with('-') && HEADERS.iter().any(|end| name.ends_with(end))
+    })
+}
+
+/// Whether a part of a URL's query has the name of a secret, and is no variable of a shell.
+fn has_query(url: &str) -> bool {
+    let parts = url.split(['?', '&', ';', '#', '"', '\'', ' ']).skip(1);
+    parts.filter_map(|part| part.split_once('=')).any(|(name, value)| {
+        is_secret_name(name)
+            && value.starts_with(|first: char| first.is_ascii_alphanumeric() || "/+-_%.~".contains(first))
     })
 }
 
@@ -104,7 +128,11 @@ pub fn looks_like_secret(text: &str) -> Option<&'static str> {
         return Some(what);
     }
     let lower = text.to_ascii_lowercase();
-    let gives = |pass: &str| lower.split_once(pass).is_some_and(|(_, rest)| !rest.trim().is_empty());
+    let is_given = |rest: &str| {
+        let mut words = rest.split([' ', '"', '\'']).filter(|word| !["", "bearer", "basic"].contains(word));
+        words.next().is_some_and(|word| !word.contains('$'))
+    };
+    let gives = |pass: &str| lower.match_indices(pass).any(|(at, _)| is_given(&lower[at + pass.len()..]));
     if let Some((_, what)) = PASSES.iter().find(|(pass, _)| gives(pass)) {
         return Some(what);
     }
@@ -112,6 +140,9 @@ pub fn looks_like_secret(text: &str) -> Option<&'static str> {
         return Some("a header that gives access");
     }
     let (_, rest) = text.split_once("://")?;
+    if has_query(rest) {
+        return Some("a URL that gives access");
+    }
     let authority = rest.split('/').next()?;
     let user = authority.rsplit_once('@')?.0;
     user.contains(':').then_some("a password in a URL")
@@ -135,6 +166,16 @@ mod tests {
             (&["sh", "-c", "curl --proxy-user user:pw https://host/"], 2),
             (&["wget", "--http-password", "pw", "https://host/"], 2),
             (&["wget", "--password=pw", "https://host/"], 1),
+            (&["curl", "-fsSu", "user:pw", "https://host/"], 2),
+            (&["curl", "-fsSuuser:pw", "https://host/"], 1),
+            (&["sh", "-c", "curl -sSU user:pw https://host/"], 2),
+            (&["curl", "--oauth2-bearer", "abc", "https://host/"], 2),
+            (&["curl", "--oauth2-bearer=abc", "https://host/"], 1),
+            (&["curl", "--cookie", "session=abc", "https://host/"], 2),
+            (&["curl", "-H", "Cookie: session=abc", "https://host/"], 2),
+            (&["curl", "https://host/?token=abc"], 1),
+            (&["curl", "https://host/?a=1&api_key=abc"], 1),
+            (&["sh", "-c", "curl 'https://host/?a=1;access_token=abc'"], 2),
             (&["curl", "-H", "X-Api-Key: abc", "https://host/"], 2),
             (&["curl", "--header=Private-Token:abc", "https://host/"], 1),
             (&["sh", "-c", "curl -H 'X-Auth-Token: abc' https://host/"], 2),
@@ -153,6 +194,15 @@ mod tests {
             &["curl", "--config", "/run/secrets/curl", "https://host/"],
             &["sh", "-c", "curl -u \"$USER:$PASSWORD\" -H \"X-Api-Key: $KEY\" https://host/"],
             &["curl", "-H", "Content-Type: application/json", "https://host/key:1"],
+            &["curl", "-Hsubject:run", "-fsS", "https://host/?tokenizer=bytes&max_tokens=4&token="],
+            &["curl", "--cookie", "/run/secrets/jar", "https://host/"],
+            &[
+                "sh",
+                "-c",
+                "curl -H \"Authorization: Bearer $TOKEN\" -H \"Cookie: session=$SESSION\" https://host/",
+            ],
+            &["sh", "-c", "curl --oauth2-bearer \"$TOKEN\" \"https://host/?token=$TOKEN\""],
+            &["notify", "-menu", "a:b", "-status", "url:x"],
             &["notify", "--user", "me", "-k", "--sort-key:a", "pad-token: <pad>"],
         ] {
             assert_eq!(found(words), None, "{words:?}");
