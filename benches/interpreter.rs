@@ -61,7 +61,7 @@ fn stage(
     Ok(())
 }
 
-/// The time of so many steps of all stages together: that of the slowest.
+/// The time of `steps` steps of all stages together: that of the slowest.
 fn all(asked: &[Sender<u64>], answers: &Receiver<Duration>, steps: u64) -> Duration {
     for stage in asked {
         stage.send(steps).expect("the stage waits");

@@ -12,7 +12,7 @@ pub struct InOrder {
 }
 
 impl InOrder {
-    /// The samples of so many epochs of one size.
+    /// The samples of a number of epochs of one size.
     pub fn new(samples: Vec<usize>, epochs: usize) -> Self {
         Self { samples, epochs, read: AtomicUsize::new(0) }
     }

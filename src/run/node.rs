@@ -1,8 +1,9 @@
 //! The launcher of a node: it checks the settings, prepares the data, starts the ranks and supervises them.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcome, Source, exit};
@@ -84,6 +85,7 @@ impl Program<'_> {
         launch.env.extend(device::rank_environment(self.settings.compute.backend));
         // A run that cannot write its history ends as it would have.
         let began = brigade_report::now();
+        let recorded_before = last_flight_record(&dir);
         let note = |event| drop(add_to_history(&dir, began, event));
         let mut exhaustion = ExhaustionWatch::of_node(&dir);
         let mut changes = NodeChanges::default();
@@ -144,7 +146,7 @@ impl Program<'_> {
         if node.node_rank == 0 {
             notify(&self.settings.output.notify, &dir, &ending);
         }
-        if matches!(outcome, Outcome::Failed(_)) && dir.join(FLIGHT_FOLDER).exists() {
+        if matches!(outcome, Outcome::Failed(_)) && last_flight_record(&dir) != recorded_before {
             print_stderr(format_args!(
                 "for what each rank did last: brigade inspect flight {}",
                 dir.display()
@@ -152,6 +154,12 @@ impl Program<'_> {
         }
         Ok(outcome.exit_code())
     }
+}
+
+/// When a rank last wrote what it had done; a run that fails before its first step leaves the records of an earlier start.
+fn last_flight_record(dir: &Path) -> Option<SystemTime> {
+    let files = std::fs::read_dir(dir.join(FLIGHT_FOLDER)).ok()?;
+    files.filter_map(|file| file.ok()?.metadata().ok()?.modified().ok()).max()
 }
 
 fn reason(outcome: &Outcome) -> String {

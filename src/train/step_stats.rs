@@ -170,7 +170,7 @@ fn rank_seconds(all: &[Vec<f64>], means: usize) -> RankSeconds {
     }
 }
 
-/// Up to how many ranks are recorded one by one in each step. Of larger worlds this is done every so many steps, so that there are
+/// Up to how many ranks are recorded one by one in each step. Of larger worlds this is done only every few steps, so that there are
 /// no more numbers.
 const RANKS_PER_STEP: usize = 128;
 

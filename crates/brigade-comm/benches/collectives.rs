@@ -85,7 +85,7 @@ fn collectives(criterion: &mut Criterion) {
     }
 }
 
-/// The time of so many calls on the rank that takes longest, after two to warm up.
+/// The time of a number of calls on the rank that takes longest, after two to warm up.
 fn slowest(transport: Option<Transport>, bytes: usize, collective: Collective, calls: u64) -> Duration {
     let times = each_rank(transport, RANKS, |group| -> Result<Duration> {
         let mut buffer = vec![1.0f32; bytes / 4];

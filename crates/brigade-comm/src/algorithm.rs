@@ -64,7 +64,7 @@ impl AlgorithmRow {
     pub const COLLECTIVES: [OpType; 4] =
         [OpType::AllReduce, OpType::ReduceScatter, OpType::AllGather, OpType::Broadcast];
 
-    /// Whether it is for buffers of so many bytes in a collective.
+    /// Whether it is for buffers of this many bytes in a collective.
     pub(crate) fn fits(&self, collective: OpType, bytes: u64) -> bool {
         self.collective == collective && self.up_to.is_none_or(|most| bytes <= most)
     }

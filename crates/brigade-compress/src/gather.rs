@@ -33,7 +33,7 @@ impl GatherCodes {
         }
     }
 
-    /// Bytes of so many numbers, which are whole blocks, if they travel as codes.
+    /// Bytes of `count` numbers, which are whole blocks, if they travel as codes.
     pub fn bytes(self, count: usize) -> Option<u64> {
         self.codec().map(|codec| codec.bytes(count) as u64)
     }

@@ -21,7 +21,7 @@ const ROWS: [usize; 2] = [32, 8192];
 
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
 
-/// Measures `run` under a name that ends in the number of rows; `arrays` of so many elements of `T` are read or written.
+/// Measures `run` under a name that ends in the number of rows; `arrays` of this many elements of `T` are read or written.
 fn measure<T>(group: &mut Group, name: &str, rows: usize, arrays: usize, mut run: impl FnMut()) {
     group.throughput(Throughput::Bytes((rows * WIDTH * arrays * size_of::<T>()) as u64));
     group.bench_function(BenchmarkId::new(name, rows * WIDTH), |bencher| bencher.iter(&mut run));

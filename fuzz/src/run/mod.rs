@@ -13,7 +13,7 @@ use memory::Used;
 
 pub use trial::{Fault, check};
 
-/// One in so many inputs is sampled for the share that parsed.
+/// One in this many inputs is sampled for the share that parsed.
 const SAMPLED: u64 = 8;
 
 /// How a target's run ended.

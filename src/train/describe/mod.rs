@@ -26,7 +26,7 @@ impl Session {
     /// body; otherwise it does nothing. [`Session::train`] calls it first; call it yourself before work that a dry run should
     /// skip.
     ///
-    /// `micro_batch` gives a micro-batch of so many samples, on which each kind of block runs once, so that what blocks
+    /// `micro_batch` gives a micro-batch of a given number of samples, on which each kind of block runs once, so that what blocks
     /// keep inside is measured. Any values of the right shapes will do. Further models count that were [named](Self::count_model) before.
     ///
     /// # Errors

@@ -147,7 +147,7 @@ fn predicted(session: &Session, mut trained: Trained<Rows, Rows, Rows>) -> anyho
     Ok(output.into_data().try_to_vec()?)
 }
 
-/// The file of weights after so many steps, and what they predict.
+/// The file of weights after a number of steps, and what they predict.
 fn after(steps: u64) -> (Vec<u8>, Vec<f32>) {
     let folder = tempfile::tempdir().unwrap();
     let end = on_mesh(folder.path(), &settings(steps), MESHES[0], StartFrom::Scratch, |session, _| {

@@ -33,12 +33,12 @@ impl LoopSeed {
         Self { seed: session.seed(), place, device: session.device(), step, phase, calls, nonfinite }
     }
 
-    /// After a save, or where a run begins: so many steps are done.
+    /// After a save, or where a run begins: this many steps are done.
     pub(super) fn after_save(&self, step: u64) {
         self.begin("saved", step);
     }
 
-    /// After a step: so many are done.
+    /// After a step: this many are done.
     pub(super) fn after_step(&self, step: u64) {
         self.begin("step", step);
     }

@@ -167,7 +167,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         self.learning_rate_after(self.progress.step)
     }
 
-    /// The learning rate of the step that follows so many.
+    /// The learning rate of the step after this many.
     fn learning_rate_after(&self, step: u64) -> f64 {
         let own = self.training.update.learning_rate_factor(step);
         self.session.plan.learning_rate * own.unwrap_or_else(|| self.schedule.factor(step))

@@ -11,7 +11,7 @@ use Second::After;
 pub enum Second {
     /// With the first ones: backwards in one piece.
     AtOnce,
-    /// When so many more first ones of the rank were run.
+    /// When this many more first ones of the rank were run.
     After(usize),
     /// When a schedule says that has them.
     Named(PipelineScheduleKind),

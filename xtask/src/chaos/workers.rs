@@ -81,7 +81,7 @@ impl Noise {
         DEVIATIONS * self.deviation
     }
 
-    /// How far from the mean that of so many runs may be: both are known from a few runs.
+    /// How far from the mean that of `runs` runs may be: both are known from a few runs.
     fn bound_of_mean(&self, runs: usize) -> f64 {
         self.bound() * (1.0 / UNDISTURBED as f64 + 1.0 / runs as f64).sqrt()
     }

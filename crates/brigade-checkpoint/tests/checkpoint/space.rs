@@ -8,7 +8,7 @@ use brigade_checkpoint::{Checkpoint, Error, LocalStorage, Result, StagingDir, St
 use crate::sample::Sample;
 use crate::storages::{Behaviour, Custom};
 
-/// A disk that takes so many bytes.
+/// A disk that takes this many bytes.
 #[derive(Debug)]
 struct Disk(u64);
 

@@ -53,7 +53,7 @@ pub enum TokenLimit {
 }
 
 impl TokenLimit {
-    /// How many follow a prompt of so many tokens.
+    /// How many follow a prompt of this many tokens.
     ///
     /// # Errors
     /// If the prompt leaves none.

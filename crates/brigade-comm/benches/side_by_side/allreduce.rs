@@ -1,4 +1,4 @@
-//! Times all-reduce between processes (or threads) of this host, or of several, each with so many ranks.
+//! Times all-reduce between processes (or threads) of this host, or of several, each with a number of ranks.
 //!
 //!     cargo bench -p brigade-comm --bench allreduce -- --transport shm|tcp|encrypted|threads --ranks 2
 //!     cargo xtask network --interfaces 2 -- cargo bench -p brigade-comm --bench allreduce -- --transport auto --ranks 2 --interfaces net,net1

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// Which operations over ranks travel together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Buckets {
-    /// Up to so many bytes do; 0 for each operation by itself.
+    /// Up to this many bytes do; 0 for each operation by itself.
     pub bytes: usize,
     /// Also between ranks of one host, where little is lost by each, and much by not hiding them behind the backward pass.
     pub within_hosts: bool,

@@ -14,7 +14,7 @@ use crate::sharding::whole_buffer::WholeBuffer;
 pub struct SeparateWorlds {
     /// Whether this world is that of the servers.
     pub is_server: bool,
-    /// The most workers that there may be: a step has so many shares, whoever computes them.
+    /// The most workers that there may be: a step has this many shares, whoever computes them.
     pub workers: usize,
 }
 

@@ -57,7 +57,7 @@ impl Window {
         self.targets.merge(targets);
     }
 
-    /// Losses and metrics of so many micro-batches.
+    /// Losses and metrics of this many micro-batches.
     pub(crate) fn of(
         count: usize,
         losses: SortedMap<usize, Tensor<1>>,

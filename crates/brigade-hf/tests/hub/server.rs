@@ -16,7 +16,7 @@ pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// What goes wrong with one request.
 #[derive(Debug, Clone, Copy)]
 pub enum Fault {
-    /// The connection ends after so many bytes of the answer.
+    /// The connection ends after this many bytes of the answer.
     Cut(usize),
     /// Another status.
     Status(u16),

@@ -11,7 +11,7 @@ use cubecl::prelude::*;
 use super::apply::{is_fused, on_device};
 use super::launch::{UNITS, cubes, plane_count, plane_index, vector_size};
 
-/// Numbers of fp32 have so many exponents.
+/// The number of exponents of fp32.
 const EXPONENTS: usize = 256;
 
 /// Sums of a set: two for each exponent.

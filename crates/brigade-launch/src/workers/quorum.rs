@@ -90,7 +90,7 @@ impl Worker {
 }
 
 impl Quorums {
-    /// For so many workers. Those that ask wait for the others for up to `wait`; `silence` is how long one may be silent until it is gone.
+    /// For this many workers. Those that ask wait for the others for up to `wait`; `silence` is how long one may be silent until it is gone.
     pub fn new(workers: usize, wait: Duration, silence: Duration) -> Self {
         Self {
             workers,

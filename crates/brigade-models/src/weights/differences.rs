@@ -39,7 +39,7 @@ pub struct MissingParameter {
 }
 
 impl NameDifferences {
-    /// Whether they are refused, where so many parameters are in the file.
+    /// Whether they are refused, where this many parameters are in the file.
     pub(super) fn are_refused(&self, strict: Strict, common: usize) -> bool {
         match strict {
             Strict::Yes => !(self.missing.is_empty() && self.unexpected.is_empty()),

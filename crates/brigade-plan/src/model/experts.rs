@@ -9,10 +9,10 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// Puts these experts in the place of an MLP with so many parameters.
+    /// Puts these experts in the place of an MLP with this many parameters.
     ///
     /// # Errors
-    /// If a token cannot pass so many; what is allowed.
+    /// If a token cannot pass this many; what is allowed.
     pub fn widen(&self, shape: &mut ModelShape, mlp: u64) -> Result<(), String> {
         let Self { count, per_token } = *self;
         if !(1..=count).contains(&per_token) {

@@ -143,7 +143,7 @@ impl<'a> Network<'a> {
         Some((bus * ring(nodes) / ring(there)).min(ring(nodes)))
     }
 
-    /// All ranks of so many nodes.
+    /// All ranks of this many nodes.
     fn whole_nodes(&self, nodes: usize) -> GroupPlacement {
         let per_node = self.cluster.devices_per_node;
         GroupPlacement { size: nodes * per_node, per_node }

@@ -4,7 +4,7 @@ use brigade_plan::cluster::Cluster;
 use brigade_plan::model::ModelShape;
 use brigade_plan::search::{Axes, PlanEvaluation, Workload, plan};
 
-/// A host of so many cores, with so many ranks.
+/// A host of this many cores and ranks.
 fn host(cores: usize, ranks: usize) -> Cluster {
     let text = format!(
         "kind = 'CPU'\ndevices_per_node = {ranks}\nhost_cores = {cores}\nhost_memory_gib = 32.0\nalone_products = 1.2\nalone_memory = 2.0"
@@ -12,7 +12,7 @@ fn host(cores: usize, ranks: usize) -> Cluster {
     Cluster::from_toml("host.toml", &text).unwrap()
 }
 
-/// The step of a model with so many stages.
+/// The step of a model with this many stages.
 fn step(cluster: Cluster, pp: usize) -> PlanEvaluation {
     let model = ModelShape::llama("small", 8, 512, 8, 8, 1408, 4096, false);
     let workload = Workload::new(model, cluster, 256, 16);

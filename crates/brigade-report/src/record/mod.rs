@@ -116,7 +116,7 @@ pub struct StepRecord {
     /// and neither have steps without hooks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hook_seconds: Option<f64>,
-    /// The step's time on each rank, in worlds of up to 128 ranks; in larger ones every so many steps. Old files have none.
+    /// The step's time on each rank, in worlds of up to 128 ranks; in larger ones only every few steps. Old files have none.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "as_many_in_each")]
     pub rank_seconds: Option<RankSeconds>,
     /// The outer step with which a step ended, where workers make updates of their own; all else is then of their steps since the last

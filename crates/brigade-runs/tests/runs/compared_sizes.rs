@@ -5,7 +5,7 @@ use brigade_runs::scaling::{ScalingKind, scaling};
 
 use crate::simulated::Simulated;
 
-/// A run of the same batch on so many ranks: 1 s for a rank of its own, and what does not scale.
+/// A run of the same batch on a number of ranks: 1 s for a rank of its own, and what does not scale.
 fn strong(dp: usize, communication: f64) -> Simulated {
     Simulated {
         dp,

@@ -60,7 +60,7 @@ pub fn record(step: u64) -> StepRecord {
     }
 }
 
-/// Writes a run of so many steps that finished.
+/// Writes a run of this many steps that finished.
 pub fn run(dir: &Path, steps: u64) {
     let options = ReporterOptions {
         total_steps: steps,

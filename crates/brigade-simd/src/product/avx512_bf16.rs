@@ -70,7 +70,7 @@ impl Kernel<bf16> for Avx512Bf16 {
 }
 
 /// # Safety
-/// `left` has `R` rows of so many cells, `right` so many times `C` registers, and `sums` `R · C` registers.
+/// `left` has `R` rows of `cells` cells, `right` `cells` times `C` registers, and `sums` `R · C` registers.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn tile<const R: usize, const C: usize>(
     cells: usize,

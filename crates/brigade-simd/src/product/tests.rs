@@ -5,7 +5,7 @@ use super::*;
 use crate::arch::tests::on_each;
 use crate::testing::numbers;
 
-/// A matrix of so many rows and columns.
+/// A matrix of these many rows and columns.
 #[derive(Debug, Clone, Copy)]
 enum Lies {
     InRows,

@@ -22,16 +22,16 @@ const RESTART: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// What the states of a job, one after the other, mean for whoever follows it.
+/// The states of a job, one after the other, and what they mean for whoever follows it.
 #[derive(Default)]
-struct Verdict {
+struct JobStates {
     /// Since when its system has ended it.
     ended: Option<Instant>,
 }
 
-impl Verdict {
+impl JobStates {
     /// How it ended, if it has, by its state now.
-    fn of(&mut self, state: JobState, now: Instant) -> Option<Ending> {
+    fn ending(&mut self, state: JobState, now: Instant) -> Option<Ending> {
         self.ended = (state == JobState::Ended).then(|| self.ended.unwrap_or(now));
         match state {
             JobState::Active => None,
@@ -55,7 +55,7 @@ pub(super) fn follow(
     let mut logs = Logs::default();
     let mut waiting = Notice::default();
     let (mut asked, mut unanswered): (Option<Instant>, u32) = (None, 0);
-    let mut verdict = Verdict::default();
+    let mut states = JobStates::default();
     loop {
         if console.interrupted.swap(false, Ordering::SeqCst) {
             match (console.ask)() {
@@ -92,7 +92,7 @@ pub(super) fn follow(
                 }
                 Err(error) => return Err(error),
             };
-            if let Some(ending) = verdict.of(state, Instant::now()) {
+            if let Some(ending) = states.ending(state, Instant::now()) {
                 logs.finish();
                 return Ok(ending);
             }
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn a_job_that_nobody_starts_again_has_failed() {
-        let (mut verdict, begin) = (Verdict::default(), Instant::now());
-        let mut at = |state, seconds| verdict.of(state, begin + Duration::from_secs(seconds));
+        let (mut states, begin) = (JobStates::default(), Instant::now());
+        let mut at = |state, seconds| states.ending(state, begin + Duration::from_secs(seconds));
         assert_eq!(at(JobState::Ended, 0), None);
         assert_eq!(at(JobState::Ended, 119), None);
         assert_eq!(at(JobState::Active, 120), None, "it was started again");

@@ -97,7 +97,7 @@ fn every_mesh_inside_of_workers_goes_on_from_every_other() {
     }
 }
 
-/// A state of so many workers.
+/// A state of a number of workers.
 fn saved_by(workers: usize, strategy: &Arc<dyn Strategy>) -> Saved {
     let row = Row { workers, micro_batches: 1, strategy: strategy.clone(), ..Row::default() };
     Saved::of(on_mesh(&row.mesh(), |groups| {

@@ -28,7 +28,7 @@ impl Side {
         Self { name: name.into(), line, peer: Some(kind), rates: Samples::default(), tokens: 1 }
     }
 
-    /// The same run, which counts texts of so many tokens.
+    /// The same run, which counts texts of this many tokens.
     pub fn in_texts_of(self, tokens: usize) -> Self {
         Self { tokens, ..self }
     }

@@ -18,7 +18,7 @@ fn call(operation: OpType, elements: usize) -> Call {
     Call { operation, sequence: 0, dtype: DType::F32, reduce, root: None, bytes: 4 * elements as u64 }
 }
 
-/// The layouts that so many ranks can have: on one host in each way, and on hosts of 2, 3, 4 and 8 ranks.
+/// The layouts that this many ranks can have: on one host in each way, and on hosts of 2, 3, 4 and 8 ranks.
 fn layouts(ranks: usize) -> Vec<Layout> {
     let hosts = |per_host: usize| (0..ranks).map(|rank| rank / per_host).collect::<Vec<_>>();
     let on_one_host =

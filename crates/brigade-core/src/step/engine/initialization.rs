@@ -166,7 +166,7 @@ pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -
     Ok(())
 }
 
-/// Checks that outer steps of fragments are possible with so many blocks.
+/// Checks that outer steps of fragments are possible with this number of blocks.
 pub(crate) fn check_fragments(blocks: usize, settings: &EngineSettings) -> Result<()> {
     let strategy = &settings.strategy;
     let Some((fragments, inner_steps)) = strategy.fragments().zip(strategy.inner_steps()) else {

@@ -20,7 +20,7 @@ use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState
 /// elements; without ZeRO there is no reduce-scatter, without replicas no all-reduce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Synchronous {
-    /// Only every so many steps; in the others a rank adds gradients up without telling other replicas, as in PyTorch's `no_sync`.
+    /// Only once in this many steps; in the others a rank adds gradients up without telling other replicas, as in PyTorch's `no_sync`.
     /// (ZeRO-2 and ZeRO-3 still reduce-scatter, if they [reduce](crate::ReduceEvery) each micro-batch, and ZeRO-3 gathers
     /// parameters in every step.) The update is that of all these steps' micro-batches.
     pub every: usize,

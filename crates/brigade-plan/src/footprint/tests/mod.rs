@@ -6,7 +6,7 @@ mod texts;
 
 use super::{BoundaryTensor, Configuration, Footprint, StageFootprint, UnitSize};
 
-/// Blocks of so many elements each, on one stage.
+/// Blocks of this many elements each, on one stage.
 fn blocks(elements: &[usize]) -> Configuration {
     let unit = |(home, elements): (usize, &usize)| UnitSize::trained(*elements, vec![home]);
     Configuration {

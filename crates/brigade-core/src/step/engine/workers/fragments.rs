@@ -181,7 +181,7 @@ impl UntypedEngine {
     }
 }
 
-/// Whether a unit belongs to a fragment, of so many.
+/// Whether a unit belongs to a fragment, of this many.
 fn is_of((fragment, count): (usize, usize), unit: &Unit) -> bool {
     unit.home % count.max(1) == fragment
 }

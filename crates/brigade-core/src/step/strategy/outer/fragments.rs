@@ -32,7 +32,7 @@ pub(crate) enum Due {
 }
 
 impl Fragments {
-    /// What is due after `step`, counted from 1, in rounds of so many inner steps, in this order.
+    /// What is due after `step`, counted from 1, in rounds of this many inner steps, in this order.
     pub(crate) fn due(self, step: u64, inner_steps: u64) -> Vec<Due> {
         let place = (step.max(1) - 1) % inner_steps + 1;
         let middle = self.overlap.div_ceil(2);
@@ -50,7 +50,7 @@ impl Fragments {
         (fragment as u64 + 1) * inner_steps / self.count.max(1) as u64
     }
 
-    /// Checks that they are possible with so many inner steps, and blocks if their number is known.
+    /// Checks that they are possible with this many inner steps, and blocks if their number is known.
     ///
     /// # Errors
     /// If there are too many fragments, the overlap is too long, or the mixing is no share.

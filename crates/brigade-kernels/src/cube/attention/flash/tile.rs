@@ -72,7 +72,7 @@ impl Tiling {
         PLANES * ROWS * self.blocks
     }
 
-    /// Vectors that a unit holds of so many rows.
+    /// Vectors that a unit holds of this many rows.
     pub(super) const fn held(self, rows: usize) -> usize {
         rows * self.width() / UNITS
     }
