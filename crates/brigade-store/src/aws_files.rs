@@ -90,7 +90,7 @@ fn profile(text: &str, is_it: impl Fn(&str) -> bool) -> Profile {
     for line in text.lines() {
         if let Some(section) = line.strip_prefix('[') {
             let name = section.split(']').next().unwrap_or_default();
-            is_inside = is_it(&name.replace('"', "").trim());
+            is_inside = is_it(name.replace('"', "").trim());
         } else if is_inside
             && !line.starts_with([' ', '\t', '#', ';'])
             && let Some((name, value)) = line.split_once('=')

@@ -49,10 +49,19 @@ impl Run {
     }
 }
 
-/// How many ranks, in which mesh, and how many of them are servers.
-fn shape(event: &RunEvent) -> Option<(usize, &[(String, usize)], usize)> {
+/// What a start runs on.
+#[derive(PartialEq)]
+struct Shape<'a> {
+    ranks: usize,
+    mesh: &'a [(String, usize)],
+    servers: usize,
+}
+
+fn shape(event: &RunEvent) -> Option<Shape<'_>> {
     match event {
-        RunEvent::Started { ranks, mesh, servers, .. } => Some((*ranks, mesh, *servers)),
+        RunEvent::Started { ranks, mesh, servers, .. } => {
+            Some(Shape { ranks: *ranks, mesh, servers: *servers })
+        }
         _ => None,
     }
 }
