@@ -11,6 +11,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Tensor, activation::tanh};
 
 use crate::case::{Case, floats};
+use crate::mesh::on_threads;
 
 const WIDTH: usize = 6;
 const ROWS: usize = 3;
@@ -24,8 +25,8 @@ struct Layer {
     table: Option<Linear>,
     /// Whether the block itself offers the gradient of the bias for later.
     offers: bool,
-    /// Whether some micro-batches pass it by, as with stochastic depth, so that they leave nothing.
-    skips: bool,
+    /// Whether some micro-batches pass it by, as with stochastic depth, so that they leave nothing: as many as those before them that don't.
+    skips: usize,
 }
 
 impl Layer {
@@ -54,7 +55,8 @@ impl Block for Layer {
     }
 
     fn forward_with(&self, x: Tensor<2>, context: &ForwardContext<'_>) -> Tensor<2> {
-        if self.skips && context.micro_batch % 4 > 1 { x } else { self.forward(x) }
+        let passes_by = self.skips > 0 && context.micro_batch / self.skips % 2 == 1;
+        if passes_by { x } else { self.forward(x) }
     }
 
     fn forward_split(&self, x: Tensor<2>, context: &ForwardContext<'_>) -> SplitForward<Tensor<2>> {
@@ -83,12 +85,12 @@ fn layer(mixed: bool, table: bool, offers: bool) -> Layer {
         mixed: mixed.then(|| linear(false)),
         table: table.then(|| linear(false)),
         offers,
-        skips: false,
+        skips: 0,
     }
 }
 
-fn skipped() -> Layer {
-    Layer { skips: true, ..layer(false, false, false) }
+fn skipped(skips: usize) -> Layer {
+    Layer { skips, ..layer(false, false, false) }
 }
 
 fn model() -> Model<Tensor<2>, Tensor<2>, Tensor<2>> {
@@ -126,8 +128,8 @@ fn equals_one_process(schedule: PipelineScheduleKind, chunks: usize) {
 fn blocks_that_some_micro_batches_pass_by() {
     let model = || {
         let chain = Chain::new().then("first", layer(false, false, false));
-        let chain = chain.then("early", skipped()).then("middle", layer(false, false, false));
-        let chain = chain.then("late", skipped()).then("last", layer(false, false, false));
+        let chain = chain.then("early", skipped(2)).then("middle", layer(false, false, false));
+        let chain = chain.then("late", skipped(2)).then("last", layer(false, false, false));
         chain.loss(|output, target: Tensor<2>| (output - target).square().sum())
     };
     let batch = |number| Batch::new(floats(number, 1, [ROWS, WIDTH]), floats(number, 2, [ROWS, WIDTH]), ROWS);
@@ -141,6 +143,30 @@ fn blocks_that_some_micro_batches_pass_by() {
         }
     }
     Case { model, batch }.equals_one_process_on(&meshes);
+}
+
+/// Where each micro-batch is summed, ranks would sum one block's gradients with another's: that is refused, also where each rank by itself always leaves the
+/// same.
+#[test]
+fn blocks_that_the_micro_batches_of_some_ranks_pass_by() {
+    let batch = |number| Batch::new(floats(number, 1, [ROWS, WIDTH]), floats(number, 2, [ROWS, WIDTH]), ROWS);
+    for (skips, expected) in [(1, "on rank 0 that they don't leave on rank 1"), (2, "in some micro-batches")]
+    {
+        let model = || {
+            let chain = Chain::new().then("first", layer(false, false, false)).then("early", skipped(skips));
+            let chain = chain.then("late", skipped(skips)).then("last", layer(false, false, false));
+            chain.loss(|output, target: Tensor<2>| (output - target).square().sum())
+        };
+        let case = Case { model, batch };
+        let messages = on_threads(2, 2, |groups| {
+            let zero = Zero { stage: 2, ..Zero::default() };
+            let settings = EngineSettings { zero, schedule: ZbH1, ..EngineSettings::default() };
+            let mut engine = case.engine(groups.clone(), settings).unwrap();
+            engine.step(case.batches(zero, &groups, 0), 1e-2).unwrap_err().to_string()
+        });
+        let said = messages.iter().any(|message| message.contains(expected));
+        assert!(said && messages.iter().any(|message| message.contains("zero.reduce_every")), "{messages:?}");
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::metrics::{Activity, Clock};
 use crate::model::batch::TargetSum;
 use crate::optim::{sum_of_squares, tile};
 use crate::step::engine::{Sums, UntypedEngine};
+use crate::step::forward_backward::SECOND_HALVES_DIFFER;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::gradients::hook;
@@ -56,6 +57,7 @@ impl UntypedEngine {
         let mut metrics = MetricSums::new(self.objective.names.len());
         metrics.add(of_metrics);
         words.extend(metrics.words());
+        words.push(window.second_halves());
         words.extend(norm.to_words());
         let pending = self.store.groups.world.all_gather_scalars(words);
         let all = clock.waiting("all_gather_scalars", || pending.wait())?;
@@ -63,6 +65,7 @@ impl UntypedEngine {
         let mut norm = ExactSum::default();
         all.iter().for_each(|words| norm.merge(&ExactSum::from_words(&words[words.len() - WORDS..])));
         self.check_learning_rates(&all)?;
+        self.check_second_halves(&all)?;
         let (targets, loss) = self.agreed_loss(&all, count);
         let target_weight = targets.weight();
         let last = self.last_stage(self.store.groups.mesh(), &all);
@@ -141,6 +144,24 @@ impl UntypedEngine {
                 })
             }
         }
+    }
+
+    /// Checks that ranks of a stage began the sums of their gradients in the same order, which what they left for second halves decides.
+    fn check_second_halves(&self, all: &[Vec<f64>]) -> Result<()> {
+        let mesh = self.store.groups.mesh();
+        let mut first_of_stage = SortedMap::new();
+        for (rank, words) in all.iter().enumerate() {
+            let left = words[words.len() - WORDS - 1].to_bits();
+            let (first, of_first) = *first_of_stage.entry(mesh.coordinate(rank, PP)).or_insert((rank, left));
+            if left != of_first {
+                let [first, rank] = [first, rank].map(|place| self.store.groups.rank_of_all(place));
+                return Err(Error::Model(format!(
+                    "blocks leave products for the second half of their backward on rank {first} that they don't leave on rank {rank}, or the other way round, so \
+                     {SECOND_HALVES_DIFFER}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The valid targets and the sum of the losses of the global batch, from what each rank of the last stage has.

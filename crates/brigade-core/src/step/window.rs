@@ -1,5 +1,6 @@
 //! What a rank knows of the steps since the last update.
 
+use brigade_random::keyed_seed;
 use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
@@ -24,6 +25,8 @@ pub(crate) struct Window {
     pub metrics: SortedMap<usize, Vec<Tensor<1>>>,
     /// What each adds to running state.
     pub running: SortedMap<usize, Terms>,
+    /// Of each pass, whether blocks have left something for the second halves of their backwards, where that must be alike on all ranks.
+    leaves: Vec<SortedMap<usize, bool>>,
     /// Most micro-batches between forward and backward.
     pub in_flight: usize,
     /// Where this rank's time went.
@@ -52,9 +55,16 @@ impl Window {
         self.losses.extend(state.losses.into_iter().map(|(index, loss)| (before + index, loss)));
         self.metrics.extend(state.metrics.into_iter().map(|(index, values)| (before + index, values)));
         self.running.extend(state.running.into_iter().map(|(index, terms)| (before + index, terms)));
+        self.leaves.push(state.leaves);
         self.in_flight = self.in_flight.max(state.most_in_flight);
         (self.count, self.passes) = (before + count, self.passes + 1);
         self.targets.merge(targets);
+    }
+
+    /// A number that differs from another rank's, as good as always, where that one's blocks have left other second halves.
+    pub(crate) fn second_halves(&self) -> f64 {
+        // What a number of 64 bits holds without rounding.
+        (keyed_seed(0, &format!("{:?}", self.leaves)) >> 11) as f64
     }
 
     /// Losses and metrics of this many micro-batches.

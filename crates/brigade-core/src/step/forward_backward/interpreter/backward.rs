@@ -13,6 +13,7 @@ use crate::metrics::Activity;
 use crate::model::activation::{Part, Parts};
 use crate::model::parameters::precision::cast;
 use crate::nn::with_data_group;
+use crate::step::forward_backward::SECOND_HALVES_DIFFER;
 use crate::step::forward_backward::second_half::BlockGradients;
 use crate::step::forward_backward::tape::Upstream;
 use crate::step::forward_backward::tied_gradients::TiedGradients;
@@ -104,15 +105,14 @@ impl Interpreter<'_> {
     }
 
     /// Where each micro-batch's gradients are summed over ranks when they are added, checks that a block leaves something for its second half always or
-    /// never: ranks with other micro-batches would sum in another order.
+    /// never: ranks with other micro-batches would sum in another order. Whether other ranks do the same is checked at the end of the step.
     fn check_leaves(&mut self, block: usize, leaves: bool) -> Result<()> {
         let sums_each = self.store.is_sharded() && self.store.zero.reduces_each_micro_batch();
         if !sums_each || *self.state.leaves.entry(block).or_insert(leaves) == leaves {
             return Ok(());
         }
         Err(Error::Model(format!(
-            "block `{}` leaves products for the second half of its backward in some micro-batches and none in others, so its gradients cannot be summed over ranks \
-            in each micro-batch; set zero.reduce_every = \"step\", or a schedule without halves (--schedule 1f1b)",
+            "block `{}` leaves products for the second half of its backward in some micro-batches and none in others, so {SECOND_HALVES_DIFFER}",
             self.blocks[block].name
         )))
     }

@@ -110,8 +110,8 @@ pub(crate) struct State {
     tapes: SortedMap<StageTask, Tape>,
     /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
     deferred: SortedMap<StageTask, Vec<Deferred>>,
-    /// Whether blocks have left something for their second halves.
-    leaves: SortedMap<usize, bool>,
+    /// Whether blocks have left something for their second halves, where that must be alike on all ranks.
+    pub leaves: SortedMap<usize, bool>,
     /// What was asked for, with the rank of the pipeline that sends it.
     received: SortedMap<Key, (usize, Pending<Message>)>,
     to_send: SortedMap<Key, Message>,
