@@ -85,7 +85,7 @@ impl Program<'_> {
         launch.env.extend(device::rank_environment(self.settings.compute.backend));
         // A run that cannot write its history ends as it would have.
         let began = brigade_report::now();
-        let recorded_before = last_flight_record(&dir);
+        let mut recorded_before = last_flight_record(&dir);
         let note = |event| drop(add_to_history(&dir, began, event));
         let mut exhaustion = ExhaustionWatch::of_node(&dir);
         let mut changes = NodeChanges::default();
@@ -96,6 +96,7 @@ impl Program<'_> {
             }
             let restarted = match &event {
                 Event::Restarting { number, failure, .. } => {
+                    recorded_before = last_flight_record(&dir);
                     let reason = reason(failure);
                     note(RunEvent::Restarting { restart: *number, reason });
                     Some(failure.clone())

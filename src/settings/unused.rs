@@ -110,6 +110,17 @@ impl TrainSettings {
         ]);
         note("a run without data to validate on", &names)
     }
+
+    /// Notes on what compares validations, in a run that trains by itself and validates only at its end.
+    pub(crate) fn notes_on_one_validation(&self, keeps_best: bool) -> Vec<String> {
+        let compared = [
+            (self.early_stopping_patience > 0, "early stopping compares validations"),
+            (keeps_best, "the best checkpoint is that of the best validation"),
+        ];
+        let used = compared.into_iter().filter(|(is_set, _)| *is_set && self.validate_every == 0);
+        used.map(|(_, what)| format!("note: {what}, and train.validate_every = 0 validates only at the end"))
+            .collect()
+    }
 }
 
 impl CheckpointSettings {

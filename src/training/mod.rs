@@ -6,7 +6,7 @@ mod update;
 
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use brigade_core::{Activation, Batch, Model, StepReport};
 use brigade_data::SourceShare;
 use brigade_models::WeightsMapping;
@@ -247,6 +247,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     pub(crate) fn first_samples(&self, size: usize, device: &Device) -> anyhow::Result<Batch<I, T>> {
         let data =
             self.train.as_ref().context("this run has no data of its own (`Training::without_data`); give `Session::stop_if_dry_run` a micro-batch")?;
+        ensure!(data.samples() > 0, "there are no samples to train on");
         data.read((0..data.samples()).cycle().take(size).collect(), device, 0)
     }
 

@@ -112,7 +112,13 @@ impl OwnFlags {
             if values.is_empty() {
                 continue;
             }
-            if let Some(written) = written(own, &values) {
+            // What is written counts as given, which a default must not: flags that it excludes may be.
+            let is_default = own
+                .get_default_values()
+                .iter()
+                .map(|value| value.to_str())
+                .eq(values.iter().map(|value| Some(value.as_str())));
+            if let Some(written) = written(own, &values).filter(|_| !is_default) {
                 words.splice(1..1, written);
                 continue;
             }
@@ -169,8 +175,12 @@ fn written(flag: &Arg, values: &[String]) -> Option<Vec<OsString>> {
     let takes_one = flag.get_num_args().is_none_or(|values| values.max_values() <= 1);
     match flag.get_action() {
         ArgAction::SetTrue | ArgAction::SetFalse => {
-            let turned = matches!(flag.get_action(), ArgAction::SetTrue).to_string();
-            Some(if values == [turned] { vec![format!("--{long}").into()] } else { Vec::new() })
+            let turns_to = matches!(flag.get_action(), ArgAction::SetTrue);
+            match values {
+                [value] if *value == turns_to.to_string() => Some(vec![format!("--{long}").into()]),
+                [value] if *value == (!turns_to).to_string() => Some(Vec::new()),
+                _ => None,
+            }
         }
         ArgAction::Append if takes_one => Some(values.iter().map(with).collect()),
         ArgAction::Set if takes_one && values.len() == 1 => Some(values.iter().map(with).collect()),
@@ -312,6 +322,37 @@ mod tests {
             toml::to_string(&table_of::<Apart>("a --deep", &saved).unwrap()).unwrap(),
             "deep = true\n"
         );
+    }
+
+    #[test]
+    fn a_saved_default_excludes_and_requires_nothing() {
+        #[derive(Debug, Args)]
+        struct Defaults {
+            #[arg(long, default_value_t = 4, conflicts_with = "_file")]
+            _layers: u8,
+            #[arg(long)]
+            _file: Option<String>,
+            #[arg(long, default_value = "a", requires = "_key")]
+            _method: String,
+            #[arg(long)]
+            _key: Option<String>,
+        }
+        let saved = table_of::<Defaults>("a --file x", &Table::new()).unwrap();
+        assert_eq!(toml::to_string(&saved).unwrap(), "layers = 4\nfile = \"x\"\nmethod = \"a\"\n");
+        assert_eq!(table_of::<Defaults>("a", &saved).unwrap(), saved);
+        let other = table_of::<Defaults>("a --layers 5", &Table::new()).unwrap();
+        assert_eq!(table_of::<Defaults>("a", &other).unwrap(), other);
+        let both = table_of::<Defaults>("a --layers 5 --file x", &Table::new()).unwrap_err().to_string();
+        assert!(both.contains("cannot be used with"), "{both}");
+    }
+
+    #[test]
+    fn a_switch_is_true_or_false() {
+        for value in [Value::from("yes"), Value::from(1)] {
+            let saved = Table::from_iter([("odd".to_owned(), value), ("count".to_owned(), 3.into())]);
+            let message = table_of::<Flags>("a", &saved).unwrap_err().to_string();
+            assert!(message.contains("true, false"), "{message}");
+        }
     }
 
     #[test]

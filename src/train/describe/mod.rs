@@ -174,14 +174,6 @@ impl Session {
                 counted(total_steps as usize, "step")
             ));
         }
-        if settings.early_stopping_patience > 0 && settings.validate_every == 0 {
-            let what = "early stopping compares validations";
-            lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
-        }
-        if self.settings.checkpoint.keep_best && settings.validate_every == 0 {
-            let what = "the best checkpoint is that of the best validation";
-            lines.push(format!("note: {what}, and train.validate_every = 0 validates only at the end"));
-        }
         lines.extend(compression_line(plan, chain));
         lines.extend(buckets_line(plan));
         let group = self.group();

@@ -115,6 +115,9 @@ impl Session {
         if validated == 0 {
             summary.extend(self.settings.train.notes_without_validation());
         }
+        if !is_own_loop {
+            summary.extend(self.settings.train.notes_on_one_validation(self.settings.checkpoint.keep_best));
+        }
         if self.settings.checkpoint.load_best_at_end && !self.settings.checkpoint.keep_best {
             summary.push(
                 "note: checkpoint.load_best_at_end without checkpoint.keep_best ends with the best weights only if a hook answers `Control::SaveBest`"

@@ -155,10 +155,9 @@ impl Shared {
         }
         let first = first?;
         if who.ranks != first.ranks {
-            let given = format!(
-                "this worker has {} ranks, and worker {} has {}",
-                who.ranks, first.worker, first.ranks
-            );
+            let ranks = |count| format!("{count} rank{}", if count == 1 { "" } else { "s" });
+            let (own, other) = (ranks(who.ranks), ranks(first.ranks));
+            let given = format!("this worker has {own}, and worker {} has {other}", first.worker);
             return Some(format!("{given}; all workers have the same mesh (--nproc-per-node, --pp, --zero)"));
         }
         let difference = first_difference(&first.configuration, &who.configuration)?;

@@ -76,10 +76,10 @@ impl SecondHalf {
         let mut found = ParameterGradients::default();
         if let Some((weights, gradient)) = self.offered {
             let given = gradient.describe();
-            found = weights(gradient).ok_or_else(|| Error::Activation {
-                block: format!("{block}, in the second half of its backward"),
-                expected: "the gradient of its output".into(),
-                given,
+            found = weights(gradient).ok_or_else(|| {
+                Error::Model(format!(
+                    "block `{block}` needs the gradient of its output in the second half of its backward, and was given {given}"
+                ))
             })?;
         }
         let left = self.left.into_iter();
