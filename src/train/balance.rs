@@ -63,6 +63,10 @@ impl Session {
         let (engine, size) = (&plan.engine, self.settings.train.micro_batch_size);
         let frozen = engine.groups.iter().filter(|group| group.frozen).map(|group| group.pattern.as_str());
         let frozen: Vec<&str> = frozen.collect();
-        format!("{size} samples, {:?}, {:?}, frozen {frozen:?}", engine.precision.compute, engine.recompute)
+        let plain = if self.settings.compute.fused { "" } else { ", by Burn's own operations" };
+        format!(
+            "{size} samples, {:?}, {:?}, frozen {frozen:?}{plain}",
+            engine.precision.compute, engine.recompute
+        )
     }
 }

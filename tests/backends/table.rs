@@ -142,6 +142,7 @@ fn on_two_stages() {
         Row { schedule: PipelineScheduleKind::GPipe, tied: true, ..base.clone() },
         Row { schedule: PipelineScheduleKind::Interleaved, chunks: 2, masked: true, ..base.clone() },
         Row { recompute: Recompute::Every(1), clipping: Some(0.05), ..base.clone() },
+        Row { schedule: PipelineScheduleKind::ZbH1, layers: 4, ..base.clone() },
         Row { optimizer: "sgd", tied: true, schedule: PipelineScheduleKind::Interleaved, chunks: 2, ..base },
     ]);
 }
@@ -160,6 +161,7 @@ fn on_two_stages_of_data_parallel_ranks() {
             tied: true,
             ..base.clone()
         },
+        Row { zero: zero(3), schedule: PipelineScheduleKind::Zbv, chunks: 2, ..base.clone() },
         Row { dp: 4, zero: zero(3), ..base },
     ]);
 }

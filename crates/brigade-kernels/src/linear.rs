@@ -8,9 +8,9 @@ use burn_flex::FlexTensor;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
 use crate::activation::{self, ActivationFunction};
+use crate::gradients::later::leave;
 use crate::host::{
-    Buffer, FusedOperation, Number, WeightProduct, apply, contiguous, forward_strides, leave, matrix, rows,
-    values,
+    Buffer, FusedOperation, Number, WeightProduct, apply, contiguous, forward_strides, matrix, rows, values,
 };
 
 /// The weight of a linear layer.

@@ -5,11 +5,12 @@
 mod common;
 
 use brigade_kernels::{
-    ActivationFunction, AttentionDropout, CrossEntropyConfig, Mask, Weight, attention, attention_packed,
-    attention_with_dropout, deferring, embedding, feed_forward, gated, layer_norm, linear, linear_activation,
-    linear_cross_entropy, linear_residual, rms_norm, rms_norm_above_one, rotary,
+    ActivationFunction, AttentionDropout, CrossEntropyConfig, DeferredGradients, Mask, Weight, attention,
+    attention_packed, attention_with_dropout, deferring, embedding, feed_forward, gated, layer_norm, linear,
+    linear_activation, linear_cross_entropy, linear_residual, rms_norm, rms_norm_above_one, rotary,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use common::devices::devices;
 use common::{Case, check};
 use proptest::prelude::*;
 
@@ -453,5 +454,50 @@ proptest! {
                 attention(q.reshape(shapes[0]), k.reshape(shapes[1]), v.reshape(shapes[2]), mask.clone(), 0.3)
             });
         }
+    }
+}
+
+/// The gradients of four weights, in two linear layers and a feed-forward part, and of how many something is left.
+fn gradients_of_weights(device: &Device, splits: bool) -> (Vec<Vec<f32>>, usize) {
+    let device = device.clone().autodiff();
+    let matrix = |[rows, columns]: [usize; 2], salt: usize| {
+        let values: Vec<f32> =
+            (0..rows * columns).map(|i| ((i + 1) * (salt + 3) * 7919 % 101) as f32 / 50.0 - 1.0).collect();
+        Tensor::<2>::from_data(TensorData::new(values, [rows, columns]), &device).require_grad()
+    };
+    let x = matrix([5, 8], 1);
+    let weights = [[8, 12], [12, 8], [8, 8], [8, 8]];
+    let weights: Vec<_> = weights.into_iter().enumerate().map(|(salt, shape)| matrix(shape, salt)).collect();
+    let [up, down, plain, turned] = [0, 1, 2, 3].map(|index| weights[index].clone());
+    let bias = || Some(Tensor::<1>::ones([12], &device).require_grad());
+    let y = feed_forward(x.clone(), (up, bias()), ActivationFunction::GeluTanh, (down, None), Some(x));
+    let y = linear(linear(y, plain, None), Weight::Transposed(turned), None);
+    let root = (y.clone() * y.detach()).sum();
+    let (mut found, mut deferred) = match splits {
+        true => deferring(|| root.backward()),
+        false => (root.backward(), DeferredGradients::default()),
+    };
+    let mut left = 0;
+    let gradient = |weight: &Tensor<2>| {
+        let gradient = deferred.take(weight).map(|gradient| {
+            left += 1;
+            assert!(gradient.bytes() > 0 && weight.grad(&found).is_none());
+            gradient.compute()
+        });
+        gradient.or_else(|| weight.grad_remove(&mut found)).unwrap().into_data().try_to_vec().unwrap()
+    };
+    (weights.iter().map(gradient).collect(), left)
+}
+
+#[test]
+fn what_is_left_for_later_is_the_gradient_on_every_device() {
+    for (name, device, ..) in devices() {
+        let (at_once, none) = gradients_of_weights(device, false);
+        let (later, left) = gradients_of_weights(device, true);
+        assert_eq!((none, left), (0, 4), "{name}");
+        let near = |a: &Vec<f32>, b: &Vec<f32>| {
+            a.iter().zip(b).all(|(a, b)| a == b || *name == "cuda" && (a - b).abs() < 1e-2 * a.abs().max(1.0))
+        };
+        assert!(at_once.iter().zip(&later).all(|(a, b)| near(a, b)), "{name}: {at_once:?}, {later:?}");
     }
 }

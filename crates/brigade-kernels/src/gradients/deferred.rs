@@ -1,15 +1,16 @@
 //! Gradients of weights that are computed later than those of inputs.
 
+use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
-use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::NoCheckpointing;
-use burn_flex::{Flex, FlexTensor};
+use burn_autodiff::{Autodiff, NodeId};
+use burn_flex::Flex;
 
-use crate::autodiff::graph::{of_primitive, primitive};
-use crate::host::{Products, WeightProduct, leaving};
+use crate::autodiff::graph::primitive;
+use crate::gradients::later::{Products, WeightProduct, leaving};
 
-type OnHost = Autodiff<Flex, NoCheckpointing>;
-type AutodiffTensor = burn::backend::tensor::FloatTensor<OnHost>;
+type InGraph<B> = Autodiff<B, NoCheckpointing>;
+type AutodiffTensor<B> = burn::backend::tensor::FloatTensor<InGraph<B>>;
 
 /// Runs a backward pass in which [`linear`](crate::linear()) operations leave the products for the gradients of their weights for later, where the
 /// weight is a parameter, which is a leaf of the graph. All other gradients are computed as always.
@@ -43,7 +44,7 @@ pub struct DeferredGradients(Products);
 impl DeferredGradients {
     /// What is left of a parameter's gradient. It is to be added to what the backward pass has found.
     pub fn take<const D: usize>(&mut self, parameter: &Tensor<D>) -> Option<DeferredGradient> {
-        let id = in_graph(parameter)?.id();
+        let id = node(parameter)?;
         let products = self.0.extract_if(.., |(leaf, _)| *leaf == id);
         let parts: Vec<_> = products.map(|(_, product)| Part::Product(product)).collect();
         (!parts.is_empty()).then_some(DeferredGradient(parts))
@@ -57,11 +58,11 @@ pub struct DeferredGradient(Vec<Part>);
 #[derive(Debug, Clone)]
 enum Part {
     Product(WeightProduct),
-    Computed(FlexTensor),
+    Computed(DispatchTensor),
 }
 
 impl Part {
-    fn compute(self) -> FlexTensor {
+    fn compute(self) -> DispatchTensor {
         match self {
             Self::Product(product) => product.compute(),
             Self::Computed(gradient) => gradient,
@@ -71,18 +72,18 @@ impl Part {
     fn bytes(&self) -> usize {
         match self {
             Self::Product(product) => product.bytes(),
-            Self::Computed(gradient) => gradient.layout().num_elements() * gradient.dtype().size(),
+            Self::Computed(gradient) => gradient.shape().num_elements() * gradient.dtype().size(),
         }
     }
 }
 
 impl DeferredGradient {
-    /// Computes at once the products that would read the memory of this tensor, which will have other values by then.
+    /// Computes at once the products that would read the host memory of this tensor, which will have other values by then.
     pub fn read_now<const D: usize>(&mut self, tensor: &Tensor<D>) {
-        let Some(tensor) = in_graph(tensor).map(AutodiffTensor::into_primitive) else { return };
+        let Some(tensor) = on_host(tensor).map(AutodiffTensor::<Flex>::into_primitive) else { return };
         for part in &mut self.0 {
             if let Part::Product(product) = part
-                && product.reads(&tensor)
+                && matches!(product, WeightProduct::Host(product) if product.reads(&tensor))
             {
                 *part = Part::Computed(product.clone().compute());
             }
@@ -96,13 +97,24 @@ impl DeferredGradient {
 
     /// The gradient, of the weight's shape, in no graph.
     pub fn compute(self) -> Tensor<2> {
-        let parts =
-            self.0.into_iter().map(|part| Tensor::from_dispatch(of_primitive::<Flex>(part.compute())));
+        let parts = self.0.into_iter().map(|part| Tensor::from_dispatch(part.compute()));
         parts.reduce(|sum, part: Tensor<2>| sum + part).unwrap_or_else(|| unreachable!("it has a product"))
     }
 }
 
-/// The tensor in its graph.
-fn in_graph<const D: usize>(tensor: &Tensor<D>) -> Option<AutodiffTensor> {
-    primitive::<OnHost>(&tensor.clone().into_dispatch())
+/// The tensor in its graph, if it is in host memory.
+fn on_host<const D: usize>(tensor: &Tensor<D>) -> Option<AutodiffTensor<Flex>> {
+    primitive::<InGraph<Flex>>(&tensor.clone().into_dispatch())
+}
+
+/// The tensor's node in its graph.
+fn node<const D: usize>(tensor: &Tensor<D>) -> Option<NodeId> {
+    let on_host = on_host(tensor).map(|tensor| tensor.id());
+    #[cfg(feature = "cube")]
+    let found = on_host.or_else(|| {
+        primitive::<InGraph<burn::backend::Cube>>(&tensor.clone().into_dispatch()).map(|tensor| tensor.id())
+    });
+    #[cfg(not(feature = "cube"))]
+    let found = on_host;
+    found
 }

@@ -2,3 +2,4 @@
 
 pub(crate) mod deferred;
 pub(crate) mod injected;
+pub(crate) mod later;

@@ -1,6 +1,7 @@
 //! Runs a function in fp32 and bf16, on the CPU and on devices with kernels, and compares values and gradients with those in fp64.
 
-mod devices;
+#[allow(dead_code)]
+pub mod devices;
 
 use burn::tensor::{DType, Device, Tensor, TensorData, bf16};
 use devices::devices;

@@ -1,5 +1,6 @@
 //! The feed-forward part of a layer with a first bias, whose gradient comes with the activation's.
 
+use burn_autodiff::NodeId;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
@@ -9,6 +10,7 @@ use crate::cube::launch::{reshaped, rows};
 use crate::cube::linear;
 use crate::cube::linear::products::product;
 use crate::feed_forward::FeedForward;
+use crate::gradients::later::leave;
 use crate::linear::Linear;
 
 #[derive(Debug, Clone)]
@@ -38,9 +40,19 @@ impl<const N: usize> Operation<N, CubeTensor> for FeedForward {
     }
 
     fn backward(self, saved: Saved, gradient: CubeTensor, wanted: [bool; N]) -> [Option<CubeTensor>; N] {
+        self.backward_or_leave(saved, gradient, wanted, [None; N])
+    }
+
+    fn backward_or_leave(
+        self,
+        saved: Saved,
+        gradient: CubeTensor,
+        wanted: [bool; N],
+        leaves: [Option<NodeId>; N],
+    ) -> [Option<CubeTensor>; N] {
         let Saved { up, down } = saved;
         let Some(hidden) = up.hidden else { unreachable!("the layer up has an activation") };
-        let wanted = self.inputs(wanted);
+        let (wanted, leaves) = (self.inputs(wanted), self.inputs(leaves));
         let mut shape = gradient.meta.shape().clone();
         if let Some(last) = shape.last_mut() {
             *last = up.x.meta.shape()[1];
@@ -49,12 +61,15 @@ impl<const N: usize> Operation<N, CubeTensor> for FeedForward {
         let whole = gradient.clone();
         let gradient = reshaped(gradient, [count, outputs]);
         let of_down_bias = wanted.down_bias == Some(true);
+        let of_down =
+            wanted.down && leave(leaves.down, self.down.weight_product(&gradient, &down.x)).is_some();
         let [_, d_down, d_down_bias] =
-            self.down.gradients(&gradient, [&down.x, &down.weight], [false, wanted.down, of_down_bias]);
+            self.down.gradients(&gradient, [&down.x, &down.weight], [false, of_down, of_down_bias]);
         let (left, right) = self.down.factors_of_input(&gradient, &down.weight);
         let d_activated = product(left, right, hidden.dtype);
         let [d_hidden, d_up_bias] = slope_and_sums(hidden, d_activated, self.activation);
-        let [d_x, d_up, _] = self.up.gradients(&d_hidden, [&up.x, &up.weight], [wanted.x, wanted.up, false]);
+        let of_up = wanted.up && leave(leaves.up, self.up.weight_product(&d_hidden, &up.x)).is_some();
+        let [d_x, d_up, _] = self.up.gradients(&d_hidden, [&up.x, &up.weight], [wanted.x, of_up, false]);
         let d_x = d_x.map(|d_x| reshaped(rows(d_x).0, shape));
         let d_up_bias = wanted.up_bias.map(|is_wanted| is_wanted.then_some(d_up_bias));
         let d_residual = wanted.residual.map(|is_wanted| is_wanted.then_some(whole));

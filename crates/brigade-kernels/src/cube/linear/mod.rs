@@ -3,7 +3,9 @@
 pub(crate) mod columns;
 pub(crate) mod feed_forward;
 pub(crate) mod products;
+pub(crate) mod weight_product;
 
+use burn_autodiff::NodeId;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
@@ -17,6 +19,8 @@ use crate::cube::launch::{
 };
 use crate::cube::linear::columns::column_sums;
 use crate::cube::linear::products::{Epilogue, product, products, products_with};
+use crate::cube::linear::weight_product::WeightProduct;
+use crate::gradients::later::leave;
 use crate::linear::Linear;
 
 /// The input as rows, the weight, and what went into the activation.
@@ -64,6 +68,16 @@ impl<const N: usize> Operation<N, CubeTensor> for Linear {
     }
 
     fn backward(self, saved: Saved, gradient: CubeTensor, wanted: [bool; N]) -> [Option<CubeTensor>; N] {
+        self.backward_or_leave(saved, gradient, wanted, [None; N])
+    }
+
+    fn backward_or_leave(
+        self,
+        saved: Saved,
+        gradient: CubeTensor,
+        wanted: [bool; N],
+        leaves: [Option<NodeId>; N],
+    ) -> [Option<CubeTensor>; N] {
         let Saved { x, weight, hidden } = saved;
         let is_wanted = |index: usize| wanted.get(index).copied().unwrap_or(false);
         let mut shape = gradient.meta.shape().clone();
@@ -77,9 +91,10 @@ impl<const N: usize> Operation<N, CubeTensor> for Linear {
             _ => gradient,
         };
         let gradient = reshaped(gradient, [count, outputs]);
-        let has_bias = self.bias && is_wanted(2);
+        let of_weight = is_wanted(1) && leave(leaves[1], self.weight_product(&gradient, &x)).is_some();
+        let of_bias = self.bias && is_wanted(2);
         let [d_x, d_weight, d_bias] =
-            self.gradients(&gradient, [&x, &weight], [is_wanted(0), is_wanted(1), has_bias]);
+            self.gradients(&gradient, [&x, &weight], [is_wanted(0), of_weight, of_bias]);
         let d_x = d_x.map(|d_x| reshaped(rows(d_x).0, shape));
         let d_residual = self.residual.then(|| is_wanted(2 + usize::from(self.bias)).then_some(whole));
         let mut found = [d_x, d_weight].into_iter().chain(self.bias.then_some(d_bias)).chain(d_residual);
@@ -118,10 +133,7 @@ impl Linear {
         [of_x, of_weight, of_bias]: [bool; 3],
     ) -> [Option<CubeTensor>; 3] {
         let d_x = of_x.then(|| self.factors_of_input(gradient, weight));
-        let d_weight = of_weight.then(|| match self.transposed {
-            true => (transposed(gradient.clone()), x.clone()),
-            false => (transposed(x.clone()), gradient.clone()),
-        });
+        let d_weight = of_weight.then(|| self.weight_product(gradient, x).factors());
         if let (true, Some((left, right))) = (of_bias, &d_weight) {
             let sums = empty(gradient, [gradient.meta.shape()[1]], x.dtype);
             let epilogue =
@@ -147,6 +159,13 @@ impl Linear {
             (d_x, d_weight) => (d_x.map(one), d_weight.map(one)),
         };
         [d_x, d_weight, of_bias.then(|| column_sums(gradient.clone(), x.dtype))]
+    }
+
+    /// The gradient of the weight, from that of `x · weight`. Both are rows.
+    pub(crate) fn weight_product(self, gradient: &CubeTensor, x: &CubeTensor) -> WeightProduct {
+        let (gradient, x) = (gradient.clone(), x.clone());
+        let (left, right) = if self.transposed { (gradient, x) } else { (x, gradient) };
+        WeightProduct { left, right }
     }
 
     /// The factors of the input's gradient.
