@@ -15,6 +15,8 @@ const MAX_LINES: usize = 400;
 /// Files that import one another: a type and what is done with it may be two.
 const MAX_CIRCLE: usize = 2;
 
+const TESTS: &str = "#[cfg(test)]\nmod ";
+
 type Module = Vec<String>;
 
 /// The folders with the code of each crate.
@@ -78,9 +80,17 @@ fn paths(text: &str, before: &[String], found: &mut Vec<Module>) -> usize {
     }
 }
 
+/// A file without its tests. A declaration of tests in another file is not the end of it.
+fn own_code(text: &str) -> &str {
+    let is_inline =
+        |at: &usize| text[at + TESTS.len()..].lines().next().is_some_and(|line| line.ends_with('{'));
+    let end = text.match_indices(TESTS).map(|(at, _)| at).find(is_inline);
+    &text[..end.unwrap_or(text.len())]
+}
+
 /// The modules of this crate that a file names, outside of its tests.
 fn named(own: &Module, text: &str) -> Vec<Module> {
-    let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let text = own_code(text);
     let code: String = text
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"))
@@ -246,7 +256,7 @@ fn folders_are_compared_where_they_part() {
 #[test]
 fn imports_are_found() {
     let own: Module = ["a", "b"].map(str::to_owned).into();
-    let text = "use super::{c::{D, self as e}, f};\nuse crate::g::H as I;\n// crate::no\nlet x = self::j::k();\n#[cfg(test)]\nmod tests { use crate::z; }";
+    let text = "#[cfg(test)]\nmod tests;\nuse super::{c::{D, self as e}, f};\nuse crate::g::H as I;\n// crate::no\nlet x = self::j::k();\n#[cfg(test)]\nmod tests { use crate::z; }";
     let mut found: Vec<_> = named(&own, text).iter().map(|path| path.join("::")).collect();
     found.sort();
     assert_eq!(found, ["a::b::j::k", "a::c::D", "a::c::self", "a::f", "g::H"]);

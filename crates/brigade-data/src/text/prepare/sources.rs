@@ -3,37 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use super::cache::{CacheEntry, HashedFile, hashed_files};
+use super::counts::{COUNTS_FILE, DataCounts, TRAIN, VALIDATION};
+use super::options::{DataSource, PrepareOptions};
 use super::parallel::Workers;
 use super::share::SharedPieces;
 use super::spans::{PIECE_BYTES, pieces, spans};
 use super::split::Split;
 use super::tokenize::{Encoders, PieceWriter};
-use super::{COUNTS_FILE, DataCounts, PrepareOptions, TRAIN, VALIDATION};
 use crate::text::corpus::{BytesRead, chunks};
 use crate::{
     Columns, Corpus, Error, Progress, RecordLocation, Result, RowOptions, SequenceLayout, TokenFile,
     TokenSequences, Tokenizer,
 };
-
-/// One source of text.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DataSource {
-    /// Its files.
-    pub corpus: Corpus,
-    /// Which columns of lines and rows are read.
-    pub columns: Columns,
-    /// Its share of the samples, as a part of the sum of all weights; above 0.
-    pub weight: f64,
-    /// Files to validate on. Without them, a part of the documents is kept for it.
-    pub validation: Option<Corpus>,
-}
-
-impl DataSource {
-    /// A source with weight 1 and the usual columns.
-    pub fn new(corpus: Corpus) -> Self {
-        Self { corpus, columns: Columns::default(), weight: 1.0, validation: None }
-    }
-}
 
 /// A source that is ready to train on.
 #[derive(Debug, Clone)]
@@ -327,18 +308,4 @@ struct Entry {
     validation: TokenFile,
     counts: DataCounts,
     from_cache: bool,
-}
-
-impl DataCounts {
-    /// These counts with those of files to validate on.
-    fn with_validation(mut self, own: Self) -> Self {
-        self.add(&Self {
-            train_documents: 0,
-            train_tokens: 0,
-            validation_documents: own.train_documents,
-            validation_tokens: own.train_tokens,
-            ..own
-        });
-        self
-    }
 }

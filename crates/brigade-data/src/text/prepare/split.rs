@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::counts::{COUNTS_FILE, DataCounts, TRAIN, VALIDATION};
 use super::tokenize::{Piece, check_labels};
-use super::{COUNTS_FILE, DataCounts, TRAIN, VALIDATION};
 use crate::text::prepare::cache::write_synced;
 use crate::{Error, Example, Permutation, Result, TokenFile, TokenWriter, Tokenizer};
 

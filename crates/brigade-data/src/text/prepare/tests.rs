@@ -1,11 +1,16 @@
 use std::fs;
-use std::sync::Mutex;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use super::cache::FileLock;
 use super::*;
-use crate::{Columns, Example, Label, LongExamples, NoProgress, Record, RecordLocation, TokenSequences};
+use crate::{
+    Columns, Corpus, Example, Label, LongExamples, NoProgress, Record, RecordEncoder, RecordLocation,
+    RowOptions, SequenceLayout, TokenSequences,
+};
 
 /// A corpus of `documents` JSONL lines in a folder of its own, and a cache beside it.
 struct Bench {

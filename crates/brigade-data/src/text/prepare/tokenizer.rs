@@ -5,11 +5,15 @@ use std::path::Path;
 use brigade_random::keyed;
 use serde::{Deserialize, Serialize};
 
+use super::counts::COUNTS_FILE;
+use super::options::PrepareOptions;
+use super::sources::SourceFiles;
 use super::spans::{PIECE_BYTES, spans};
-use super::{COUNTS_FILE, PrepareOptions, SourceFiles, TOKENIZER_FILE};
 use crate::text::corpus::{BytesRead, chunks, text_of_record};
 use crate::text::prepare::cache::{CacheEntry, write_synced};
 use crate::{Error, Progress, Result, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};
+
+const TOKENIZER_FILE: &str = "tokenizer.json";
 
 /// A span of the text gives at most this much to the sample, or its even share where spans are few.
 const SAMPLE_SPAN_BYTES: u64 = 128 << 10;
@@ -119,7 +123,7 @@ impl Trained {
             }
         }
         if total == 0 {
-            return Err(settings.empty(sources));
+            return Err(settings.empty(sources.iter().map(|source| source.files.len()).sum()));
         }
         let tokenizer = Tokenizer::train_bpe(size, &texts)?;
         progress.finish();
