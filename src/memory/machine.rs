@@ -46,7 +46,7 @@ impl Machine {
                 let limit = address_space.map_or_else(String::new, |AddressSpace { limit, left }| {
                     let (limit, left) = (HumanBytes(limit), HumanBytes(left));
                     format!(
-                        ", and a process may have {limit} of addresses (ulimit -v), of which {left} are left"
+                        ", and a process has an address space of {limit} (ulimit -v), of which {left} are left"
                     )
                 });
                 format!("{} are {source}{limit}", HumanBytes(*available))

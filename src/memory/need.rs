@@ -156,7 +156,7 @@ mod tests {
         assert!(text.contains("even with `--micro-batch-size 1 --recompute all --zero 3"), "{text}");
         let text = said(4 << 30, Some(512 * MIB)).text;
         assert!(
-            text.contains("1.00 GiB of addresses (ulimit -v), of which 512.00 MiB are left; with `--"),
+            text.contains("an address space of 1.00 GiB (ulimit -v), of which 512.00 MiB are left; with `--"),
             "{text}"
         );
     }

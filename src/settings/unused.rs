@@ -26,7 +26,7 @@ impl Settings {
             ("this strategy".to_owned(), self.strategy.unused()),
             ("this schedule.name".to_owned(), self.schedule.unused()),
             (
-                "a run that ends with what is not finite (train.on_nonfinite = stop)".to_owned(),
+                "a run that stops at the first non-finite step (train.on_nonfinite = stop)".to_owned(),
                 self.train.unused_of_nonfinite(),
             ),
             (
@@ -247,7 +247,7 @@ mod tests {
             ),
             (
                 "[train]\nnonfinite_limit = 5",
-                "note: a run that ends with what is not finite (train.on_nonfinite = stop) does not use train.nonfinite_limit",
+                "note: a run that stops at the first non-finite step (train.on_nonfinite = stop) does not use train.nonfinite_limit",
             ),
             ("[comm]\ncompress_ratio = 0.5", "note: comm.compress = none does not use comm.compress_ratio"),
             ("[comm]\ncompress = \"topk\"\ncompress_ratio = 0.5", ""),

@@ -97,7 +97,7 @@ impl LoraConfig {
             return Err(LoraError::new(
                 "alpha",
                 self.alpha,
-                "it must be a number above 0, as adapters count by it",
+                "it must be a number above 0: it scales the adapters",
             ));
         }
         // In fp32, in which layers compute, it must not be 1 either.

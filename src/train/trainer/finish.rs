@@ -96,7 +96,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// If a rank failed, or a part was loaded and the last checkpoint cannot be loaded either.
     fn load_best(&mut self) -> anyhow::Result<Option<u64>> {
         let Some(best) = self.progress.best_step else {
-            self.note("no step counts as the best; the weights are those of the last step");
+            self.note("no step was chosen as the best; the weights are those of the last step");
             return Ok(None);
         };
         let last = self.update_step();

@@ -108,7 +108,7 @@ impl FlightRecorder {
         self.recorder.collective_time()
     }
 
-    /// The groups of this rank, and those of its last [`MAX_OPERATIONS`] operations that were called at `since` or later, as far as they have come.
+    /// The groups of this rank, and those of its last [`MAX_OPERATIONS`] operations that were called at `since` or later, with how far each has progressed.
     pub fn operations_since(&self, since: Instant) -> (Vec<GroupRecord>, Vec<Entry>) {
         let since = self.recorder.micros(since);
         let (groups, mut entries) = self.recorder.read();

@@ -16,7 +16,7 @@ pub(super) fn extended(measured: [(usize, MeasuredActivations); 2]) -> MeasuredA
     })
 }
 
-/// One measurement from two, whose numbers of bytes are combined in these ways: those of the blocks' insides, and those of the tensors between them.
+/// One measurement from two, whose numbers of bytes are combined in these ways: the activations saved inside blocks, and the tensors between them.
 pub(super) fn combined(
     [a, b]: [MeasuredActivations; 2],
     bytes: impl Fn(u64, u64) -> u64,

@@ -115,7 +115,7 @@ impl UntypedEngine {
         result
     }
 
-    /// A server has no micro-batches, and only hears with the others what the targets weigh.
+    /// A server has no micro-batches, and only learns with the others what the targets weigh.
     fn pass_of_server(&self, count: usize, clock: &mut Clock) -> Result<()> {
         if count > 0 {
             let rank = self.store.groups.data.rank();

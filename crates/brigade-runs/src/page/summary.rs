@@ -69,7 +69,7 @@ pub fn figures(run: &Run) -> Vec<Figure> {
 pub fn notes(run: &Run, data: &PageData) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(run.unreadable_note().map(|note| note + "."));
-    notes.extend(run.last_mesh_note().map(|note| format!("What makes the run slow is said of {note}.")));
+    notes.extend(run.last_mesh_note().map(|note| format!("The diagnosis covers {note}.")));
     if data.charts.steps_per_point > 1 {
         notes.push(format!(
             "Two neighbouring points stand for {} steps: the lowest and the highest value of them, or their mean where parts are stacked.",

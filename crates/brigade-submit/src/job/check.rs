@@ -19,7 +19,7 @@ impl Job {
     /// Checks what no system allows.
     ///
     /// # Errors
-    /// If something cannot be.
+    /// If the system cannot run such a job.
     pub fn check(&self) -> Result<()> {
         self.check_world()?;
         self.check_times()?;

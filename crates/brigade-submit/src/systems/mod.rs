@@ -97,7 +97,7 @@ pub trait System {
     /// Checks what this system does not allow, after [`Job::check`].
     ///
     /// # Errors
-    /// If something cannot be.
+    /// If the system cannot run such a job.
     fn check(&self, job: &Job) -> Result<()>;
 
     /// The job as the system reads it.

@@ -24,7 +24,7 @@ impl Ssh {
     /// Checks what ssh does not allow, after [`Job::check`].
     ///
     /// # Errors
-    /// If something cannot be.
+    /// If the system cannot run such a job.
     pub fn check(&self, job: &Job) -> Result<()> {
         if self.hosts.len() != job.nodes {
             let given = self.hosts.join(",");

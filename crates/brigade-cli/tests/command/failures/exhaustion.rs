@@ -15,7 +15,7 @@ fn a_run_that_needs_too_much_memory_says_so_before_and_after() {
     for part in [
         "warning: the run will need about ",
         "on 2 ranks of up to ",
-        "a process may have 546.88 MiB of addresses (ulimit -v), of which ",
+        "a process has an address space of 546.88 MiB (ulimit -v), of which ",
         "it would need about ",
     ] {
         assert!(warning.contains(part), "{part}: {}", done.err);

@@ -74,7 +74,7 @@ pub struct RankZero {
 }
 
 impl RankProcess {
-    /// Starts the rank `local_rank` of this node; `send` reports what becomes of it. Must be called on a thread that lives until
+    /// Starts the rank `local_rank` of this node; `send` reports how it fares and ends. Must be called on a thread that lives until
     /// the ranks have exited: Linux sends the death signal when the *thread* that started the process is gone.
     pub fn start(
         launch: &LaunchConfig,

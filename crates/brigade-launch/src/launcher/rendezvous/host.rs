@@ -130,7 +130,7 @@ impl Host {
         self.decide(|_| true, &RendezvousReply::Refused { reason: reason.into(), again: false });
     }
 
-    /// Who waits from now on hears that the run is done, when this is dropped.
+    /// Whoever waits from now on is told that the run is done, when this is dropped.
     pub fn set_done(&self) {
         self.shared.is_done.store(true, Ordering::SeqCst);
     }

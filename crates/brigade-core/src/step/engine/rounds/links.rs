@@ -55,7 +55,7 @@ impl WorkerLinkSender {
     }
 }
 
-/// What a server hears of.
+/// What a server is told.
 pub(super) enum Event {
     Connected(WorkerLink),
     /// A worker, its connection, and what it asked for or why nothing more can be heard of it.
