@@ -125,6 +125,7 @@ pub struct Trainer<'a, I, O, T> {
     saved_step: Option<u64>,
     /// Whether a note has said that the loop saves no checkpoints.
     has_noted_unsaved: bool,
+    has_noted_second_halves: bool,
     /// Checkpoints that were completed since the last record.
     completed: Vec<CheckpointRecord>,
     /// Whether a rank's machine is about to be taken away.

@@ -153,6 +153,7 @@ impl Session {
             saved_step: resumes.then_some(progress.step),
             resumed_step: resumes.then_some(progress.step),
             has_noted_unsaved: false,
+            has_noted_second_halves: false,
             progress,
             description,
             facts,

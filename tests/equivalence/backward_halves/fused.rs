@@ -145,6 +145,35 @@ fn blocks_that_some_micro_batches_pass_by() {
     Case { model, batch }.equals_one_process_on(&meshes);
 }
 
+#[test]
+fn an_engine_knows_whether_anything_is_left() {
+    let batch = |number| Batch::new(floats(number, 1, [ROWS, WIDTH]), floats(number, 2, [ROWS, WIDTH]), ROWS);
+    for (is_fused, schedule, expected) in
+        [(true, ZbH1, Some(true)), (false, ZbH1, Some(false)), (true, PipelineScheduleKind::GPipe, None)]
+    {
+        let model = || {
+            let blocks = ["a", "b", "c", "d"].into_iter();
+            let chain = blocks.fold(Chain::new(), |chain, name| match is_fused {
+                true => chain.then(name, layer(false, false, false)),
+                false => {
+                    let linear = LinearConfig::new(WIDTH, WIDTH).init(&brigade_cpu::device().autodiff());
+                    chain.then_fn(name, linear, |linear: &Linear, x: Tensor<2>| tanh(linear.forward(x)))
+                }
+            });
+            chain.loss(|output, target: Tensor<2>| (output - target).square().sum())
+        };
+        let case = Case { model, batch };
+        let found = on_threads(2, 1, |groups| {
+            let settings = EngineSettings { schedule, ..EngineSettings::default() };
+            let mut engine = case.engine(groups.clone(), settings).unwrap();
+            assert_eq!(engine.second_halves(), None);
+            engine.step(case.batches(Zero::default(), &groups, 0), 1e-2).unwrap();
+            engine.second_halves()
+        });
+        assert_eq!(found, [expected; 2]);
+    }
+}
+
 /// Where each micro-batch is summed, ranks would sum one block's gradients with another's: that is refused, also where each rank by itself always leaves the
 /// same.
 #[test]

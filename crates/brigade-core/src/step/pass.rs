@@ -143,6 +143,7 @@ impl UntypedEngine {
         let peak = self.memory.activations.peak.max(state.activations.peak);
         self.memory.activations = crate::metrics::Bytes { peak, ..state.activations };
         self.memory.gradients = self.reduction.bytes();
+        self.second_halves = state.second_halves;
         self.window.add(count, &targets, state);
         Ok(())
     }

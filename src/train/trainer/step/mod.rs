@@ -5,6 +5,7 @@ pub(crate) mod nonfinite;
 pub(crate) mod profiled;
 pub(crate) mod read;
 
+use std::mem::replace;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -126,6 +127,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             self.record = Some(StepRecord { hook_seconds: hooks, ..record(&report, learning_rate, &stats) });
         }
         self.record_skipped();
+        self.note_second_halves();
         self.end_profiled_step(report.clock.spans.take())?;
         self.follow(stats.answers, answers.error)?;
         Ok(Some(report))
@@ -149,6 +151,17 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             DeviceMemory { reserved_peak: self.device_peak, ..memory }
         });
         gather(self.session.collectives().as_ref(), report, &times, device, status)
+    }
+
+    /// Says once that a zero-bubble schedule has nothing to fill bubbles with.
+    fn note_second_halves(&mut self) {
+        if self.engine.second_halves() == Some(false) && !replace(&mut self.has_noted_second_halves, true) {
+            self.note(&format!(
+                "no block of the first stage leaves the gradients of its weights for later, so pipeline.schedule (--schedule) = {} fills no bubbles; linear layers of \
+                 brigade::kernels do (compute.fused = true), and blocks with `Block::forward_split`; for others 1f1b is the same with less memory",
+                self.session.settings.pipeline.schedule
+            ));
+        }
     }
 
     /// When the update under way began, which may be now, and the time of collectives until then.

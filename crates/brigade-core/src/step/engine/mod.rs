@@ -85,6 +85,7 @@ pub struct UntypedEngine {
     /// In a round, the number in the global batch of the first micro-batch that is computed.
     pub(crate) first_micro_batch: Option<usize>,
     records_spans: bool,
+    pub(crate) second_halves: Option<bool>,
 }
 
 impl UntypedEngine {
@@ -205,6 +206,7 @@ impl UntypedEngine {
             gradient_hooks: Vec::new(),
             first_micro_batch: None,
             records_spans: false,
+            second_halves: None,
         };
         engine.bind_running()?;
         Ok(engine)
@@ -213,6 +215,12 @@ impl UntypedEngine {
     /// Number of blocks in each part of the pipeline.
     pub fn split(&self) -> &[usize] {
         &self.settings.split
+    }
+
+    /// Whether blocks of this rank left anything for the second halves of their backwards in the last step: if not, a zero-bubble schedule fills no
+    /// bubbles. None where the schedule has no second halves.
+    pub fn second_halves(&self) -> Option<bool> {
+        self.second_halves
     }
 
     /// Bytes that this rank holds.

@@ -98,6 +98,7 @@ impl Interpreter<'_> {
             self.state.to_send.insert((Pass::Backward, place - 1, task.micro_batch), message);
         }
         if halves == Halves::Input {
+            *self.state.second_halves.get_or_insert_default() |= !deferred.is_empty();
             self.state.deferred.insert(task, deferred);
         }
         self.count();

@@ -112,6 +112,8 @@ pub(crate) struct State {
     deferred: SortedMap<StageTask, Vec<Deferred>>,
     /// Whether blocks have left something for their second halves, where that must be alike on all ranks.
     pub leaves: SortedMap<usize, bool>,
+    /// Whether any block has; none where no backward was parted.
+    pub second_halves: Option<bool>,
     /// What was asked for, with the rank of the pipeline that sends it.
     received: SortedMap<Key, (usize, Pending<Message>)>,
     to_send: SortedMap<Key, Message>,
