@@ -134,6 +134,16 @@ pub enum Error {
         /// What went wrong.
         reason: String,
     },
+    /// Node 0 does not let this node take part.
+    #[error("node {node} cannot join the launchers of the other nodes at {endpoint}: {reason}")]
+    NodeRefused {
+        /// This node.
+        node: usize,
+        /// Where they meet.
+        endpoint: String,
+        /// What does not fit, as node 0 says it.
+        reason: String,
+    },
     /// A launcher of another node is gone before any rank was started.
     #[error("{} was lost before ranks were started: {reason}", node.map_or("another node".into(), |node| format!("node {node}")))]
     NodeLost {
@@ -184,6 +194,7 @@ impl Error {
             | Self::TokenFile { .. }
             | Self::LaunchConfig { .. }
             | Self::SingleNodeOnly { .. }
+            | Self::NodeRefused { .. }
             | Self::Bind { .. } => exit::USAGE,
             _ => exit::FAILED,
         }

@@ -200,6 +200,10 @@ impl Node<'_> {
                 Some(Message::Signal(signal)) => return Ok(Waited::Ended(without_ranks(signal))),
                 Some(Message::Node(NodeEvent::Rendezvous(result))) => {
                     return Ok(match result {
+                        // Later on, the run may have changed, not what this node was given.
+                        Err(RendezvousEnd::Refused(reason)) if restart_count == 0 => {
+                            return Err(self.refused(reason));
+                        }
                         Ok(start) => Waited::Ready((start, None)),
                         Err(RendezvousEnd::Over { is_done: true }) => Waited::Ended(Outcome::Done),
                         Err(RendezvousEnd::Over { is_done: false }) => {

@@ -214,6 +214,10 @@ impl Node<'_> {
         }
     }
 
+    pub(super) fn refused(&self, reason: String) -> Error {
+        Error::NodeRefused { node: self.config.node_rank, endpoint: self.endpoint.to_string(), reason }
+    }
+
     pub(super) fn rendezvous_failed(&self, reason: impl Into<String>) -> Error {
         let endpoint = self.endpoint.to_string();
         Error::NodeRendezvous { node: self.config.node_rank, endpoint, reason: reason.into() }
