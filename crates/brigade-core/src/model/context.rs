@@ -38,9 +38,9 @@ impl<'a> ForwardContext<'a> {
         Self { seed: 0, step: 0, micro_batch: 0, block, training: false }
     }
 
-    /// Runs a forward; a panic in it then names the block, which Burn's text does not.
-    pub(crate) fn naming<T>(&self, forward: impl FnOnce() -> T) -> T {
-        catch_unwind(AssertUnwindSafe(forward)).unwrap_or_else(|panic| {
+    /// Runs a forward or backward; a panic in it then names the block, which Burn's text does not.
+    pub(crate) fn naming<T>(&self, run: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let Some(text) = text.or_else(|| panic.downcast_ref::<String>().cloned()) else {
                 resume_unwind(panic)

@@ -63,7 +63,7 @@ impl Run {
     /// operations leave for the second half what they can.
     fn backward(
         self,
-        block: &NamedBlock,
+        (block, place): (&NamedBlock, Place),
         root: Option<Tensor<1>>,
         above: Upstream,
         defers: bool,
@@ -82,10 +82,10 @@ impl Run {
         let Some(root) = root.filter(Tensor::is_tracked) else {
             return BlockGradients { now: SortedMap::new(), later };
         };
-        let (mut gradients, mut deferred) = match defers {
+        let (mut gradients, mut deferred) = place.context(&block.name).naming(|| match defers {
             true => deferring(|| root.backward()),
             false => (root.backward(), DeferredGradients::default()),
-        };
+        });
         *upstream = gradients_of(input, &mut gradients);
         let left = block.block.take_deferred(&mut deferred);
         let now = block.block.take_gradients(&mut gradients);
@@ -195,15 +195,15 @@ impl Tape {
         };
         let above = std::mem::take(upstream);
         if root.is_some() || !defers {
-            return Ok(run.backward(block, root, above, false, upstream));
+            return Ok(run.backward((block, place), root, above, false, upstream));
         }
         let input = run.input.clone();
-        let found = run.backward(block, None, above.clone(), true, upstream);
+        let found = run.backward((block, place), None, above.clone(), true, upstream);
         if !found.is_mixed() {
             return Ok(found);
         }
         // The parts of a gradient are added in the order that they have in one piece.
-        Ok(Run::again(block, &input, wants_gradient, place)?.backward(block, None, above, false, upstream))
+        Ok(Run::again(block, &input, wants_gradient, place)?.backward((block, place), None, above, false, upstream))
     }
 
     /// Forgets the last block that is left, where neither it nor what comes before it is trained.
