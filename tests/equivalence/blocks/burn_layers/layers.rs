@@ -117,7 +117,7 @@ mod refused {
     }
 
     #[test]
-    #[should_panic(expected = "interpolate_backward: unsupported mode Lanczos3 (in block `")]
+    #[should_panic(expected = "interpolate_backward: unsupported mode Lanczos3 / dtype F32 (in block `")]
     fn interpolate2d_lanczos() {
         interpolates_with(InterpolateMode::Lanczos);
     }
