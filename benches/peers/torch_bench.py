@@ -21,6 +21,7 @@ p.add_argument("--threads", type=int, default=1)
 p.add_argument("--steps", type=int, default=8)
 p.add_argument("--micro-batches", type=int, default=4)
 p.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"], help="bf16: autocast, fp32 masters (not in mode pp)")
+p.add_argument("--compile", action="store_true", help="torch.compile (modes single and ddp without --tokens)")
 p.add_argument("--hook", default="none", help="none, fp16, powersgd or local-sgd; or several with commas, which may have steps of their own: local-sgd:100")
 p.add_argument("--tokens", default="", help="a folder with train.bin and validation.bin, two bytes a token")
 p.add_argument("--tied", action="store_true", help="the head has the token table's weights")
@@ -197,7 +198,10 @@ else:
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if a.compile:
+        model = torch.compile(model)
+    # One pass over the parameters, where PyTorch has that.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=a.mode != "fsdp")
     tokens = torch.randint(0, a.vocab, (a.batch // world, a.seq))
     for step in range(a.steps):
         start = time.perf_counter()

@@ -203,7 +203,13 @@ impl Tape {
             return Ok(found);
         }
         // The parts of a gradient are added in the order that they have in one piece.
-        Ok(Run::again(block, &input, wants_gradient, place)?.backward((block, place), None, above, false, upstream))
+        Ok(Run::again(block, &input, wants_gradient, place)?.backward(
+            (block, place),
+            None,
+            above,
+            false,
+            upstream,
+        ))
     }
 
     /// Forgets the last block that is left, where neither it nor what comes before it is trained.
