@@ -7,23 +7,33 @@ use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
 use brigade::plan::search::{Candidate, Workload};
-use brigade::{Settings, ZeroSettings};
+use brigade::{ComputeType, Settings, ZeroSettings};
 
 use serde_json::Value;
 
 use super::parse;
 use crate::config::Config;
 
-/// Its model and batch on a cluster.
+/// Its model and batch on a cluster, in the type that ranks there choose where the settings leave it open.
 pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow::Result<Workload> {
     let Settings { train, compute, .. } = &config.settings;
     let (length, hidden) = (config.model.row_length(), model.hidden);
     let mut workload = Workload::new(model, cluster, length, train.global_batch_size);
-    workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
+    workload.dtype = dtype(compute.dtype, &workload.cluster);
     workload.accounting = accounting(&config.settings, workload.dtype)?;
     workload.reduce_bytes = reduce_bytes(&config.settings, hidden);
     workload.check()?;
     Ok(workload)
+}
+
+/// The number type that a setting stands for on the devices of a cluster.
+pub fn dtype(given: ComputeType, cluster: &Cluster) -> Dtype {
+    match given {
+        ComputeType::F32 => Dtype::F32,
+        ComputeType::Bf16 => Dtype::Bf16,
+        ComputeType::Auto if cluster.is_cpu() => Dtype::F32,
+        ComputeType::Auto => cluster.device.default_dtype(),
+    }
 }
 
 /// What is held of a parameter that is trained.
@@ -120,6 +130,23 @@ mod tests {
         let mut changed = changed_settings(&settings);
         changed.sort();
         assert_eq!(changed, ["compute.recompute", "mesh.replicate", "pipeline.stages", "zero.keep_gathered"]);
+    }
+
+    #[test]
+    fn the_optimizer_and_compression_count_whatever_the_number_type() {
+        for (dtype, cluster, counted) in [
+            ("auto", "1x2xH100-80GB", Dtype::Bf16),
+            ("auto", "1x2xCPU", Dtype::F32),
+            ("f32", "1x2xH100-80GB", Dtype::F32),
+        ] {
+            let dtype = format!("compute.dtype={dtype}");
+            let sets = ["optimizer.name=adan", "comm.compress=int8", dtype.as_str()];
+            let config = Config::read(&[], &sets.map(str::to_owned)).unwrap();
+            let model = ModelShape::gpt("small", 2, 64, 2, 256, 64);
+            let workload = workload(&config, model, cluster.parse().unwrap()).unwrap();
+            assert_eq!((workload.dtype, workload.accounting.moments), (counted, 16), "{dtype} {cluster}");
+            assert!((1.0..1.1).contains(&workload.reduce_bytes), "{}", workload.reduce_bytes);
+        }
     }
 
     #[test]

@@ -5,11 +5,9 @@ use brigade::launcher::NprocPerNode;
 use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::{NamedModel, details, render};
-use brigade::plan::search::{Axes, Evaluator, Workload, plan};
+use brigade::plan::search::{Axes, Evaluator, plan};
 use brigade::report::counted;
-use brigade::{
-    Backend, CollectivesBackend, ComputeType, Resume, RunPlan, StandardFlags, StrategyName, SumOrder,
-};
+use brigade::{Backend, CollectivesBackend, Resume, RunPlan, StandardFlags, StrategyName, SumOrder};
 use brigade_submit::{GpuKind, Job};
 
 use crate::commands::plan::configured::{candidate, changed_settings, workload};
@@ -111,11 +109,7 @@ fn planned(
     let model = model(config)?;
     let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
     let (settings, train) = (&config.settings, &config.settings.train);
-    let length = config.model.row_length();
-    let workload = match settings.compute.dtype {
-        ComputeType::Auto => Workload::new(model, cluster, length, train.global_batch_size),
-        _ => workload(config, model, cluster)?,
-    };
+    let workload = workload(config, model, cluster)?;
     let plan = plan(&workload, &Axes::default(), SHOWN)?;
     let named = NamedModel { name: name.to_owned(), settings: changed_settings(settings) };
     let mut fit = Fit { text: render(&workload, &plan, &named), ..Fit::default() };
