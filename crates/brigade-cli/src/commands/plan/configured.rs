@@ -1,12 +1,12 @@
 //! What a configuration of training is to the planner.
 
-use brigade::core::compress::{Matrix, Sends};
+use brigade::core::compress::{CompressionError, GatherCodes, Matrix, Method, Sends};
 use brigade::core::{Float, Zero};
 use brigade::plan::ReshardPolicy;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
-use brigade::plan::search::{Candidate, Workload};
+use brigade::plan::search::{Axes, Candidate, Workload};
 use brigade::{ComputeType, Settings, ZeroSettings};
 
 use serde_json::Value;
@@ -41,6 +41,35 @@ pub fn accounting(settings: &Settings, dtype: Dtype) -> anyhow::Result<Accountin
     Ok(Accounting::brigade(dtype, settings.optimizer.state_bytes_per_parameter()? as u64))
 }
 
+/// Leaves out of a search what training refuses with these settings, where the axes are not given.
+pub fn restrict(axes: Axes, settings: &Settings) -> Axes {
+    let comm = &settings.comm;
+    // PowerSGD cannot reduce each micro-batch by itself, as ZeRO-2 and 3 are planned to, nor the shards that replicas sum; without ZeRO nothing is gathered that
+    // could be compressed.
+    let is_whole = comm.compress == Method::PowerSgd;
+    let zero = match (is_whole, comm.compress_gathers == GatherCodes::None) {
+        (true, true) => vec![0, 1],
+        (true, false) => vec![1],
+        (false, true) => Vec::new(),
+        (false, false) => vec![1, 2, 3],
+    };
+    let replicate = if is_whole { vec![1] } else { Vec::new() };
+    Axes {
+        zero: if axes.zero.is_empty() { zero } else { axes.zero },
+        replicate: if axes.replicate.is_empty() { replicate } else { axes.replicate },
+        ..axes
+    }
+}
+
+/// The configuration as training takes it: shards of one rank are whole, for which the planner says ZeRO-0, and compressed gathers need ZeRO.
+pub fn trained(planned: Candidate, settings: &Settings) -> Candidate {
+    match settings.comm.compress_gathers {
+        GatherCodes::None => planned,
+        _ if planned.shards() > 1 => planned,
+        _ => Candidate { zero: planned.zero.max(1), ..planned },
+    }
+}
+
 /// That the plan counts every parameter as trained, where some are not; without a full stop.
 pub fn untrained_note(config: &Config) -> Option<String> {
     let Settings { train, optimizer, .. } = &config.settings;
@@ -69,6 +98,26 @@ pub fn changed_settings(settings: &Settings) -> Vec<String> {
         .filter(|(section, name, value)| is_changed(section, name, value))
         .map(|(section, name, _)| format!("{section}.{name}"))
         .collect()
+}
+
+/// Checks the numbers of the compression.
+///
+/// # Errors
+/// If one is not possible.
+pub fn check_compression(settings: &Settings) -> anyhow::Result<()> {
+    let comm = &settings.comm;
+    comm.compression().check().map_err(|error| {
+        let (option, given) = match error {
+            CompressionError::BlockSize(_) => {
+                ("comm.compress_block_size", comm.compress_block_size.to_string())
+            }
+            CompressionError::Ratio => ("comm.compress_ratio", comm.compress_ratio.to_string()),
+            CompressionError::Rank => {
+                ("comm.matrix_approximation_rank", comm.matrix_approximation_rank.to_string())
+            }
+        };
+        anyhow::anyhow!("{option} = {given} is not possible: {error}")
+    })
 }
 
 /// Bytes of a gradient on its way, of a square matrix as wide as the model where that makes a difference.

@@ -6,19 +6,20 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
 use brigade::core::Float;
-use brigade::core::compress::{GatherCodes, Method};
 use brigade::launcher::StandardStreams;
 use brigade::plan::cluster::Dtype;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
-use brigade::plan::search::{Axes, Candidate, Plan, TensorParallelSearch, Workload, plan};
+use brigade::plan::search::{Axes, Plan, TensorParallelSearch, Workload, plan};
 use brigade::report::{HumanBytes, HumanCount, counted};
 use brigade::{MicroBatchSize, Program, Ranks, SettingError, Settings, StrategyName};
 use clap::{Args, Command, FromArgMatches};
 
 use super::auto_cluster::cluster;
 use super::{TrainArgs, resolved};
-use crate::commands::plan::configured::{accounting, changed_settings, reduce_bytes, untrained_note};
+use crate::commands::plan::configured::{
+    accounting, changed_settings, reduce_bytes, restrict, trained, untrained_note,
+};
 use crate::config::Config;
 
 /// `auto`, the only value of `--mesh`.
@@ -155,31 +156,14 @@ fn choose_mesh(
     Ok(ChosenMesh { flags, reason: reason(&workload, &found) + &note, micro_batch })
 }
 
-/// What training does not refuse with these settings.
+/// What is searched.
 fn axes(settings: &Settings, tries_sizes: bool) -> Axes {
-    let Settings { comm, train, .. } = settings;
-    // PowerSGD cannot reduce each micro-batch by itself, as ZeRO-2 and 3 are planned to, nor the shards that replicas sum; without ZeRO nothing is gathered that
-    // could be compressed.
-    let is_whole = comm.compress == Method::PowerSgd;
-    let zero = match (is_whole, comm.compress_gathers == GatherCodes::None) {
-        (true, true) => vec![0, 1],
-        (true, false) => vec![1],
-        (false, true) => Vec::new(),
-        (false, false) => vec![1, 2, 3],
-    };
-    Axes {
+    let axes = Axes {
         tensor: TensorParallelSearch::Off,
-        micro_batches: if tries_sizes { Vec::new() } else { vec![train.micro_batch_size] },
-        zero,
-        replicate: if is_whole { vec![1] } else { Vec::new() },
+        micro_batches: if tries_sizes { Vec::new() } else { vec![settings.train.micro_batch_size] },
         ..Axes::default()
-    }
-}
-
-/// The configuration as training takes it: shards of one rank are whole, for which the planner says ZeRO-0, and compressed gathers need ZeRO.
-fn trained(planned: Candidate, settings: &Settings) -> Candidate {
-    let least = u8::from(settings.comm.compress_gathers != GatherCodes::None);
-    Candidate { zero: planned.zero.max(least), ..planned }
+    };
+    restrict(axes, settings)
 }
 
 /// Why the first choice is the first.
@@ -218,6 +202,8 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
 
 #[cfg(test)]
 mod tests {
+    use brigade::plan::search::Candidate;
+
     use super::*;
 
     /// What is planned for these settings on four nodes of two, of which shards may be on one node each.
