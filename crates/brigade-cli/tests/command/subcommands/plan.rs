@@ -91,7 +91,7 @@ fn what_a_file_sets_counts_unless_a_flag_says_otherwise() {
     let state = |plan: &serde_json::Value| plan["plan"]["best"][0]["memory"]["optimizer"].as_f64().unwrap();
     let flags = "--zero 1 --micro-batch-size 1 --recompute none";
     let (adan, adamw) = (json(flags), json(&format!("{flags} --optimizer-bytes 8")));
-    assert!((state(&adan) / state(&adamw) - 20.0 / 12.0).abs() < 1e-6, "{adan}");
+    assert!((state(&adan) / state(&adamw) - 20.0 / 12.0).abs() < 1e-3, "{adan}");
     let other = json("--global-batch-size 8 --dtype f32 --reduce-dtype f32");
     assert_eq!((&other["global_batch"], &other["dtype"]), (&8.into(), &"f32".into()), "{other}");
     let line = other["commands"][0].as_str().unwrap();
