@@ -15,6 +15,14 @@ pub enum ReshardPolicy {
     AfterStep,
 }
 
+impl ReshardPolicy {
+    /// What training does in a pipeline of this many stages if nothing else is set: with several, a micro-batch's backward comes long after its forward, and what is gathered
+    /// stays until then.
+    pub fn usual(stages: usize) -> Self {
+        if stages == 1 { Self::AfterUseUnlessNext } else { Self::AfterBackward }
+    }
+}
+
 /// One block's run in a rank's step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockRun {

@@ -27,7 +27,7 @@ pub mod timeline;
 
 pub use charts::{Chart, Charts, Heat, Mark, MarkKind, Measure, Series};
 pub use error::{Error, Result};
-pub use page::{PageData, RankTimeline, SpanKind, StepSpan, StepTimeline, page};
+pub use page::{PAGE_MARKER, PageData, RankTimeline, SpanKind, StepSpan, StepTimeline, page};
 pub use run::{
     Difference, Follower, Overview, Run, RunState, Setting, overviews, seconds_per_step, settings_of,
 };

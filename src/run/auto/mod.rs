@@ -4,6 +4,7 @@
 
 mod command_line;
 mod nodes;
+mod processes;
 mod resumed;
 mod trial;
 

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::super::ranks::Ranks;
 use super::MARGIN;
 use super::command_line::{has_option, without};
+use super::processes::{processes_with, wait_for};
 use crate::settings::Settings;
 
 /// Updates of a trial: the first one allocates what the others use again.
@@ -230,17 +231,19 @@ impl RunningTrial {
         Ok(TrialEnd { available, failure })
     }
 
-    /// Kills the child, whose ranks end with it.
+    /// Kills the child, whose ranks end with it, and waits for all of them: the next trial counts on the memory that they had.
     fn kill(&mut self) {
+        let processes = processes_with(self.folder.path());
         drop(self.child.kill());
         drop(self.child.wait());
+        wait_for(&processes);
     }
 }
 
 impl Drop for RunningTrial {
     fn drop(&mut self) {
         self.kill();
-        // Ranks end a moment after their launcher, and may still write.
+        // What outlives the wait may still write.
         for _ in 0..MAX_REMOVALS {
             if std::fs::remove_dir_all(self.folder.path()).is_ok() {
                 break;

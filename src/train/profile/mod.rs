@@ -4,7 +4,6 @@ mod clocks;
 mod operations;
 
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::{Instant, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -40,6 +39,8 @@ struct Recording {
     spans: Vec<Named>,
     /// When the step under way began.
     step_began: Option<(u64, Instant)>,
+    /// The last step that is in it.
+    last_step: Option<u64>,
 }
 
 /// A span that the engine does not know.
@@ -80,6 +81,7 @@ impl Profile {
                 operations,
                 spans: Vec::new(),
                 step_began: None,
+                last_step: None,
                 began: Instant::now(),
             });
         }
@@ -134,12 +136,15 @@ impl Profile {
         if self.ends_with(step, is_update) { self.write(session, info).map(Some) } else { Ok(None) }
     }
 
-    /// Writes what was recorded of a run that ends before the last of the steps.
+    /// Writes what was recorded of a run that ends before the last of the steps, if a step of them is over.
     ///
     /// # Errors
     /// As [`end_step`](Self::end_step).
     pub fn end_run(&mut self, session: &Session, info: TimelineInfo) -> anyhow::Result<Option<String>> {
-        if self.recording.is_none() { Ok(None) } else { self.write(session, info).map(Some) }
+        match self.recording.as_ref().and_then(|recording| recording.last_step) {
+            Some(_) => self.write(session, info).map(Some),
+            None => Ok(None),
+        }
     }
 
     fn write(&mut self, session: &Session, info: TimelineInfo) -> anyhow::Result<String> {
@@ -151,6 +156,8 @@ impl Profile {
             name.push_str(&format!(", stage {}", session.plan.mesh.coordinate(rank, PP)));
         }
         let error = recording.offset.error;
+        let first_step = *self.steps.start();
+        let last_step = recording.last_step.unwrap_or(first_step);
         let (tracks, forgotten) = recording.tracks(rank, name);
         let own = tracks.to_json()?;
         let mut errors = vec![0.0; group.size()];
@@ -165,9 +172,8 @@ impl Profile {
         for message in others {
             ranks.push(message.wait()?);
         }
-        let path = path(session, &self.steps);
+        let path = session.out.join(PROFILE_FOLDER).join(timeline_file(first_step, last_step));
         let clock_error_us = errors.into_iter().fold(0.0, f64::max);
-        let (first_step, last_step) = (*self.steps.start(), *self.steps.end());
         let info = TimelineInfo { first_step, last_step, clock_error_us, ..info };
         let written = Timeline::write(&path, &ranks, &info)
             .with_context(|| format!("the timeline {} could not be written", path.display()));
@@ -221,6 +227,7 @@ impl Recording {
         if let Some((step, start)) = self.step_began.take() {
             let at = (start, Instant::now());
             self.add(Track::Steps, format!("step {step}"), "step", at, vec![("step", step.into())]);
+            self.last_step = self.last_step.max(Some(step));
         }
     }
 
@@ -277,10 +284,6 @@ fn action_args(action: Action) -> Vec<(&'static str, Value)> {
         _ => {}
     }
     args
-}
-
-fn path(session: &Session, steps: &RangeInclusive<u64>) -> PathBuf {
-    session.out.join(PROFILE_FOLDER).join(timeline_file(*steps.start(), *steps.end()))
 }
 
 fn micros(since: Instant, now: Instant) -> f64 {

@@ -10,46 +10,93 @@ pub struct NamedModel {
     pub name: String,
     /// The settings that the TOML changes, by name (`zero.keep_gathered`): the command says what it needs of them.
     pub settings: Vec<String>,
+    /// Whether gradients travel as the TOML's `comm.compress` encodes them.
+    pub is_compressed: bool,
 }
 
 impl From<&str> for NamedModel {
     fn from(name: &str) -> Self {
-        Self { name: name.to_owned(), settings: Vec::new() }
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+}
+
+impl NamedModel {
+    fn changes(&self, setting: &str) -> bool {
+        self.settings.iter().any(|name| name == setting)
     }
 }
 
 /// The line of `brigade train` for this configuration. With several nodes it is to be run on each,
 /// with its number from 0 and the address of the first. There is none in fp16, in which Brigade does not train.
 pub fn command(workload: &Workload, evaluation: &PlanEvaluation, model: &NamedModel) -> Option<String> {
-    let dtype = match workload.dtype {
-        Dtype::F32 => "f32",
-        Dtype::Bf16 => "bf16",
-        Dtype::Fp16 => return None,
+    let settings = shared_settings(workload, model)?;
+    let flags = evaluation.candidate.flags_over(&model.settings);
+    Some(format!("{} {flags}{settings}{}", program(workload, model), stages(evaluation, model)))
+}
+
+/// What the lines of several configurations have in common, and what each has of its own.
+pub(super) fn commands(
+    workload: &Workload,
+    evaluations: &[PlanEvaluation],
+    model: &NamedModel,
+) -> Option<(String, Vec<String>)> {
+    let settings = shared_settings(workload, model)?;
+    let own = |evaluation: &PlanEvaluation| {
+        format!("{}{}", evaluation.candidate.flags_over(&model.settings), stages(evaluation, model))
     };
-    let NamedModel { name, settings } = model;
-    let changes = |setting: &str| settings.iter().any(|name| name == setting);
-    let cluster = &workload.cluster;
+    Some((format!("{}{settings}", program(workload, model)), evaluations.iter().map(own).collect()))
+}
+
+/// The program, its model and its ranks.
+fn program(workload: &Workload, model: &NamedModel) -> String {
+    let (name, cluster) = (model.name.as_str(), &workload.cluster);
     let option = if name.to_ascii_lowercase().ends_with(".toml") { "--config" } else { "--model" };
-    let name = name
-        .strip_suffix("config.json")
-        .map_or(name.as_str(), |folder| if folder.is_empty() { "." } else { folder });
+    let name =
+        name.strip_suffix("config.json").map_or(name, |folder| if folder.is_empty() { "." } else { folder });
     let mut line =
         format!("brigade train {option} {} --nproc-per-node {}", quoted(name), cluster.devices_per_node);
     if cluster.nodes > 1 {
         line.push_str(&format!(" --nnodes {} --node-rank NODE --rdzv-endpoint HOST:29400", cluster.nodes));
     }
-    line.push_str(&format!(" {}", evaluation.candidate.flags_over(settings)));
-    line.push_str(&format!(" --set model.sequence_length={}", workload.sequence_length));
-    line.push_str(&format!(" --set compute.dtype={dtype}"));
-    if workload.reduce_bytes < 4.0 {
-        line.push_str(" --set compute.reduce_dtype=bf16");
-    } else if changes("compute.reduce_dtype") {
-        line.push_str(" --set compute.reduce_dtype=f32");
+    line
+}
+
+/// What every configuration of a plan computes with.
+fn shared_settings(workload: &Workload, model: &NamedModel) -> Option<String> {
+    let mut flags = format!(
+        " --set model.sequence_length={} --set compute.dtype={}",
+        workload.sequence_length,
+        trained_dtype(workload)?
+    );
+    if model.changes("comm.compress") && !model.is_compressed {
+        flags.push_str(" --compress none");
     }
-    if evaluation.split.len() > 1 || changes("pipeline.stages") {
-        line.push_str(&format!(" --set {}", evaluation.stages_setting()));
+    match reduce_dtype(workload, model) {
+        "f32" if !model.changes("compute.reduce_dtype") => {}
+        reduce => flags.push_str(&format!(" --set compute.reduce_dtype={reduce}")),
     }
-    Some(line)
+    Some(flags)
+}
+
+/// The name of the type that training computes in.
+pub(super) fn trained_dtype(workload: &Workload) -> Option<&'static str> {
+    match workload.dtype {
+        Dtype::F32 => Some("f32"),
+        Dtype::Bf16 => Some("bf16"),
+        Dtype::Fp16 => None,
+    }
+}
+
+/// The type of sums over ranks. Codes are made from fp32, however few bytes they have.
+pub(super) fn reduce_dtype(workload: &Workload, model: &NamedModel) -> &'static str {
+    if workload.reduce_bytes < 4.0 && !model.is_compressed { "bf16" } else { "f32" }
+}
+
+fn stages(evaluation: &PlanEvaluation, model: &NamedModel) -> String {
+    match evaluation.split.len() > 1 || model.changes("pipeline.stages") {
+        true => format!(" --set {}", evaluation.stages_setting()),
+        false => String::new(),
+    }
 }
 
 /// A word that the shell leaves as it is.

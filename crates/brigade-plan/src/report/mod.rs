@@ -1,12 +1,15 @@
 //! Plans as text.
 
+mod by_part;
 mod command;
+mod config;
 mod explain;
 mod failures;
 mod text;
 mod what_if;
 
 pub use command::{NamedModel, command};
+pub use config::config;
 pub use explain::explain;
 pub use failures::{FailureForecast, failures};
 pub use text::{MAX_RANKS, details, render};

@@ -1,6 +1,7 @@
 //! The table of the best configurations, and what is known of the first.
 
-use super::{NamedModel, billions, command, count, failures, seconds};
+use super::command::commands;
+use super::{NamedModel, billions, by_part, command, count, failures, seconds};
 use crate::columns::{aligned, bytes, counted};
 use crate::search::{Plan, PlanEvaluation, Workload};
 
@@ -23,7 +24,7 @@ fn notes(workload: &Workload) -> Vec<String> {
     [ranks, positions, gap].into_iter().flatten().collect()
 }
 
-/// A plan for people. `model` is what the command of the best configuration names.
+/// A plan for people. `model` is what the commands of configurations name.
 pub fn render(workload: &Workload, plan: &Plan, model: &NamedModel) -> String {
     let mut text = heading(workload, plan);
     if let Some(advice) = &plan.advice {
@@ -33,7 +34,7 @@ pub fn render(workload: &Workload, plan: &Plan, model: &NamedModel) -> String {
             advice.missing.text(),
             memory(&advice.memory),
         ));
-        text.push_str("What would fit, the cheapest first:\n");
+        text.push_str("What would fit:\n");
         advice.changes.iter().for_each(|change| text.push_str(&format!("  {change}\n")));
         if advice.changes.is_empty() {
             text.push_str("  nothing that was tried: a smaller batch, up to 128 times as many nodes, shorter sequences, devices with more memory\n");
@@ -41,6 +42,13 @@ pub fn render(workload: &Workload, plan: &Plan, model: &NamedModel) -> String {
     }
     if let Some(best) = plan.best.first() {
         text.push_str(&format!("\n{}\n", table(&plan.best)));
+        if plan.best.len() > 1 {
+            text.push_str(&format!(
+                "\nMemory of a rank of the fullest stage:\n{}\n",
+                by_part::memory(&plan.best)
+            ));
+            text.push_str(&format!("\nTime of a step:\n{}\n\n", by_part::time(&plan.best)));
+        }
         text.push_str(&format!("The first, {}:\n", best.candidate.label()));
         text.push_str(&details(workload, best));
         let run = command(workload, best, model);
@@ -50,6 +58,11 @@ pub fn render(workload: &Workload, plan: &Plan, model: &NamedModel) -> String {
             text.push_str(&format!("  {}\n", report.text()));
         }
         notes(workload).iter().for_each(|note| text.push_str(&format!("  note    {note}\n")));
+        if let Some((shared, own)) = commands(workload, &plan.best, model).filter(|(_, own)| own.len() > 1) {
+            text.push_str(&format!("\nTo run any of them, add its flags to {shared}\n"));
+            let rows = own.into_iter().enumerate().map(|(at, flags)| vec![(at + 1).to_string(), flags]);
+            text.push_str(&format!("{}\n", aligned(rows.collect()).join("\n")));
+        }
     }
     if let Some(tensor) = plan.tensor_parallel.first() {
         let brings = match plan.best.first() {

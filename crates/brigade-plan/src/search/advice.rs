@@ -22,7 +22,7 @@ pub struct FitAdvice {
     pub memory: MemoryParts,
     /// What it lacks.
     pub missing: Shortage,
-    /// Changes that would make something fit, the cheapest first.
+    /// Changes that would each make something fit.
     pub changes: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ pub(super) fn alone(
         micro_batch: 1,
         micro_batches: (workload.global_batch / ranks).max(1),
         recompute_every: 0,
-        reshard: ReshardPolicy::AfterUseUnlessNext,
+        reshard: ReshardPolicy::usual(1),
         reduce_each_micro_batch: true,
         offload: false,
     };
@@ -138,6 +138,7 @@ pub(super) fn alone(
         pp: stages,
         dp: ranks / stages,
         micro_batches: (workload.global_batch / (ranks / stages)).max(1),
+        reshard: ReshardPolicy::usual(stages),
         ..base
     };
     let mut all = vec![("data parallelism alone", base)];
@@ -153,17 +154,18 @@ pub(super) fn alone(
         let (_, memory) = evaluator.memory(&candidate)?;
         let missing = evaluator.missing(&memory);
         let change = if missing.is_none() { None } else { cheapest(evaluator, &candidate)? };
+        let change = change.map(|changed| flags(&changed, workload.global_batch));
         Ok(TechniqueAlone { name, candidate, memory, missing, change })
     };
     all.into_iter().map(of).collect()
 }
 
 /// The change of fewest settings that makes a configuration fit, and of those the one that is estimated fastest.
-fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String>, PlanError> {
+fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<Candidate>, PlanError> {
     let mut reached = vec![(Vec::<&'static str>::new(), *from)];
     for _ in 0..4 {
         let mut next = Vec::new();
-        let mut best: Option<(f64, String)> = None;
+        let mut best: Option<(f64, Candidate)> = None;
         for (made, candidate) in &reached {
             for (change, changed) in changes(candidate, evaluator.workload().cluster.is_cpu()) {
                 if made.contains(&change) || evaluator.memory(&changed).is_err() {
@@ -173,15 +175,15 @@ fn cheapest(evaluator: &Evaluator<'_>, from: &Candidate) -> Result<Option<String
                 if evaluator.fits(&evaluator.memory(&changed)?.1) {
                     let seconds = evaluator.estimate(&changed)?;
                     if best.as_ref().is_none_or(|(least, _)| seconds < *least) {
-                        best = Some((seconds, flags(&changed, evaluator.workload().global_batch)));
+                        best = Some((seconds, changed));
                     }
                 } else {
                     next.push((all, changed));
                 }
             }
         }
-        if let Some((_, flags)) = best {
-            return Ok(Some(flags));
+        if let Some((_, changed)) = best {
+            return Ok(Some(changed));
         }
         next.dedup_by_key(|(_, candidate)| *candidate);
         reached = next;
@@ -210,13 +212,18 @@ fn changes(from: &Candidate, is_cpu: bool) -> Vec<(&'static str, Candidate)> {
     if from.recompute_every != 1 {
         all.push(("--recompute all", Candidate { recompute_every: 1, ..*from }));
     }
-    if from.dp.is_multiple_of(2) {
-        let (pp, dp, micro_batches) = (2 * from.pp, from.dp / 2, 2 * from.micro_batches);
-        all.push(("--pp 2", Candidate { pp, dp, micro_batches, ..*from }));
-        if from.dp.is_multiple_of(4) {
+    for (name, times) in [("--pp 2", 2), ("--pp 4", 4)] {
+        if from.dp.is_multiple_of(times) {
+            let pp = times * from.pp;
             all.push((
-                "--pp 4",
-                Candidate { pp: 2 * pp, dp: dp / 2, micro_batches: 2 * micro_batches, ..*from },
+                name,
+                Candidate {
+                    pp,
+                    dp: from.dp / times,
+                    micro_batches: times * from.micro_batches,
+                    reshard: ReshardPolicy::usual(pp),
+                    ..*from
+                },
             ));
         }
     }
@@ -224,4 +231,35 @@ fn changes(from: &Candidate, is_cpu: bool) -> Vec<(&'static str, Candidate)> {
         all.push(("--set zero.offload_optimizer=true", Candidate { offload: true, ..*from }));
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelShape;
+
+    /// Flags say nothing of when parameters are freed, so that what fits must fit with what training does by default.
+    #[test]
+    fn changes_free_parameters_as_training_does_without_a_setting() {
+        let model = ModelShape::llama("8B", 32, 4096, 32, 8, 14336, 128_256, false);
+        let mut found = 0;
+        for cluster in ["1x8xA10", "2x4xL4", "4x8xT4", "1x4xA100-40GB"] {
+            let workload = Workload::new(model.clone(), cluster.parse().unwrap(), 2048, 64);
+            let evaluator = Evaluator::new(&workload);
+            for alone in alone(&evaluator, &workload).unwrap() {
+                let from = alone.candidate;
+                let once: Vec<Candidate> = changes(&from, false).into_iter().map(|(_, to)| to).collect();
+                let twice = once.iter().flat_map(|once| changes(once, false)).map(|(_, to)| to);
+                for changed in once.iter().copied().chain(twice).chain([from]) {
+                    assert_eq!(changed.reshard, ReshardPolicy::usual(changed.pp), "{}", changed.label());
+                }
+                let Some(change) = alone.change else { continue };
+                let changed = cheapest(&evaluator, &from).unwrap().unwrap();
+                let trained = Candidate { reshard: ReshardPolicy::usual(changed.pp), ..changed };
+                assert!(evaluator.fits(&evaluator.memory(&trained).unwrap().1), "{change}");
+                found += 1;
+            }
+        }
+        assert!(found > 0);
+    }
 }

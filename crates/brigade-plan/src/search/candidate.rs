@@ -108,28 +108,26 @@ impl Candidate {
     /// The settings that have no flag of their own and are not as by default, as `section.key=value`.
     fn settings(&self) -> Vec<String> {
         let all = self.choices().into_iter().filter(|choice| !choice.is_default);
-        all.filter_map(|choice| Some(choice.flag.strip_prefix("--set ")?.to_owned())).collect()
+        all.filter(|choice| choice.flag.is_none())
+            .map(|choice| format!("{}={}", choice.setting, choice.value))
+            .collect()
     }
 
     /// What is chosen besides the sizes of the mesh, of the batch and ZeRO's stage.
     fn choices(&self) -> [Choice; 9] {
-        let set = |setting: &'static str, value: &str, is_default: bool| Choice {
+        let set = |setting, value: &str, is_default| Choice {
             setting,
-            flag: format!("--set {setting}={value}"),
+            flag: None,
+            value: value.to_owned(),
             is_default,
         };
-        let flag = |setting, flag: &str, value: String, is_default| Choice {
-            setting,
-            flag: format!("{flag} {value}"),
-            is_default,
-        };
+        let flag = |setting, flag, value, is_default| Choice { setting, flag: Some(flag), value, is_default };
         let recompute = match self.recompute_every {
             0 => "none".to_owned(),
             1 => "all".to_owned(),
             k => format!("every-{k}"),
         };
-        let usual =
-            if self.pp == 1 { ReshardPolicy::AfterUseUnlessNext } else { ReshardPolicy::AfterBackward };
+        let usual = ReshardPolicy::usual(self.pp);
         let reshard = match self.reshard {
             _ if self.zero < 3 => "default",
             policy if policy == usual => "default",
@@ -181,20 +179,39 @@ impl Candidate {
             self.micro_batch,
             self.global_batch()
         );
-        for Choice { setting, flag, is_default } in self.choices() {
+        for Choice { setting, flag, value, is_default } in self.choices() {
             if !is_default || settings.iter().any(|name| name == setting) {
-                flags.push_str(&format!(" {flag}"));
+                match flag {
+                    Some(flag) => flags.push_str(&format!(" {flag} {value}")),
+                    None => flags.push_str(&format!(" --set {setting}={value}")),
+                }
             }
         }
         flags
     }
+
+    /// Everything that it chooses, as names of settings with their values.
+    pub(crate) fn all_settings(&self) -> Vec<(&'static str, String)> {
+        let sizes = [
+            ("mesh.pp", self.pp),
+            ("mesh.dp", self.dp),
+            ("train.micro_batch_size", self.micro_batch),
+            ("train.global_batch_size", self.global_batch()),
+            ("zero.stage", usize::from(self.zero)),
+        ];
+        let sizes = sizes.map(|(setting, size)| (setting, size.to_string()));
+        let choices = self.choices().map(|Choice { setting, value, .. }| (setting, value));
+        sizes.into_iter().chain(choices).collect()
+    }
 }
 
-/// One choice, as a flag.
+/// One choice.
 struct Choice {
     /// The setting that it is of.
     setting: &'static str,
-    flag: String,
+    /// The setting's own flag.
+    flag: Option<&'static str>,
+    value: String,
     /// Whether a run without the flag and the setting does the same.
     is_default: bool,
 }

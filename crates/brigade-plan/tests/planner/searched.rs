@@ -119,7 +119,7 @@ fn what_does_not_fit_is_told_what_would() {
 #[test]
 fn the_command_takes_back_what_the_file_sets_otherwise() {
     let workload = workload(llama_8b(), "2x8xH100", 4096, 256);
-    let axes = Axes { pp: vec![1], zero: vec![1], ..Axes::default() };
+    let axes = Axes { pp: vec![1], zero: vec![2], ..Axes::default() };
     let best = plan(&workload, &axes, 1).unwrap().best.remove(0);
     let set = [
         ("mesh.replicate", "--replicate 1"),
@@ -134,13 +134,13 @@ fn the_command_takes_back_what_the_file_sets_otherwise() {
         ("compute.reduce_dtype", "--set compute.reduce_dtype=f32"),
     ];
     let settings = set.iter().map(|(setting, _)| (*setting).to_owned()).collect();
-    let named = NamedModel { name: "my.toml".into(), settings };
+    let named = NamedModel { name: "my.toml".into(), settings, is_compressed: false };
     let (without, with) =
         (command(&workload, &best, &"my.toml".into()).unwrap(), command(&workload, &best, &named).unwrap());
     for (setting, flag) in set {
         assert!(with.contains(flag) && !without.contains(flag), "{setting}: {with}\n{without}");
     }
-    let recomputes = NamedModel { name: "my.toml".into(), settings: vec!["compute.recompute".into()] };
+    let recomputes = NamedModel { settings: vec!["compute.recompute".into()], ..named.clone() };
     let line = command(&workload, &best, &recomputes).unwrap();
     assert_eq!(line.matches("--recompute ").count(), 1, "{line}");
 }

@@ -1,13 +1,15 @@
 //! A step as a line of text.
 
-use indicatif::{HumanCount, HumanFloatCount};
+use std::time::Duration;
+
+use indicatif::{HumanCount, HumanDuration, HumanFloatCount};
 
 use crate::record::{StepRecord, TARGET_COUNTS};
 
 /// The columns of a step as plain text: step, loss, named metrics, grad_norm, lr, `unit`s per second, TFLOP/s and MFU of a rank where
-/// known, the most memory of a rank (that of its device where it has its own, with the share of it), data-wait, and the
-/// validation's loss and named metrics where measured.
-pub fn line(record: &StepRecord, total_steps: u64, unit: &str) -> String {
+/// known, the most memory of a rank (that of its device where it has its own, with the share of it), data-wait, the time `left` until the last step where
+/// that is known, and the validation's loss and named metrics where measured.
+pub fn line(record: &StepRecord, total_steps: u64, unit: &str, left: Option<Duration>) -> String {
     let StepRecord { step, loss, grad_norm, learning_rate, tokens_per_second, .. } = record;
     let width = total_steps.to_string().len();
     let mut text = format!("step {step:>width$}/{total_steps}  loss {loss:.4}");
@@ -28,6 +30,9 @@ pub fn line(record: &StepRecord, total_steps: u64, unit: &str) -> String {
         text += &format!("({part:.1}%)");
     }
     text += &format!("  data-wait {:.1}%", record.data_wait_percent());
+    if let Some(left) = left {
+        text += &format!("  eta {:#}", HumanDuration(left));
+    }
     if let Some(loss) = record.validation_loss {
         text += &format!("  validation_loss {loss:.4}");
     }
@@ -71,21 +76,23 @@ mod tests {
     #[test]
     fn the_line_has_all_columns_in_order() {
         assert_eq!(
-            line(&record(), 100, "tokens"),
+            line(&record(), 100, "tokens", None),
             "step   7/100  loss 4.1235  grad_norm 0.5000  lr 3.00e-4  tokens/s 12,345  memory 0.50GiB  data-wait 0.2%"
         );
         let rates = (Some(0.1234), Some(12.34));
         let measured =
             StepRecord { validation_loss: Some(4.0), tflops: rates.0, mfu_percent: rates.1, ..record() };
-        let text = line(&measured, 100, "tokens");
+        let text = line(&measured, 100, "tokens", None);
         assert!(text.contains("12,345  TFLOP/s 0.123  MFU 12.3%  memory"), "{text}");
         assert!(text.ends_with("  validation_loss 4.0000"), "{text}");
+        let text = line(&measured, 100, "tokens", Some(Duration::from_secs(200)));
+        assert!(text.ends_with("  data-wait 0.2%  eta 3m  validation_loss 4.0000"), "{text}");
         let named = |metrics: [(&str, f64); 2]| {
             metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
         };
         let metrics = named([("accuracy", 0.25), ("valid_targets", 4096.0)]);
         let validation_metrics = named([("accuracy", 0.12345), ("valid_targets", 1e6)]);
-        let text = line(&StepRecord { metrics, validation_metrics, ..measured }, 100, "samples");
+        let text = line(&StepRecord { metrics, validation_metrics, ..measured }, 100, "samples", None);
         assert!(text.contains("  loss 4.1235  accuracy 0.25  valid_targets 4,096  grad_norm"), "{text}");
         let validated =
             "  validation_loss 4.0000  validation_accuracy 0.1235  validation_valid_targets 1,000,000";
@@ -96,14 +103,15 @@ mod tests {
         let text = bar_message(&StepRecord { metrics, ..record() }, "images");
         assert!(text.starts_with("loss 4.1235 accuracy 0.25 lr 3.00e-4 "), "{text}");
         let broken = StepRecord { loss: f64::NAN, tokens_per_second: f64::INFINITY, ..record() };
-        assert!(line(&broken, 0, "tokens").contains("loss NaN"));
+        assert!(line(&broken, 0, "tokens", None).contains("loss NaN"));
     }
 
     #[test]
     fn the_memory_is_the_devices_where_there_is_one() {
         let mut memory =
             DeviceMemory { in_use: 0, reserved: 1 << 30, reserved_peak: 40 << 30, total: Some(80 << 30) };
-        let shown = |memory| line(&StepRecord { device_memory: Some(memory), ..record() }, 100, "tokens");
+        let shown =
+            |memory| line(&StepRecord { device_memory: Some(memory), ..record() }, 100, "tokens", None);
         assert!(shown(memory).ends_with("  memory 40.00GiB(50.0%)  data-wait 0.2%"), "{}", shown(memory));
         memory.total = None;
         assert!(shown(memory).ends_with("  memory 40.00GiB  data-wait 0.2%"), "{}", shown(memory));

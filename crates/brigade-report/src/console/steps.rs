@@ -1,6 +1,9 @@
 //! Progress of the steps of a run.
 
-use std::io::Write;
+use std::{
+    io::Write,
+    time::{Duration, Instant},
+};
 
 use indicatif::ProgressBar;
 
@@ -19,6 +22,8 @@ pub struct Console {
     every: u64,
     /// The last step that was told of.
     last: u64,
+    /// The step from which on the time left is estimated, and when it ended: the first one takes longer than others.
+    from: Option<(u64, Instant)>,
 }
 
 enum Show {
@@ -44,7 +49,7 @@ impl Console {
             _ if mode.draws_bar() => Show::Bar(bar(done, total_steps, template), output),
             _ => Show::Lines(output),
         };
-        Self { show, total_steps, unit, every: every.max(1), last: done }
+        Self { show, total_steps, unit, every: every.max(1), last: done, from: None }
     }
 
     /// Shows a step: on the bar; or as a line if it is the first, the last, has a validation loss, or is the first after another
@@ -52,18 +57,19 @@ impl Console {
     pub fn step(&mut self, record: &StepRecord, is_first: bool) {
         let (step, measured) = (record.step, record.validation_loss.is_some());
         let is_due = step / self.every != std::mem::replace(&mut self.last, step) / self.every;
+        let left = self.left(step, Instant::now());
         match &mut self.show {
             Show::Bar(bar, output) => {
                 bar.set_message(bar_message(record, &self.unit));
                 bar.set_position(step);
                 if measured {
-                    above(bar, output, &line(record, self.total_steps, &self.unit));
+                    above(bar, output, &line(record, self.total_steps, &self.unit, None));
                 }
             }
             Show::Lines(output) => {
                 if is_first || measured || step == self.total_steps || is_due {
                     let text = match log_format() {
-                        LogFormat::Text => line(record, self.total_steps, &self.unit),
+                        LogFormat::Text => line(record, self.total_steps, &self.unit, left),
                         LogFormat::Json => serde_json::to_string(record).unwrap_or_default(),
                     };
                     print(output, &text);
@@ -73,9 +79,19 @@ impl Console {
         }
     }
 
-    /// Sets the bar back to a step. Plain lines need nothing.
+    /// The time until the last step, after a step that ended now: none before there is another to compare with, nor after the last.
+    fn left(&mut self, step: u64, now: Instant) -> Option<Duration> {
+        let (first, began) = *self.from.get_or_insert((step, now));
+        let done = step.checked_sub(first).filter(|done| *done > 0)?;
+        let steps = self.total_steps.checked_sub(step).filter(|left| *left > 0)?;
+        let seconds = now.saturating_duration_since(began).as_secs_f64() * steps as f64 / done as f64;
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+
+    /// Sets the bar back to a step. Of plain lines, the time left is estimated anew.
     pub fn rewind(&mut self, step: u64) {
         self.last = self.last.min(step);
+        self.from = None;
         if let Show::Bar(bar, _) = &self.show {
             bar.set_position(step);
         }
@@ -114,10 +130,24 @@ mod tests {
         let bar = bar(60, 100, "{pos}");
         assert_eq!((bar.position(), bar.per_sec()), (60, 0.0), "earlier steps say nothing about the speed");
         let show = Show::Bar(bar.clone(), Box::new(io::sink()));
-        let mut console = Console { show, total_steps: 100, unit: "tokens".into(), every: 1, last: 0 };
+        let unit = "tokens".into();
+        let mut console = Console { show, total_steps: 100, unit, every: 1, last: 0, from: None };
         console.step(&StepRecord { step: 61, ..StepRecord::default() }, true);
         assert_eq!(bar.position(), 61);
         console.rewind(40);
         assert_eq!(bar.position(), 40);
+    }
+
+    #[test]
+    fn the_time_left_is_that_of_the_steps_since_the_first() {
+        let mut console = Console::new(ConsoleMode::Quiet, 10, 100, "tokens".into(), 1, Box::new(io::sink()));
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        assert_eq!(console.left(11, after(60)), None, "one step says nothing");
+        assert_eq!(console.left(21, after(80)), Some(Duration::from_secs(2 * 79)));
+        assert_eq!(console.left(100, after(240)), None, "nothing is left");
+        console.rewind(50);
+        assert_eq!(console.left(51, after(250)), None);
+        assert_eq!(console.left(52, after(251)), Some(Duration::from_secs(48)));
     }
 }

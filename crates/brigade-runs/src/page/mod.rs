@@ -19,6 +19,9 @@ pub use step_timeline::{RankTimeline, SpanKind, StepSpan, StepTimeline};
 use memory::MemoryRow;
 use summary::Figure;
 
+/// What every page of a run has near its beginning, and no other file.
+pub const PAGE_MARKER: &str = r#"<meta name="generator" content="brigade report">"#;
+
 /// The numbers that a page draws, embedded as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PageData {

@@ -1,5 +1,7 @@
 //! Runs on different numbers of ranks beside each other.
 
+use brigade_report::CollectiveRecord;
+
 use super::diagnosis::{Finding, diagnose};
 use super::laws::{CommunicationModel, Law, amdahl, communication, gustafson};
 use super::profile::Profile;
@@ -138,11 +140,26 @@ fn is_hidden(profiles: &[Profile]) -> bool {
     hidden > profiles.iter().map(|profile| profile.communication).sum()
 }
 
-/// Messages and bytes of a rank: each collective as a ring, of as many messages as there are other ranks.
+/// Messages and bytes of a rank: each collective as a ring of the ranks that take part, of as many messages as there are others, and an all-reduce as two. What stages send each
+/// other is waited for as a part of the pipeline, and does not count.
 fn sent(run: &Run, profile: &Profile) -> (f64, f64) {
     let Some(record) = run.records.last() else { return (0.0, 0.0) };
-    let others = profile.ranks as f64 - 1.0;
-    (record.comm_calls as f64 * others, record.comm_bytes as f64 / profile.ranks as f64)
+    let mesh = run.mesh();
+    let axis = |name: &str| mesh.iter().find(|(axis, _)| axis == name).map_or(1, |(_, size)| (*size).max(1));
+    let (replicas, all) = (axis("replicate"), profile.ranks);
+    let (mut messages, mut bytes) = (0.0, 0);
+    for (what, CollectiveRecord { calls, bytes: sent }) in &record.collectives {
+        let (rings, ranks) = match what.as_str() {
+            "send" => continue,
+            "all_gather_scalars" | "barrier" => (1, all),
+            "all_reduce" if replicas > 1 => (2, replicas),
+            "all_reduce" => (2, all / axis("pp")),
+            _ => (1, all / axis("pp") / replicas),
+        };
+        messages += *calls as f64 * rings as f64 * (ranks as f64 - 1.0).max(0.0);
+        bytes += sent;
+    }
+    (messages, bytes as f64 / all as f64)
 }
 
 /// Where the time of a step went that it takes more than under linear scaling. What a part took on fewer ranks, scaled down, is no gap.

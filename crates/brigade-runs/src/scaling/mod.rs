@@ -8,6 +8,7 @@
 mod compared;
 mod diagnosis;
 mod laws;
+mod pipeline;
 mod profile;
 mod spent;
 mod text;

@@ -2,12 +2,16 @@
 
 use brigade_report::{RankSeconds, StepRecord};
 
+use super::pipeline::RunPipeline;
 use super::spent::Spent;
 use crate::numbers::median;
 use crate::run::Run;
 
 /// The shares of steps at the beginning that are not usual: buffers are allocated, caches are cold.
 const WARM_UP: usize = 10;
+
+/// The losses and norms of a step, which every rank tells the others when it has its own.
+pub const SCALARS: &str = "all_gather_scalars";
 
 /// The usual step of a run, in seconds: medians over its steps in its last mesh but for the first ones. What takes long in some steps alone is in no
 /// median, but in [`Spent`].
@@ -23,8 +27,8 @@ pub struct Profile {
     pub step: f64,
     /// Forward, backward and optimizer on the rank in the middle.
     pub compute: f64,
-    /// What the rank in the middle would have waited for sums and parameters had all ranks come at once, without what a pipeline waits: the
-    /// least share of its step that any rank waited, of the slowest rank's step.
+    /// What the rank in the middle would have waited for sums and parameters had all ranks come at once, without what a pipeline waits, also for the last of its stages at
+    /// the step's end: the least share of its step that any rank waited, of the slowest rank's step.
     pub communication: f64,
     /// What was waited for, each with its share of it: that of the means.
     pub communication_shares: Vec<(String, f64)>,
@@ -97,14 +101,16 @@ impl Profile {
             let shares = all.comm_wait.iter().zip(&all.step).map(|(waited, step)| waited / step);
             last * shares.fold(f64::INFINITY, f64::min)
         };
-        let waits =
-            |record: &StepRecord| -> f64 { without_pipeline(record).map(|(_, seconds)| seconds).sum() };
+        let filling = RunPipeline::of(run).map_or(0.0, |pipeline| filling(&pipeline, &compute_of, &stages));
+        let waits = |record: &StepRecord| -> f64 {
+            without_pipeline(record, filling).map(|(_, seconds)| seconds).sum()
+        };
         let waited = Spent::of(records.iter().map(waits), step);
         let least = match seconds.is_empty() {
             true => waited,
             false => Spent::of(seconds.iter().map(least), step),
         };
-        let bubbles = Spent::of(records.iter().map(bubble), step);
+        let bubbles = Spent::of(records.iter().map(|record| bubble(record, filling)), step);
         let is_pipeline = stages.iter().any(|stage| *stage > 0);
         let communication_spent = match is_pipeline && waited.mean < least.mean + bubbles.mean {
             true => waited,
@@ -119,7 +125,7 @@ impl Profile {
             tokens: middle(&|record| record.tokens as f64),
             step,
             compute: median(compute_of.iter().copied()).unwrap_or(0.0),
-            communication_shares: shares(records),
+            communication_shares: shares(records, filling),
             communication: communication_spent.middle,
             hidden: median(records.iter().filter_map(|record| record.comm_hidden_seconds)),
             bubble: bubbles.middle,
@@ -149,8 +155,7 @@ impl Profile {
 
     /// What the ranks of a stage took to compute: the middle of them.
     pub fn stage_compute(&self, stage: usize) -> f64 {
-        let of_stage = self.stages.iter().zip(&self.compute_of).filter(|(of, _)| **of == stage);
-        median(of_stage.map(|(_, seconds)| *seconds)).unwrap_or(0.0)
+        stage_compute(stage, &self.compute_of, &self.stages)
     }
 
     /// How many stages there are.
@@ -175,20 +180,42 @@ fn usual(records: &[StepRecord]) -> &[StepRecord] {
     &records[first..]
 }
 
-fn bubble(record: &StepRecord) -> f64 {
-    record.bubble_seconds
+/// Idle because of the pipeline: waits for neighbouring stages, and for the last of them as far as filling and draining explain it.
+fn bubble(record: &StepRecord, filling: f64) -> f64 {
+    let stages = record.comm_wait_seconds_by.get("pipeline").copied().unwrap_or(0.0);
+    let (idle, most) = (record.bubble_seconds, stages.max(filling));
+    // A number that is none stays so.
+    if idle > most { most } else { idle }
 }
 
-/// Waits for other ranks but those for a neighbouring stage.
-fn without_pipeline(record: &StepRecord) -> impl Iterator<Item = (&String, f64)> {
-    let waits = record.comm_wait_seconds_by.iter().map(|(what, seconds)| (what, *seconds));
+fn stage_compute(stage: usize, compute_of: &[f64], stages: &[usize]) -> f64 {
+    let of_stage = stages.iter().zip(compute_of).filter(|(of, _)| **of == stage);
+    median(of_stage.map(|(_, seconds)| *seconds)).unwrap_or(0.0)
+}
+
+/// How long a rank is idle in a step, on average, while the pipeline fills and drains, and for the slowest stage.
+fn filling(pipeline: &RunPipeline, compute_of: &[f64], stages: &[usize]) -> f64 {
+    let each: Vec<f64> = (0..pipeline.stages).map(|stage| stage_compute(stage, compute_of, stages)).collect();
+    let most = each.iter().copied().fold(0.0, f64::max);
+    most * (1.0 + pipeline.idle_over_busy(1)) - each.iter().sum::<f64>() / each.len() as f64
+}
+
+/// Waits for other ranks but those for a neighbouring stage. A stage that is done with its last micro-batch waits for the others with the step's losses and norms: that is the
+/// pipeline's, too, as far as it takes `filling` seconds to fill and drain.
+fn without_pipeline(record: &StepRecord, filling: f64) -> impl Iterator<Item = (&String, f64)> {
+    let stages = record.comm_wait_seconds_by.get("pipeline").copied().unwrap_or(0.0);
+    let most = (bubble(record, filling) - stages).max(0.0);
+    let waits = record.comm_wait_seconds_by.iter().map(move |(what, seconds)| match what.as_str() {
+        SCALARS => (what, (seconds - most).max(0.0)),
+        _ => (what, *seconds),
+    });
     waits.filter(|(what, _)| *what != "pipeline")
 }
 
 /// What was waited for, each with its share of the means over the ranks.
-fn shares(records: &[StepRecord]) -> Vec<(String, f64)> {
+fn shares(records: &[StepRecord], filling: f64) -> Vec<(String, f64)> {
     let mut sums = std::collections::BTreeMap::<&String, f64>::new();
-    for (what, seconds) in records.iter().flat_map(without_pipeline) {
+    for (what, seconds) in records.iter().flat_map(|record| without_pipeline(record, filling)) {
         *sums.entry(what).or_default() += seconds;
     }
     let all: f64 = sums.values().sum();

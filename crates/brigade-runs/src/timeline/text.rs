@@ -79,7 +79,7 @@ impl fmt::Display for Advice {
             ),
             None => writeln!(
                 f,
-                "the schedule leaves {idle:.0}% idle with that, and no other split of the blocks leaves less"
+                "the schedule leaves {idle:.0}% idle with that, and the split that balances these times leaves no less"
             ),
         }
     }

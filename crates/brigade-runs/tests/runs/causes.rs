@@ -1,8 +1,8 @@
 //! Every cause of a slow run is found and named first, with a gain near the true one, and a healthy run gets no diagnosis.
 
 use brigade_report::{HistoryRecord, RunEvent};
-use brigade_runs::Run;
 use brigade_runs::scaling::{Cause, Finding, Profile, diagnose};
+use brigade_runs::{Run, settings_of};
 
 use crate::simulated::{Simulated, chance};
 
@@ -238,8 +238,53 @@ fn a_stage_with_twice_the_blocks() {
 #[test]
 fn too_few_micro_batches_for_the_stages() {
     let simulated = Simulated { pp: 4, dp: 1, micro_batches: 4, ..Simulated::default() };
-    // 3/4 of the work on top, of which twice as many micro-batches save 0.75 * (1 - (3/11) / (3/7)).
-    check(&simulated, Cause::Bubble, None, 20.0, &["4 stages", "with 4 micro-batches"]);
+    // 3/4 of the work on top, of which twice as many micro-batches save a half.
+    check(
+        &simulated,
+        Cause::Bubble,
+        None,
+        27.0,
+        &["4 stages fill", "with 4 micro-batches", "interleaved-1f1b"],
+    );
+    assert!(!first(&simulated).sentence.contains("train.micro_batch_size"), "one sample is the least");
+    let settings = "[pipeline]\nschedule = \"interleaved-1f1b\"\nchunks = 2\n";
+    let chunks = Simulated { pp: 4, dp: 1, micro_batches: 4, settings, ..Simulated::default() };
+    check(&chunks, Cause::Bubble, None, 27.0, &["4 stages of 2 chunks", "twice as many `pipeline.chunks`"]);
+    let mut run = simulated.run();
+    run.settings = settings_of("[train]\nmicro_batch_size = 2\nglobal_batch_size = 8\n");
+    let found = diagnose(&run).remove(0);
+    assert!(found.sentence.contains("a smaller `train.micro_batch_size`"), "{found:?}");
+}
+
+/// The last stage is done first, and waits for the others with the numbers that end a step.
+#[test]
+fn waits_of_a_pipeline_that_drains_are_its_bubble() {
+    let drains = |micro_batches, communication, what| Simulated {
+        pp: 2,
+        dp: 1,
+        micro_batches,
+        draining: 0.5,
+        communication: (communication, what),
+        ..Simulated::default()
+    };
+    let few = drains(2, 0.015, "all_reduce");
+    check(&few, Cause::Bubble, None, 20.0, &["2 stages", "with 2 micro-batches"]);
+    assert_eq!(diagnose(&few.run()).len(), 1, "{:?}", diagnose(&few.run()));
+    let sums = drains(64, 0.5, "all_reduce");
+    check(&sums, Cause::ExposedCommunication, None, 49.0, &["mostly all_reduce"]);
+    // What is waited beyond what filling and draining take is communication, though it is recorded as the pipeline's.
+    let mut run = drains(64, 0.5, "all_reduce").run();
+    for record in &mut run.records {
+        let late = record.comm_wait_seconds_by.remove("all_reduce").unwrap();
+        record.bubble_seconds += late;
+        *record.comm_wait_seconds_by.get_mut("all_gather_scalars").unwrap() += late;
+    }
+    let [exposed] = &diagnose(&run)[..] else { panic!("{:?}", diagnose(&run)) };
+    assert_eq!(exposed.cause, Cause::ExposedCommunication, "{exposed:?}");
+    assert!(
+        (exposed.gain_percent - 49.0).abs() < 5.0 && exposed.sentence.contains("the last rank"),
+        "{exposed:?}"
+    );
 }
 
 #[test]

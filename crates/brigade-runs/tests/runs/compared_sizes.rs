@@ -1,5 +1,6 @@
 //! Runs on different numbers of ranks beside each other.
 
+use brigade_report::{CollectiveRecord, RunEvent};
 use brigade_runs::Error;
 use brigade_runs::scaling::{ScalingKind, scaling};
 
@@ -84,6 +85,32 @@ fn communication_is_modelled_where_runs_show_it() {
     assert!(!is_modelled(vec![strong(1, 0.0), strong(4, 0.2)]), "one run fits any model");
     assert!(is_modelled(vec![hidden(2, 0.05), hidden(4, 0.05)]));
     assert!(!is_modelled(vec![hidden(2, 0.5), hidden(4, 0.5)]), "most of it is hidden");
+}
+
+#[test]
+fn rings_have_the_ranks_of_their_groups_and_stages_send_by_themselves() {
+    let sent = |pp: usize, dp: usize, mesh: &[(&str, usize)], collectives: &[(&str, u64, u64)]| {
+        let mut run = Simulated { pp, dp, ..Simulated::default() }.run();
+        if let RunEvent::Started { mesh: own, .. } = &mut run.history[0].event {
+            *own = mesh.iter().map(|(axis, size)| ((*axis).to_owned(), *size)).collect();
+        }
+        let kinds = collectives.iter().map(|(what, calls, bytes)| {
+            ((*what).to_owned(), CollectiveRecord { calls: *calls, bytes: *bytes })
+        });
+        run.records.last_mut().unwrap().collectives = kinds.collect();
+        let one = Simulated { dp: 1, communication: (0.0, "all_reduce"), bytes: 0, ..Simulated::default() };
+        let found = scaling(&[one.run(), run]).unwrap();
+        found.points[1].sent
+    };
+    // Two rings of three others, and what all ranks tell one another.
+    let all_reduce = [("all_reduce", 10, 8000), ("all_gather_scalars", 2, 80)];
+    assert_eq!(sent(1, 4, &[("pp", 1), ("dp", 4)], &all_reduce), (66.0, 2020.0));
+    // Groups of four on two stages, whose messages are of the pipeline.
+    let stages = [("all_reduce", 10, 8000), ("send", 64, 1 << 30)];
+    assert_eq!(sent(2, 4, &[("pp", 2), ("dp", 4)], &stages), (60.0, 1000.0));
+    // Shards over four ranks, of which there are two replicas.
+    let shards = [("all_reduce", 10, 800), ("reduce_scatter", 10, 8000), ("all_gather", 10, 7200)];
+    assert_eq!(sent(1, 8, &[("replicate", 2), ("dp", 4)], &shards), (20.0 + 30.0 + 30.0, 2000.0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use brigade_runs::{Run, page};
+use brigade_runs::{PAGE_MARKER, Run, page};
 use serde_json::Value;
 
 use crate::made;
@@ -117,6 +117,7 @@ fn a_slow_rank_stands_out_and_events_are_told() {
         assert!(html.contains(text), "{text}");
     }
     assert!(html.contains("rank 3 takes 1.50 times as long as the others"), "the diagnosis");
+    assert!(html.find(PAGE_MARKER).is_some_and(|at| at < 512), "by which a later report knows its own page");
     // A text of the run ends no element of the page.
     assert!(!html.contains("</script><b>") && html.contains("&lt;&#x2f;script&gt;"), "texts are escaped");
     assert!(!html.contains("http://") && !html.contains("src="), "nothing is loaded");

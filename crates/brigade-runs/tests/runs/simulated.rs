@@ -22,6 +22,8 @@ pub struct Simulated {
     pub rest: Box<dyn Fn(u64, usize) -> f64>,
     /// What all ranks wait for when all have come, and what that is.
     pub communication: (f64, &'static str),
+    /// Of what a pipeline fills and drains, the share that ranks wait with the numbers that end a step.
+    pub draining: f64,
     /// Communication that nothing waits for.
     pub hidden: f64,
     /// What all ranks send in it.
@@ -50,6 +52,7 @@ impl Default for Simulated {
             data_wait: Box::new(|_, _| 0.002),
             rest: Box::new(|_, _| 0.004),
             communication: (0.015, "all_reduce"),
+            draining: 0.0,
             hidden: 0.0,
             bytes: 400_000_000,
             network_delay: None,
@@ -123,7 +126,11 @@ impl Simulated {
         let comm_wait: Vec<f64> = own.iter().map(|own| end - own).collect();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / ranks as f64;
         let in_pipeline = if self.pp > 1 { mean(&comm_wait) - seconds } else { 0.0 };
-        let waits = [(what, mean(&comm_wait) - in_pipeline), ("pipeline", in_pipeline)];
+        let (late, early) = (in_pipeline * self.draining, in_pipeline * (1.0 - self.draining));
+        let mut waits = vec![(what, mean(&comm_wait) - in_pipeline), ("pipeline", early)];
+        if late > 0.0 {
+            waits.push(("all_gather_scalars", late));
+        }
         let checkpoint = self.checkpoints.filter(|(_, every)| step.is_multiple_of(*every));
         StepRecord {
             step,

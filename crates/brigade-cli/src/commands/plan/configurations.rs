@@ -4,20 +4,23 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use brigade::plan::PipelineScheduleKind;
+use brigade::core::compress::Method;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::{ModelShape, is_only_for_plans};
 use brigade::plan::report::{
-    FailureForecast, NamedModel, command, explain, failures, render, render_what_if, what_if,
+    FailureForecast, NamedModel, command, config, explain, failures, render, render_what_if, what_if,
 };
-use brigade::plan::search::{Axes, Plan, PlanError, PlanEvaluation, TensorParallelSearch, Workload, plan};
+use brigade::plan::search::{Plan, PlanError, PlanEvaluation, Workload, plan};
 use brigade::plan::time::PlannedAlgorithm;
 use brigade::{UsageError, exit, parse_whole_number};
 use clap::Args;
 use serde_json::json;
 
-use super::configured::changed_settings;
+use super::axes::AxisArgs;
+use super::configured::{
+    accounting, changed_settings, check_compression, dtype, reduce_bytes, restrict, trained, untrained_note,
+};
 use super::{calibrate, calibrate_from, parse};
 use crate::config::Config;
 use crate::model_files::model_folder::{configuration_folder, hub_name};
@@ -28,6 +31,12 @@ const FOLDER: &str = "FOLDER";
 
 /// Tokens per sequence unless the flag or the model says fewer.
 const SEQUENCE_LENGTH: usize = 4096;
+
+/// Tokens per step unless a flag or the model's file says otherwise.
+const BATCH_TOKENS: usize = 1 << 20;
+
+/// Bytes of AdamW's state per parameter.
+const ADAMW_BYTES: u64 = 8;
 
 /// More optimizer state per parameter than any optimizer has.
 const MAX_OPTIMIZER_BYTES: u64 = 1024;
@@ -41,7 +50,7 @@ pub struct ConfigurationArgs {
     /// it].
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Tokens per step, over all ranks; K, M and G are powers of 1024 [default: 1M].
+    /// Tokens per step, over all ranks; K, M and G are powers of 1024 [default: the batch of a TOML that sets it, else 1M].
     #[arg(long, value_name = "N", value_parser = parse::tokens, conflicts_with = "global_batch_size")]
     global_batch_tokens: Option<usize>,
     /// Sequences per step, over all ranks, instead of tokens.
@@ -50,15 +59,15 @@ pub struct ConfigurationArgs {
     /// Tokens per sequence [default: 4096, or the model's limit if lower].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     sequence_length: Option<usize>,
-    /// Number type of forward and backward: bf16, f32, or fp16, which Brigade does not train in [default: bf16 where the device has it, else f32].
+    /// Number type of forward and backward: bf16, f32, or fp16, which Brigade does not train in [default: as in a TOML that says it, else bf16 where the device has it, else f32].
     #[arg(long, value_name = "TYPE", value_parser = parse::dtype)]
     dtype: Option<Dtype>,
-    /// Number type in which gradients are summed over ranks: f32 or bf16.
-    #[arg(long, value_name = "TYPE", value_parser = parse::reduce_dtype, default_value = "f32")]
-    reduce_dtype: Dtype,
-    /// Bytes of optimizer state per parameter; AdamW has 8.
-    #[arg(long, value_name = "N", default_value_t = 8, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
-    optimizer_bytes: u64,
+    /// Number type in which gradients are summed over ranks, uncompressed: f32 or bf16 [default: as in a TOML, with its compression, else f32].
+    #[arg(long, value_name = "TYPE", value_parser = parse::reduce_dtype)]
+    reduce_dtype: Option<Dtype>,
+    /// Bytes of optimizer state per parameter; AdamW has 8 [default: those of a TOML's optimizer, else 8].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
+    optimizer_bytes: Option<u64>,
     /// What is held per parameter: brigade, or the counts of mixed-adam (2 + 2 + 12 bytes), megatron (2 + 4 + 12) or separate-sums (2 + 2 + 4 + 12).
     #[arg(long, value_name = "NAME", default_value = "brigade")]
     accounting: String,
@@ -98,59 +107,12 @@ pub struct ConfigurationArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Print only the first configuration, as sections of a TOML for `brigade train --config`.
+    #[arg(long, conflicts_with_all = ["json", "explain", "what_if"])]
+    toml: bool,
     /// Last, as its heading would be that of all flags after it.
     #[command(flatten)]
     axes: AxisArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Axes: only these values, separated by commas [default: all]")]
-struct AxisArgs {
-    /// Tensor-parallel ranks, which are not built yet: shows what they would bring.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
-    tp: Vec<usize>,
-    /// Pipeline stages.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
-    pp: Vec<usize>,
-    /// Stages of ZeRO.
-    #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = parse::zero)]
-    zero: Vec<u8>,
-    /// Replicas of what ZeRO shards [default: 1, and the numbers that keep shards on 1, 2, 4 or 8 whole
-    /// nodes].
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
-    replicate: Vec<usize>,
-    /// Pipeline schedules.
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    schedule: Vec<PipelineScheduleKind>,
-    /// Chunks of interleaved schedules, from 2 on [default: 2, 3, 4, 6 and 8].
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::chunks)]
-    chunks: Vec<usize>,
-    /// Sequences per micro-batch.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
-    micro_batch_size: Vec<usize>,
-    /// Blocks to recompute: none, every-K or all [default: none, every-2 and all].
-    #[arg(long, value_name = "WHICH", value_delimiter = ',', value_parser = parse::recompute)]
-    recompute: Vec<usize>,
-    /// Keep the optimizer's state on the device.
-    #[arg(long)]
-    no_offload: bool,
-}
-
-impl AxisArgs {
-    fn axes(&self) -> Axes {
-        Axes {
-            tp: self.tp.clone(),
-            tensor: TensorParallelSearch::Compared,
-            pp: self.pp.clone(),
-            zero: self.zero.clone(),
-            replicate: self.replicate.clone(),
-            schedules: self.schedule.clone(),
-            chunks: self.chunks.clone(),
-            micro_batches: self.micro_batch_size.clone(),
-            recompute: self.recompute.clone(),
-            offload: !self.no_offload,
-        }
-    }
 }
 
 pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
@@ -166,17 +128,35 @@ pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit::DONE));
         }
     }
-    let (workload, model) = workload(args).map_err(UsageError)?;
-    let plan = plan(&workload, &args.axes.axes(), args.top).map_err(|error| UsageError(error.into()))?;
-    let text =
-        if args.json { json(args, &workload, &plan, &model)? } else { text(args, &workload, &plan, &model)? };
+    let planned = planned(args).map_err(UsageError)?;
+    let (workload, axes) = (&planned.workload, args.axes.axes());
+    let settings = planned.config.as_ref().map(|config| &config.settings);
+    let axes = match settings {
+        Some(settings) => restrict(axes, settings),
+        None => axes,
+    };
+    let mut plan = plan(workload, &axes, args.top).map_err(|error| UsageError(error.into()))?;
+    if let Some(settings) = settings {
+        plan.best.iter_mut().for_each(|best| best.candidate = trained(best.candidate, settings));
+    }
+    let text = match (args.json, args.toml) {
+        (true, _) => json(args, &planned, &plan)?,
+        (_, true) => toml(&planned, &plan)?,
+        _ => text(args, &planned, &plan)?,
+    };
     print(&text)?;
     let fits = !plan.best.is_empty() || plan.advice.is_none() && !plan.tensor_parallel.is_empty();
     Ok(ExitCode::from(if fits { exit::DONE } else { exit::FAILED }))
 }
 
-/// What to plan, and how the command names its model.
-fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, NamedModel)> {
+/// What to plan, how the command names its model, and the settings that count, if a file of them describes it.
+struct Planned {
+    workload: Workload,
+    model: NamedModel,
+    config: Option<Config>,
+}
+
+fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
     let given = args.model.as_deref().context("--model is needed")?;
     if !given.exists() && hub_name(given).is_none() {
         anyhow::bail!("--model {}: neither a folder, a file nor organization/name", given.display());
@@ -192,25 +172,47 @@ fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, NamedModel)> 
             Cluster::read_file(&file)?
         }
     };
+    let mut config = config_in(&path);
     let most = if model.most_positions == 0 { SEQUENCE_LENGTH } else { model.most_positions };
     let sequence_length = args.sequence_length.unwrap_or(SEQUENCE_LENGTH.min(most));
-    let tokens = args.global_batch_tokens.unwrap_or(1 << 20);
     // At least as many tokens as were asked for.
-    let sequences = args.global_batch_size.unwrap_or(tokens.div_ceil(sequence_length.max(1)));
-    let mut workload = Workload::new(model, cluster, sequence_length, sequences);
-    workload.dtype = args.dtype.unwrap_or(workload.dtype);
-    if args.optimizer_bytes > MAX_OPTIMIZER_BYTES {
-        let allowed = format!("it must be at most {MAX_OPTIMIZER_BYTES}");
-        let (option, given) = ("--optimizer-bytes", args.optimizer_bytes.to_string());
-        return Err(PlanError::Setting { option, given, allowed }.into());
+    let sequences = |tokens: usize| tokens.div_ceil(sequence_length.max(1));
+    let of_file = || config.as_ref().and_then(|_| batch_in(&path));
+    let asked = args.global_batch_size.or_else(|| args.global_batch_tokens.map(sequences)).or_else(of_file);
+    let batch = asked.unwrap_or_else(|| sequences(BATCH_TOKENS));
+    let mut workload = Workload::new(model, cluster, sequence_length, batch);
+    if let Some(config) = &config {
+        workload.dtype = dtype(config.settings.compute.dtype, &workload.cluster);
     }
-    let accounting = Accounting::named(&args.accounting, workload.dtype, args.optimizer_bytes);
-    workload.accounting = accounting.ok_or_else(|| PlanError::Setting {
+    workload.dtype = args.dtype.unwrap_or(workload.dtype);
+    let optimizer_bytes = match (args.optimizer_bytes, &config) {
+        (Some(given), _) if given > MAX_OPTIMIZER_BYTES => {
+            let allowed = format!("it must be at most {MAX_OPTIMIZER_BYTES}");
+            let (option, given) = ("--optimizer-bytes", given.to_string());
+            return Err(PlanError::Setting { option, given, allowed }.into());
+        }
+        (Some(given), _) => given,
+        (None, Some(config)) => accounting(&config.settings, workload.dtype)?.moments,
+        (None, None) => ADAMW_BYTES,
+    };
+    let named = Accounting::named(&args.accounting, workload.dtype, optimizer_bytes);
+    workload.accounting = named.ok_or_else(|| PlanError::Setting {
         option: "--accounting",
         given: args.accounting.clone(),
         allowed: format!("it must be {}", Accounting::NAMES.join(", ")),
     })?;
-    workload.reduce_bytes = args.reduce_dtype.bytes() as f64;
+    let changed = config.as_ref().map(|config| changed_settings(&config.settings)).unwrap_or_default();
+    if let (Some(_), Some(config)) = (args.reduce_dtype, &mut config) {
+        config.settings.comm.compress = Method::None;
+    }
+    workload.reduce_bytes = match (args.reduce_dtype, &config) {
+        (Some(given), _) => given.bytes() as f64,
+        (None, Some(config)) => {
+            check_compression(&config.settings)?;
+            reduce_bytes(&config.settings, workload.model.hidden)
+        }
+        (None, None) => Dtype::F32.bytes() as f64,
+    };
     workload.fused_attention = !args.unfused_attention;
     workload.overlap = !args.no_overlap;
     workload.algorithm = args.algorithm;
@@ -228,25 +230,45 @@ fn workload(args: &ConfigurationArgs) -> anyhow::Result<(Workload, NamedModel)> 
     }
     let model = match is_only_for_plans(&path) {
         true => FOLDER.into(),
-        false => NamedModel { name: given.display().to_string(), settings: settings_in(&path) },
+        false => NamedModel {
+            name: given.display().to_string(),
+            settings: changed,
+            is_compressed: config
+                .as_ref()
+                .is_some_and(|config| config.settings.comm.compress != Method::None),
+        },
     };
-    Ok((workload, model))
+    Ok(Planned { workload, model, config })
 }
 
-/// The settings that a TOML changes; none of a folder or a config.json, nor of what training refuses to read.
-fn settings_in(path: &Path) -> Vec<String> {
+/// The configuration in a TOML; none in a folder or a config.json, nor in what training refuses to read.
+fn config_in(path: &Path) -> Option<Config> {
     let is_toml = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"));
-    let config = is_toml.then(|| Config::read(&[path], &[]).ok()).flatten();
-    config.map(|config| changed_settings(&config.settings)).unwrap_or_default()
+    is_toml.then(|| Config::read(&[path], &[]).ok()).flatten()
 }
 
-fn text(
-    args: &ConfigurationArgs,
-    workload: &Workload,
-    plan: &Plan,
-    model: &NamedModel,
-) -> anyhow::Result<String> {
+/// The sequences of a step, if the file itself says how many.
+fn batch_in(path: &Path) -> Option<usize> {
+    let table: toml::Table = std::fs::read_to_string(path).ok()?.parse().ok()?;
+    usize::try_from(table.get("train")?.get("global_batch_size")?.as_integer()?).ok()
+}
+
+/// The first configuration as a file.
+fn toml(planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
+    let Planned { workload, model, .. } = planned;
+    let best =
+        plan.best.first().context("--toml: nothing fits; without it, the plan says what is missing")?;
+    let sections = config(workload, best, model)
+        .context("--toml: Brigade does not train in fp16; give --dtype bf16 or f32")?;
+    Ok(format!("# {}\n{sections}", best.candidate.label()))
+}
+
+fn text(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
+    let Planned { workload, model, config } = planned;
     let mut text = render(workload, plan, model);
+    if let Some(note) = config.as_ref().and_then(untrained_note) {
+        text.push_str(&format!("\n{note}\n"));
+    }
     let (sequences, length) = (workload.global_batch, workload.sequence_length);
     if let Some(asked) = args.global_batch_tokens.filter(|asked| *asked != sequences * length) {
         text.push_str(&format!(
@@ -284,12 +306,8 @@ fn with_checkpoints(
     failures(workload, best, Some(interval))
 }
 
-fn json(
-    args: &ConfigurationArgs,
-    workload: &Workload,
-    plan: &Plan,
-    model: &NamedModel,
-) -> anyhow::Result<String> {
+fn json(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
+    let Planned { workload, model, config } = planned;
     let best = plan.best.first();
     let commands: Vec<Option<String>> = plan.best.iter().map(|best| command(workload, best, model)).collect();
     let changes = match best.filter(|_| args.what_if) {
@@ -307,6 +325,7 @@ fn json(
         "sequence_length": workload.sequence_length,
         "global_batch": workload.global_batch,
         "dtype": workload.dtype,
+        "note": config.as_ref().and_then(untrained_note),
         "plan": plan,
         "commands": commands,
         "failures": best.and_then(|best| failures(workload, best, None)),

@@ -1,34 +1,73 @@
 //! What a configuration of training is to the planner.
 
-use brigade::core::compress::{Matrix, Sends};
+use brigade::core::compress::{CompressionError, GatherCodes, Matrix, Method, Sends};
 use brigade::core::{Float, Zero};
 use brigade::plan::ReshardPolicy;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
-use brigade::plan::search::{Candidate, Workload};
-use brigade::{Settings, ZeroSettings};
+use brigade::plan::search::{Axes, Candidate, Workload};
+use brigade::{ComputeType, Settings, ZeroSettings};
 
 use serde_json::Value;
 
 use super::parse;
 use crate::config::Config;
 
-/// Its model and batch on a cluster.
+/// Its model and batch on a cluster, in the type that ranks there choose where the settings leave it open.
 pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow::Result<Workload> {
     let Settings { train, compute, .. } = &config.settings;
     let (length, hidden) = (config.model.row_length(), model.hidden);
     let mut workload = Workload::new(model, cluster, length, train.global_batch_size);
-    workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
+    workload.dtype = dtype(compute.dtype, &workload.cluster);
     workload.accounting = accounting(&config.settings, workload.dtype)?;
     workload.reduce_bytes = reduce_bytes(&config.settings, hidden);
     workload.check()?;
     Ok(workload)
 }
 
+/// The number type that a setting stands for on the devices of a cluster.
+pub fn dtype(given: ComputeType, cluster: &Cluster) -> Dtype {
+    match given {
+        ComputeType::F32 => Dtype::F32,
+        ComputeType::Bf16 => Dtype::Bf16,
+        ComputeType::Auto if cluster.is_cpu() => Dtype::F32,
+        ComputeType::Auto => cluster.device.default_dtype(),
+    }
+}
+
 /// What is held of a parameter that is trained.
 pub fn accounting(settings: &Settings, dtype: Dtype) -> anyhow::Result<Accounting> {
     Ok(Accounting::brigade(dtype, settings.optimizer.state_bytes_per_parameter()? as u64))
+}
+
+/// Leaves out of a search what training refuses with these settings, where the axes are not given.
+pub fn restrict(axes: Axes, settings: &Settings) -> Axes {
+    let comm = &settings.comm;
+    // PowerSGD cannot reduce each micro-batch by itself, as ZeRO-2 and 3 are planned to, nor the shards that replicas sum; without ZeRO nothing is gathered that
+    // could be compressed.
+    let is_whole = comm.compress == Method::PowerSgd;
+    let zero = match (is_whole, comm.compress_gathers == GatherCodes::None) {
+        (true, true) => vec![0, 1],
+        (true, false) => vec![1],
+        (false, true) => Vec::new(),
+        (false, false) => vec![1, 2, 3],
+    };
+    let replicate = if is_whole { vec![1] } else { Vec::new() };
+    Axes {
+        zero: if axes.zero.is_empty() { zero } else { axes.zero },
+        replicate: if axes.replicate.is_empty() { replicate } else { axes.replicate },
+        ..axes
+    }
+}
+
+/// The configuration as training takes it: shards of one rank are whole, for which the planner says ZeRO-0, and compressed gathers need ZeRO.
+pub fn trained(planned: Candidate, settings: &Settings) -> Candidate {
+    match settings.comm.compress_gathers {
+        GatherCodes::None => planned,
+        _ if planned.shards() > 1 => planned,
+        _ => Candidate { zero: planned.zero.max(1), ..planned },
+    }
 }
 
 /// That the plan counts every parameter as trained, where some are not; without a full stop.
@@ -59,6 +98,26 @@ pub fn changed_settings(settings: &Settings) -> Vec<String> {
         .filter(|(section, name, value)| is_changed(section, name, value))
         .map(|(section, name, _)| format!("{section}.{name}"))
         .collect()
+}
+
+/// Checks the numbers of the compression.
+///
+/// # Errors
+/// If one is not possible.
+pub fn check_compression(settings: &Settings) -> anyhow::Result<()> {
+    let comm = &settings.comm;
+    comm.compression().check().map_err(|error| {
+        let (option, given) = match error {
+            CompressionError::BlockSize(_) => {
+                ("comm.compress_block_size", comm.compress_block_size.to_string())
+            }
+            CompressionError::Ratio => ("comm.compress_ratio", comm.compress_ratio.to_string()),
+            CompressionError::Rank => {
+                ("comm.matrix_approximation_rank", comm.matrix_approximation_rank.to_string())
+            }
+        };
+        anyhow::anyhow!("{option} = {given} is not possible: {error}")
+    })
 }
 
 /// Bytes of a gradient on its way, of a square matrix as wide as the model where that makes a difference.
@@ -120,6 +179,23 @@ mod tests {
         let mut changed = changed_settings(&settings);
         changed.sort();
         assert_eq!(changed, ["compute.recompute", "mesh.replicate", "pipeline.stages", "zero.keep_gathered"]);
+    }
+
+    #[test]
+    fn the_optimizer_and_compression_count_whatever_the_number_type() {
+        for (dtype, cluster, counted) in [
+            ("auto", "1x2xH100-80GB", Dtype::Bf16),
+            ("auto", "1x2xCPU", Dtype::F32),
+            ("f32", "1x2xH100-80GB", Dtype::F32),
+        ] {
+            let dtype = format!("compute.dtype={dtype}");
+            let sets = ["optimizer.name=adan", "comm.compress=int8", dtype.as_str()];
+            let config = Config::read(&[], &sets.map(str::to_owned)).unwrap();
+            let model = ModelShape::gpt("small", 2, 64, 2, 256, 64);
+            let workload = workload(&config, model, cluster.parse().unwrap()).unwrap();
+            assert_eq!((workload.dtype, workload.accounting.moments), (counted, 16), "{dtype} {cluster}");
+            assert!((1.0..1.1).contains(&workload.reduce_bytes), "{}", workload.reduce_bytes);
+        }
     }
 
     #[test]

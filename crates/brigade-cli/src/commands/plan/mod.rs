@@ -1,5 +1,6 @@
 //! `brigade plan`
 
+mod axes;
 mod calibrate;
 mod calibrate_from;
 mod configurations;

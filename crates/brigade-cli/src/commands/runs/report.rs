@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use brigade::{UsageError, exit};
 use brigade_files::write_atomic;
 use brigade_runs::scaling::diagnose;
-use brigade_runs::{Run, page};
+use brigade_runs::{PAGE_MARKER, Run, page};
 use clap::Args;
 
 use super::say_unreadable;
@@ -21,6 +21,12 @@ Examples:
   brigade report runs/b --compare runs/a   beside another run, with what differs
   brigade report runs/a --out page.html    to a file of your choice
   brigade report runs/a --json             what makes it slow, for programs; writes nothing";
+
+/// What a page begins with.
+const DOCTYPE: &str = "<!doctype html>";
+
+/// How many bytes of a file are searched for the mark of a page.
+const MARK_WITHIN: u64 = 1024;
 
 /// The page's name in the run's folder.
 const REPORT_FILE: &str = "report.html";
@@ -65,20 +71,25 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
 fn html(args: &ReportArgs, out: &Path) -> anyhow::Result<String> {
     let run = Run::read(&args.run)?;
     let other = args.compare.as_deref().map(Run::read).transpose().context("--compare")?;
-    if is_something_else(out) {
-        bail!("--out {} exists and is not an HTML page; give another file", out.display());
+    // Pages of earlier versions had no mark, and were rarely anywhere else.
+    let mark = if args.out.is_some() { PAGE_MARKER } else { DOCTYPE };
+    if is_something_else(out, mark) {
+        bail!(
+            "--out {} exists and is not a page that brigade report wrote; give another file",
+            out.display()
+        );
     }
     let page = page(&run, other.as_ref())?;
     std::iter::once(&run).chain(&other).for_each(say_unreadable);
     Ok(page)
 }
 
-/// Whether the file exists and was not written by an earlier report.
-fn is_something_else(path: &Path) -> bool {
-    const BEGIN: &[u8] = b"<!doctype html>";
+/// Whether the file exists, has something in it, and was not written by an earlier report: it is no page, or has no such mark near its beginning.
+fn is_something_else(path: &Path, mark: &str) -> bool {
     let mut begin = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(BEGIN.len() as u64).read_to_end(&mut begin));
-    read.is_ok_and(|length| length > 0) && begin != BEGIN
+    let read = File::open(path).and_then(|file| file.take(MARK_WITHIN).read_to_end(&mut begin));
+    let text = String::from_utf8_lossy(&begin);
+    read.is_ok_and(|length| length > 0) && !(text.starts_with(DOCTYPE) && text.contains(mark))
 }
 
 /// Opens the page in the system's browser.

@@ -1,18 +1,17 @@
 //! Whether a command fits into the GPUs of a job, and how long it trains there.
 
 use anyhow::Context;
+use brigade::core::compress::Method;
 use brigade::launcher::NprocPerNode;
 use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::{NamedModel, details, render};
-use brigade::plan::search::{Axes, Evaluator, Workload, plan};
+use brigade::plan::search::{Axes, Evaluator, plan};
 use brigade::report::counted;
-use brigade::{
-    Backend, CollectivesBackend, ComputeType, Resume, RunPlan, StandardFlags, StrategyName, SumOrder,
-};
+use brigade::{Backend, CollectivesBackend, Resume, RunPlan, StandardFlags, StrategyName, SumOrder};
 use brigade_submit::{GpuKind, Job};
 
-use crate::commands::plan::configured::{candidate, changed_settings, workload};
+use crate::commands::plan::configured::{candidate, changed_settings, restrict, trained, workload};
 use crate::commands::train::TrainArgs;
 use crate::config::Config;
 use crate::model_files::model_folder::{configuration_folder, hub_name};
@@ -111,13 +110,14 @@ fn planned(
     let model = model(config)?;
     let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
     let (settings, train) = (&config.settings, &config.settings.train);
-    let length = config.model.row_length();
-    let workload = match settings.compute.dtype {
-        ComputeType::Auto => Workload::new(model, cluster, length, train.global_batch_size),
-        _ => workload(config, model, cluster)?,
+    let workload = workload(config, model, cluster)?;
+    let mut plan = plan(&workload, &restrict(Axes::default(), settings), SHOWN)?;
+    plan.best.iter_mut().for_each(|best| best.candidate = trained(best.candidate, settings));
+    let named = NamedModel {
+        name: name.to_owned(),
+        settings: changed_settings(settings),
+        is_compressed: settings.comm.compress != Method::None,
     };
-    let plan = plan(&workload, &Axes::default(), SHOWN)?;
-    let named = NamedModel { name: name.to_owned(), settings: changed_settings(settings) };
     let mut fit = Fit { text: render(&workload, &plan, &named), ..Fit::default() };
     // Other strategies need other memory, which the planner does not know.
     let own = match run.filter(|_| settings.strategy.name == StrategyName::Sync) {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
 use brigade::core::Float;
-use brigade::core::compress::Method;
 use brigade::launcher::StandardStreams;
 use brigade::plan::cluster::Dtype;
 use brigade::plan::model::ModelShape;
@@ -18,7 +17,9 @@ use clap::{Args, Command, FromArgMatches};
 
 use super::auto_cluster::cluster;
 use super::{TrainArgs, resolved};
-use crate::commands::plan::configured::{accounting, changed_settings, reduce_bytes, untrained_note};
+use crate::commands::plan::configured::{
+    accounting, changed_settings, reduce_bytes, restrict, trained, untrained_note,
+};
 use crate::config::Config;
 
 /// `auto`, the only value of `--mesh`.
@@ -120,7 +121,7 @@ fn choose_mesh(
         let reason = format!("{}, as before the run was resumed", earlier.mesh.join(" "));
         return Ok(ChosenMesh { flags: earlier.mesh, reason, micro_batch: None });
     }
-    let Settings { strategy, comm, .. } = &config.settings;
+    let strategy = &config.settings.strategy;
     if strategy.has_workers() || strategy.name == StrategyName::AsyncServer {
         return Err(SettingError::Value {
             option: "--mesh",
@@ -129,15 +130,8 @@ fn choose_mesh(
         }
         .into());
     }
-    // PowerSGD cannot reduce each micro-batch by itself, as ZeRO-2 and 3 are planned to.
-    let is_whole = comm.compress == Method::PowerSgd;
     let workload = workload(args, config, ranks)?;
-    let axes = Axes {
-        tensor: TensorParallelSearch::Off,
-        micro_batches: if tries_sizes { Vec::new() } else { vec![config.settings.train.micro_batch_size] },
-        zero: if is_whole { vec![0, 1] } else { Vec::new() },
-        ..Axes::default()
-    };
+    let axes = axes(&config.settings, tries_sizes);
     let found = plan(&workload, &axes, 3).context("--mesh auto")?;
     let Some(best) = found.best.first() else {
         bail!(
@@ -147,7 +141,8 @@ fn choose_mesh(
         );
     };
     let changed = changed_settings(&config.settings);
-    let all: Vec<String> = best.candidate.flags_over(&changed).split(' ').map(str::to_owned).collect();
+    let candidate = trained(best.candidate, &config.settings);
+    let all: Vec<String> = candidate.flags_over(&changed).split(' ').map(str::to_owned).collect();
     let batch = ["--micro-batch-size", "--global-batch-size"];
     let is_of_batch =
         |at: usize| batch.contains(&all[at].as_str()) || at > 0 && batch.contains(&all[at - 1].as_str());
@@ -159,6 +154,16 @@ fn choose_mesh(
     let micro_batch = tries_sizes.then_some(best.candidate.micro_batch);
     let note = untrained_note(config).map_or_else(String::new, |note| format!("; {note}"));
     Ok(ChosenMesh { flags, reason: reason(&workload, &found) + &note, micro_batch })
+}
+
+/// What is searched.
+fn axes(settings: &Settings, tries_sizes: bool) -> Axes {
+    let axes = Axes {
+        tensor: TensorParallelSearch::Off,
+        micro_batches: if tries_sizes { Vec::new() } else { vec![settings.train.micro_batch_size] },
+        ..Axes::default()
+    };
+    restrict(axes, settings)
 }
 
 /// Why the first choice is the first.
@@ -193,4 +198,33 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     workload.accounting = accounting(&config.settings, workload.dtype)?;
     workload.reduce_bytes = reduce_bytes(&config.settings, workload.model.hidden);
     Ok(workload)
+}
+
+#[cfg(test)]
+mod tests {
+    use brigade::plan::search::Candidate;
+
+    use super::*;
+
+    /// What is planned for these settings on four nodes of two, of which shards may be on one node each.
+    fn planned(sets: &[&str], ranks: &str) -> Vec<Candidate> {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let settings = Config::read(&[], &sets).unwrap().settings;
+        let model = ModelShape::gpt("small", 2, 64, 2, 256, 64);
+        let workload = Workload::new(model, ranks.parse().unwrap(), 64, settings.train.global_batch_size);
+        let found = plan(&workload, &axes(&settings, true), 100).unwrap();
+        found.best.into_iter().map(|best| trained(best.candidate, &settings)).collect()
+    }
+
+    #[test]
+    fn nothing_is_planned_that_training_refuses() {
+        let (powersgd, gathers) = ("comm.compress=powersgd", "comm.compress_gathers=int8");
+        let all = |sets: &[&str]| planned(sets, "4x2xL4");
+        assert!(all(&[]).iter().any(|found| found.zero == 0) && all(&[]).iter().any(|found| found.zero == 3));
+        assert!(all(&[powersgd]).iter().all(|found| found.zero < 2 && found.replicate == 1));
+        assert!(all(&[gathers]).iter().all(|found| found.zero > 0));
+        assert!(all(&[powersgd, gathers]).iter().all(|found| (found.zero, found.replicate) == (1, 1)));
+        // One rank has nothing to shard, and yet training wants a stage.
+        assert!(planned(&[gathers], "1x1xL4").iter().all(|found| found.zero == 1));
+    }
 }

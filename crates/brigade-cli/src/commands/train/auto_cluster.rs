@@ -71,13 +71,24 @@ fn of_gpus(gpus: &[NodeGpu], measured: Option<Cluster>, ranks: &Ranks) -> anyhow
     };
     let is_it = |measured: &Cluster| measured.device.name == kind.device.name;
     let mut cluster = measured.filter(is_it).unwrap_or(kind);
-    // Several ranks may share one.
-    let ranks_of_each = per_node.div_ceil(used.len()).max(1) as u64;
-    cluster.device.memory = used.iter().map(|gpu| gpu.memory).min().unwrap_or(first.memory) / ranks_of_each;
+    cluster.device.memory = used.iter().map(|gpu| gpu.memory).min().unwrap_or(first.memory);
+    share(&mut cluster, per_node.div_ceil(used.len()).max(1));
     if let Some(capacity) = memory_capacity() {
         cluster.host_memory = capacity.available;
     }
     Ok(cluster)
+}
+
+/// Gives a rank its part of a GPU that several share: of its memory, and of what it computes and moves in a second. What is taken of the memory is that of each process.
+fn share(cluster: &mut Cluster, ranks: usize) {
+    let device = &mut cluster.device;
+    device.memory /= ranks as u64;
+    let peaks = &mut device.peaks;
+    let device_rates =
+        [&mut peaks.bf16, &mut peaks.fp16, &mut peaks.tf32, &mut peaks.f32, &mut device.memory_bandwidth];
+    let links =
+        [&mut cluster.intra_node.bandwidth, &mut cluster.inter_node.bandwidth, &mut cluster.host_bandwidth];
+    device_rates.into_iter().chain(links).for_each(|rate| *rate /= ranks as f64);
 }
 
 #[cfg(test)]
@@ -113,6 +124,15 @@ mod tests {
         assert_eq!((found.device.name.as_str(), found.device.memory), ("H100-80GB", 85_000_000_000));
         let found = of_gpus(&same[..1], None, &RANKS).unwrap();
         assert_eq!(found.device.memory, 42_500_000_000);
+        let whole = of_gpus(&same, None, &RANKS).unwrap();
+        let rates = |cluster: &Cluster| {
+            let (peaks, device) = (cluster.device.peaks, &cluster.device);
+            let links = [cluster.intra_node.bandwidth, cluster.inter_node.bandwidth, cluster.host_bandwidth];
+            let own = [peaks.bf16, peaks.fp16, peaks.tf32, peaks.f32, device.memory_bandwidth];
+            own.into_iter().chain(links).collect::<Vec<f64>>()
+        };
+        let halves: Vec<f64> = rates(&whole).into_iter().map(|rate| rate / 2.0).collect();
+        assert_eq!(rates(&found), halves);
     }
 
     #[test]

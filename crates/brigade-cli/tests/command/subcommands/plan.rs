@@ -69,6 +69,40 @@ fn strategies_are_ranked() {
 }
 
 #[test]
+fn what_a_file_sets_counts_unless_a_flag_says_otherwise() {
+    let place = Place::new();
+    let file = "[model]\nwidth = 64\nlayers = 2\nheads = 2\nvocabulary = 257\nsequence_length = 32\n\
+                [train]\nglobal_batch_size = 48\nfreeze = [\"block.0\"]\n[optimizer]\nname = \"adan\"\n\
+                [comm]\ncompress = \"int8\"\ncompress_gathers = \"int8\"\n[compute]\ndtype = \"bf16\"\n";
+    std::fs::write(place.path("my.toml"), file).unwrap();
+    let json = |flags: &str| -> serde_json::Value {
+        let line = format!("plan --model my.toml --cluster 1x2xL4 --json --pp 1 {flags}");
+        serde_json::from_str(&place.succeed(&mut place.brigade(&line)).out).unwrap()
+    };
+    let plan = json("");
+    assert_eq!((&plan["global_batch"], &plan["dtype"]), (&48.into(), &"bf16".into()), "{plan}");
+    assert!(plan["note"].as_str().unwrap().starts_with("some parameters are frozen"), "{plan}");
+    // Without ZeRO nothing is gathered that could be compressed.
+    let best = plan["plan"]["best"].as_array().unwrap();
+    assert!(best.iter().all(|best| best["candidate"]["zero"].as_u64() > Some(0)), "{plan}");
+    let line = plan["commands"][0].as_str().unwrap();
+    assert!(!line.contains("--compress") && !line.contains("reduce_dtype"), "{line}");
+    // Adan has 16 bytes of state beside the master's 4, AdamW 8.
+    let state = |plan: &serde_json::Value| plan["plan"]["best"][0]["memory"]["optimizer"].as_f64().unwrap();
+    let flags = "--zero 1 --micro-batch-size 1 --recompute none";
+    let (adan, adamw) = (json(flags), json(&format!("{flags} --optimizer-bytes 8")));
+    assert!((state(&adan) / state(&adamw) - 20.0 / 12.0).abs() < 1e-3, "{adan}");
+    let other = json("--global-batch-size 8 --dtype f32 --reduce-dtype f32");
+    assert_eq!((&other["global_batch"], &other["dtype"]), (&8.into(), &"f32".into()), "{other}");
+    let line = other["commands"][0].as_str().unwrap();
+    assert!(line.contains("--compress none"), "{line}");
+    std::fs::write(place.path("wrong.toml"), file.replace("[comm]", "[comm]\ncompress_ratio = 2.0")).unwrap();
+    let done = place.run(&mut place.brigade("plan --model wrong.toml --cluster 1x2xL4"));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(done.err.contains("comm.compress_ratio = 2 is not possible"), "{}", done.err);
+}
+
+#[test]
 fn plans_that_cannot_be() {
     let place = Place::new();
     std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"), place.path("configs"))

@@ -32,6 +32,7 @@ fn a_run_becomes_a_page_and_nothing_else_changes() {
     place.succeed(&mut place.brigade("report a"));
     place.succeed(&mut place.brigade("report a --out other.html"));
     assert!(place.read("other.html") == place.read("a/report.html"));
+    place.succeed(&mut place.brigade("report a --out other.html"));
 }
 
 #[test]
@@ -40,6 +41,7 @@ fn what_cannot_be_shown_is_said_in_one_line() {
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 2 --out a"));
     place.succeed(&mut place.train("--nproc-per-node 1 --steps 2 --out b --set model.width=32"));
     fs::create_dir(place.path("empty")).unwrap();
+    fs::write(place.path("mine.html"), "<!doctype html>\n<title>Mine</title>\n").unwrap();
     for (line, said) in [
         ("nowhere", "nowhere is not a folder"),
         ("empty", "empty has no metrics.jsonl"),
@@ -48,7 +50,11 @@ fn what_cannot_be_shown_is_said_in_one_line() {
             "b cannot be compared with a: it trained a different model, with model.width = 32, not 16",
         ),
         ("a --compare empty", "--compare: empty has no metrics.jsonl"),
-        ("a --out a/metrics.jsonl", "--out a/metrics.jsonl exists and is not an HTML page"),
+        (
+            "a --out a/metrics.jsonl",
+            "--out a/metrics.jsonl exists and is not a page that brigade report wrote; give another file",
+        ),
+        ("a --out mine.html", "--out mine.html exists and is not a page that brigade report wrote"),
         ("a --out nowhere/page.html", "--out nowhere/page.html: cannot write it"),
     ] {
         let done = place.run(&mut place.brigade(&format!("report {line}")));

@@ -116,6 +116,20 @@ fn a_timeline_has_every_action_of_every_rank_and_changes_no_bit() {
 }
 
 #[test]
+fn a_run_that_ends_within_the_steps_writes_those_that_it_made() {
+    let place = Place::new();
+    // It ends after step 8 of 10.
+    let patience = "--set train.early_stopping_patience=1 --set optimizer.learning_rate=0";
+    place.succeed(&mut place.train(&format!("--nproc-per-node 2 {patience} --profile-steps 7..9 --out a")));
+    let timeline = checked(&place.text("a/profile/steps-7-8.json"));
+    assert_eq!((timeline.other_data.first_step, timeline.other_data.last_step), (7, 8));
+    let steps = timeline.trace_events.iter().filter(|event| event.cat == "step");
+    assert_eq!(steps.filter(|event| event.name == "step 8").count(), 2, "one on each rank");
+    let said = place.succeed(&mut place.brigade("inspect timeline a")).out;
+    assert!(said.starts_with("steps 7 to 8, "), "{said}");
+}
+
+#[test]
 fn a_timeline_that_is_not_there_is_said() {
     let place = Place::new();
     let done = place.run(&mut place.train("--profile-steps 9..11 --out a"));

@@ -173,4 +173,9 @@ fn what_cannot_be_chosen_is_said() {
     // PowerSGD cannot take gradients as ZeRO-2 and 3 give them.
     let line = "--mesh auto --compress powersgd --nproc-per-node 4 --global-batch-size 1024 --micro-batch-size 1 --dry-run";
     place.succeed(&mut place.train(line));
+    // Without ZeRO nothing is gathered.
+    for ranks in [1, 2] {
+        let line = format!("--mesh auto --set comm.compress_gathers=int8 --nproc-per-node {ranks} --dry-run");
+        place.succeed(&mut place.train(&line));
+    }
 }

@@ -89,6 +89,12 @@ fn a_family_in_the_configuration_begins_from_nothing() {
     place.succeed(&mut place.brigade(&on));
     let plan = "plan --model alone/config.toml --cluster 1x2xL4 --global-batch-size 8 --sequence-length 16";
     assert!(place.succeed(&mut place.brigade(plan)).out.contains("which fit"));
+    // What is planned can be trained from a file.
+    let plan = "plan --model alone --cluster 1x2xCPU --global-batch-size 8 --sequence-length 16 --toml";
+    let planned = place.succeed(&mut place.brigade(plan)).out;
+    std::fs::write(place.path("planned.toml"), planned).unwrap();
+    let line = "train --model alone --data text --config planned.toml --set train.validation_samples=6 --steps 1 --nproc-per-node 2 --out planned";
+    place.succeed(&mut place.brigade(line));
     let refused = |place: &Place, line: &str, says: &str| {
         let done = place.run(&mut place.train(line));
         assert_eq!(done.code, Some(2), "{line}: {}", done.err);

@@ -1,9 +1,12 @@
 //! Communication that computing does not hide, and the pipeline's bubble.
 
+use brigade_plan::PipelineScheduleKind;
+
 use super::{Cause, Finding};
 use crate::numbers::duration;
 use crate::run::Run;
-use crate::scaling::profile::Profile;
+use crate::scaling::pipeline::{RunPipeline, micro_batches};
+use crate::scaling::profile::{Profile, SCALARS};
 
 /// Sums that take a time mostly of their own, not of their bytes, below this rate, where the network's delay is not known: bytes per
 /// second of a rank.
@@ -12,32 +15,34 @@ const SLOW_RATE: f64 = 20e6;
 /// What a rank sends in a step of which latency may be the cause, in bytes.
 const FEW_BYTES: f64 = 4e6;
 
-/// The losses and norms of a step, which every rank tells the others when it has its own.
-const SCALARS: &str = "all_gather_scalars";
-
 /// The bubble beyond what an unequal split explains, against what twice as many micro-batches would leave.
 pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
-    let stages = profile.stage_count();
-    let micro_batches = micro_batches(run)?;
-    if stages < 2 {
-        return None;
-    }
+    let pipeline = RunPipeline::of(run)?;
+    let RunPipeline { kind, stages, chunks, micro_batches, micro_batch_size } = pipeline;
     let own = (profile.bubble - profile.imbalance()).max(0.0);
-    let share = |micro_batches: f64| {
-        let filling = stages as f64 - 1.0;
-        filling / (micro_batches + filling)
-    };
-    let saved = own * (1.0 - share(2.0 * micro_batches) / share(micro_batches));
+    let saved = own * (1.0 - pipeline.idle_over_busy(2) / pipeline.idle_over_busy(1));
     let percent = |seconds: f64| format!("{:.0}%", 100.0 * seconds / profile.step);
     let (idle, filling) = (percent(profile.bubble), percent(own));
     let of_which = match idle == filling {
         true => String::new(),
         false => format!(", {filling} without what unequal stages explain"),
     };
+    let of_chunks = if chunks > 1 { format!(" of {chunks} chunks") } else { String::new() };
+    let how = match micro_batch_size {
+        0 | 1 => "a larger `train.global_batch_size`, as each has one sample already",
+        _ => "a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`",
+    };
+    let or_chunks = match kind {
+        PipelineScheduleKind::GPipe | PipelineScheduleKind::OneFOneB => {
+            ", and `pipeline.schedule = \"interleaved-1f1b\"` with `pipeline.chunks = 2` would do about as much"
+        }
+        PipelineScheduleKind::Interleaved => ", and twice as many `pipeline.chunks` would do about as much",
+        PipelineScheduleKind::ZbH1 | PipelineScheduleKind::ZbH2 | PipelineScheduleKind::Zbv => "",
+    };
     Finding::new(Cause::Bubble, saved, profile.step, |gain| {
         format!(
-            "{stages} stages fill and drain with {micro_batches:.0} micro-batches per step, and are idle for {idle} of it{of_which}; twice as many \
-             micro-batches (a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`) would make training about {gain:.0}% faster"
+            "{stages} stages{of_chunks} fill and drain with {micro_batches} micro-batches per step, and are idle for {idle} of it{of_which}; twice as many \
+             micro-batches ({how}) would make training about {gain:.0}% faster{or_chunks}"
         )
     })
 }
@@ -124,13 +129,4 @@ fn is_latency(run: &Run, profile: &Profile) -> bool {
         None => bytes / profile.communication_spent.mean < SLOW_RATE,
     };
     is_slow && bytes < FEW_BYTES
-}
-
-/// Micro-batches of a rank in a step, as the configuration and the mesh say.
-pub fn micro_batches(run: &Run) -> Option<f64> {
-    let number = |name: &str| run.setting(name)?.parse::<f64>().ok();
-    let data_ranks: usize =
-        run.mesh().iter().filter(|(axis, _)| axis != "pp").map(|(_, size)| size).product();
-    let each = number("train.global_batch_size")? / number("train.micro_batch_size")?;
-    Some((each / data_ranks.max(1) as f64).max(1.0))
 }
