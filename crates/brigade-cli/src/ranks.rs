@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
-use brigade::launcher::{Detected, LaunchArgs, Source, StandardStreams, detect};
+use brigade::launcher::{DEFAULT_HEARTBEAT_TIMEOUT, Detected, LaunchArgs, Source, StandardStreams, detect};
 use brigade::{
     Backend, CollectivesBackend, Program, Role, Session, Settings, StandardFlags, Transport, exit,
     most_ranks_per_node, parse_transport, parse_whole_number,
@@ -109,9 +110,36 @@ impl RankFlags {
         restarts.or_else(|| elastic.map(|nodes| format!("--nnodes {nodes}")))
     }
 
-    fn detected(&self) -> anyhow::Result<Detected> {
-        Ok(detect(&self.world, &|name: &str| std::env::var(name).ok())?)
+    /// As [`checks_for_all`], with these flags.
+    pub fn checks_for_all(&self) -> anyhow::Result<bool> {
+        checks_for_all(&self.world)
     }
+
+    fn detected(&self) -> anyhow::Result<Detected> {
+        detected(&self.world)
+    }
+}
+
+fn detected(world: &LaunchArgs) -> anyhow::Result<Detected> {
+    Ok(detect(world, &|name: &str| std::env::var(name).ok())?)
+}
+
+/// Whether this process makes the checks that read much of a file and need be made once: it starts ranks, or is the first of those that another launcher started.
+pub fn checks_for_all(world: &LaunchArgs) -> anyhow::Result<bool> {
+    Ok(is_first(&detected(world)?))
+}
+
+fn is_first(process: &Detected) -> bool {
+    match process {
+        Detected::Node(_) => true,
+        // Brigade's launcher has made them.
+        Detected::Rank(info) => info.source != Source::Brigade && info.rank == 0,
+    }
+}
+
+/// How long a rank may send no heartbeat that waits for others for up to so many seconds; none: as long as is usual.
+fn silence(wait: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(wait).ok().filter(|wait| *wait > DEFAULT_HEARTBEAT_TIMEOUT)
 }
 
 impl RankProgram<'_> {
@@ -125,8 +153,10 @@ impl RankProgram<'_> {
         if let Some(logs) = &logs {
             self.settings.output.dir = logs.path().to_owned();
         }
-        let flags =
-            StandardFlags { world: self.flags.world.clone(), quiet: self.quiet, ..StandardFlags::default() };
+        let mut world = self.flags.world.clone();
+        world.heartbeat_timeout =
+            world.heartbeat_timeout.or_else(|| silence(self.settings.comm.train_timeout_seconds));
+        let flags = StandardFlags { world, quiet: self.quiet, ..StandardFlags::default() };
         let program = Program {
             name: self.name,
             flags: &flags,
@@ -151,5 +181,30 @@ impl RankProgram<'_> {
         }
         let folder = tempfile::Builder::new().prefix("brigade-").tempdir();
         folder.map(Some).context("cannot make a temporary folder for logs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_checked_by_one_process() {
+        let is_first = |set: &[(&str, &str)]| {
+            let value =
+                |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+            is_first(&detect(&LaunchArgs::default(), &value).unwrap())
+        };
+        let rank = |rank| [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "9")];
+        assert!(is_first(&[]) && is_first(&rank("0")) && !is_first(&rank("1")));
+        assert!(!is_first(&[&rank("0")[..], &[("BRIGADE_LAUNCHED", "1")]].concat()));
+    }
+
+    #[test]
+    fn who_waits_for_long_may_be_silent_for_as_long() {
+        assert_eq!(silence(3600.0), Some(Duration::from_secs(3600)));
+        for usual in [100.0, 600.0, -1.0, f64::NAN] {
+            assert_eq!(silence(usual), None, "{usual}");
+        }
     }
 }

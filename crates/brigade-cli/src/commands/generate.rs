@@ -4,14 +4,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
+use brigade::core::Float;
 use brigade::launcher::StandardStreams;
-use brigade::{CachedText, Session, Settings, UsageError, exit, parse_whole_number};
+use brigade::{CachedText, ComputeType, Session, Settings, UsageError, exit, parse_whole_number};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::generation::{
-    ChatSession, Continuation, GenerationSettings, Generator, Prompt, PromptContent, RankInput,
+    ChatSession, Continuation, GenerationSettings, Generator, Prompt, PromptContent, RankInput, Round,
     SamplingFlags, StandardInput, UnloadedModel,
 };
 use crate::model_files::model_folder::model_folder;
@@ -26,6 +27,7 @@ Examples:
   brigade generate --model runs/a --prompts q.jsonl --format jsonl --stop $'\\n\\n' > a.jsonl
   brigade generate --model runs/a --prompts q.jsonl --dp 4    four prompts at a time
   brigade generate --model runs/a --chat --system \"Answer in one sentence.\"
+  brigade generate --model tuned-7b --chat --dtype bf16       in 14 GB of memory, not 28
   brigade generate --model tuned-70b --chat --pp 4            a model spread over four processes
 
 Keys and values of earlier tokens are cached, so a token costs the same at the end of a text as at its beginning, \
@@ -59,6 +61,9 @@ pub struct GenerateArgs {
     /// How results are printed.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// The number type of parameters and activations: bf16 takes half the memory of fp32 [default: fp32, or bf16 on ranks with CUDA].
+    #[arg(long, value_name = "TYPE", value_enum)]
+    dtype: Option<NumberType>,
     #[command(flatten)]
     sampling: SamplingFlags,
     /// Data-parallel ranks, each with all of the model's layers or a pipeline of its own; this is how many prompts of a file are continued at a time
@@ -71,8 +76,35 @@ pub struct GenerateArgs {
         help_heading = "Ranks"
     )]
     dp: Option<usize>,
+    /// How long a rank waits for another, such as for a stage that reads a long prompt, before all end; --heartbeat-timeout is at least this unless it is given
+    /// [default: 3600].
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        value_parser = wait_seconds,
+        help_heading = "Ranks"
+    )]
+    step_timeout: Option<f64>,
     #[command(flatten)]
     ranks: RankFlags,
+}
+
+/// The default of `--step-timeout`. Processes that end and machines that do not answer are noticed at once, whatever it is.
+const STEP_TIMEOUT: f64 = 3600.0;
+
+fn wait_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| (0.1..=1e6).contains(seconds));
+    seconds.ok_or_else(|| "it must be from 0.1 to 1000000 seconds".into())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum NumberType {
+    /// 32 bits.
+    #[value(alias = "f32")]
+    Fp32,
+    /// 16 bits: bfloat16.
+    Bf16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -89,8 +121,17 @@ impl GenerateArgs {
         self.dp.is_some() || self.ranks.are_given()
     }
 
+    /// What a process alone computes in.
+    fn compute(&self) -> Float {
+        match self.dtype {
+            None | Some(NumberType::Fp32) => Float::F32,
+            Some(NumberType::Bf16) => Float::Bf16,
+        }
+    }
+
     fn described(&self) -> anyhow::Result<UnloadedModel> {
-        UnloadedModel::read(&model_folder(&self.model)?)
+        let checks = !self.uses_ranks() || self.ranks.checks_for_all()?;
+        UnloadedModel::read(&model_folder(&self.model)?, checks)
     }
 
     fn settings(&self, described: &UnloadedModel) -> GenerationSettings {
@@ -109,34 +150,41 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     if args.uses_ranks() {
         return on_ranks(args);
     }
+    if let Some(seconds) = args.step_timeout {
+        let alone = anyhow!(
+            "--step-timeout {seconds} is for ranks that wait for each other (--pp, --dp, --nproc-per-node); leave it out"
+        );
+        return Err(UsageError(alone).into());
+    }
     let described = args.described().map_err(UsageError)?;
     let settings = args.settings(&described);
     described.note_ignored_fields();
     if args.chat {
         let template = described.chat_template(false).map_err(UsageError)?;
-        let mut generator = described.load(settings).map_err(UsageError)?;
+        let mut generator = described.load(settings, args.compute()).map_err(UsageError)?;
         let mut chat = ChatSession::new(template, args.system.clone());
         chat.run(&described, &mut generator, &mut StandardInput::open())?;
         return Ok(ExitCode::from(exit::DONE));
     }
     let prompts = args.prompts().map_err(UsageError)?;
     let tokens = described.tokens_of(&prompts).map_err(UsageError)?;
-    let mut generator = described.load(settings).map_err(UsageError)?;
+    let mut generator = described.load(settings, args.compute()).map_err(UsageError)?;
     for (index, (prompt, tokens)) in prompts.iter().zip(&tokens).enumerate() {
-        if !answer(&mut generator, (index, prompt), tokens, args.format, &mut show)? {
+        if !answer(&mut generator, (index, prompt), tokens, args.format, &mut show, &mut || Ok(()))? {
             break;
         }
     }
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// Continues a prompt; `false` if nobody reads any more.
+/// Continues a prompt; `false` if nobody reads any more. `each`: what is done after each token.
 fn answer(
     generator: &mut Generator<'_>,
     (index, prompt): (usize, &Prompt),
     tokens: &[u32],
     format: Format,
     show: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
+    each: &mut dyn FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<bool> {
     let mut text = CachedText::default();
     match format {
@@ -146,6 +194,7 @@ fn answer(
             let mut is_read = show(&format!("{gap}{given}"))?;
             if is_read {
                 generator.continued(&mut text, tokens, &mut |part| {
+                    each()?;
                     is_read = show(part)?;
                     Ok(is_read)
                 })?;
@@ -154,7 +203,7 @@ fn answer(
         }
         Format::Jsonl => {
             let Continuation { text, tokens, is_whole } =
-                generator.continued(&mut text, tokens, &mut |_| Ok(true))?;
+                generator.continued(&mut text, tokens, &mut |_| each().map(|()| true))?;
             let mut fields = prompt.fields.clone();
             fields.insert("completion".into(), text.into());
             fields.insert("finish_reason".into(), if is_whole { "stop" } else { "length" }.into());
@@ -223,11 +272,13 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             };
             let show_now: &mut dyn FnMut(&str) -> anyhow::Result<bool> =
                 if pipelines == 1 { &mut show } else { &mut keep };
+            let mut shared = (pipelines > 1).then(|| Round::begin(session));
             if let Some((index, (prompt, tokens))) = round.get(pipeline) {
-                answer(&mut generator, (*index, prompt), tokens, args.format, show_now)?;
+                let mut each = || shared.as_mut().map_or(Ok(()), Round::count_token);
+                answer(&mut generator, (*index, prompt), tokens, args.format, show_now, &mut each)?;
             }
-            if pipelines > 1 {
-                for text in session.all_gather_text(&text)? {
+            if let Some(shared) = shared {
+                for text in shared.finish(&text)? {
                     show(&text)?;
                 }
             }
@@ -258,6 +309,12 @@ fn note_ignored_fields(described: &UnloadedModel, session: &Session) {
 fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(UnloadedModel, Settings)> {
     let mut settings = Settings::default();
     args.ranks.apply(&mut settings);
+    settings.compute.dtype = match args.dtype {
+        None => settings.compute.dtype,
+        Some(NumberType::Fp32) => ComputeType::F32,
+        Some(NumberType::Bf16) => ComputeType::Bf16,
+    };
+    settings.comm.train_timeout_seconds = args.step_timeout.unwrap_or(STEP_TIMEOUT);
     let dp = args.dp.unwrap_or(1);
     if dp == 0 {
         bail!("--dp 0 is not possible: it must be at least 1");

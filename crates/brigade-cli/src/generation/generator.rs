@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use brigade::core::Float;
 use brigade::data::Tokenizer;
 use brigade::models::{CausalLm, LoraConfig};
 use brigade::{CachedText, LanguageModel, Session};
@@ -30,8 +31,8 @@ pub struct UnloadedModel {
 }
 
 impl UnloadedModel {
-    /// Of a finished run or a model.
-    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+    /// Of a finished run or a model; `compares_copies` as for [`Weights::find`].
+    pub fn read(folder: &Path, compares_copies: bool) -> anyhow::Result<Self> {
         let given = || format!("--model {}", folder.display());
         let origin = Origin::read(folder).with_context(given)?;
         let Origin { base, adapters } = &origin;
@@ -39,8 +40,8 @@ impl UnloadedModel {
         let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
         let model = CausalLm::from_config(&file.config, None);
         let model = model.and_then(|model| model.with_adapters(&lora)).with_context(given)?;
-        let weights =
-            Weights::find(&origin, Task::CausalLanguageModel, model.adapters()).with_context(given)?;
+        let weights = Weights::find(&origin, Task::CausalLanguageModel, model.adapters(), compares_copies);
+        let weights = weights.with_context(given)?;
         let path = beside(folder, base, TOKENIZER_FILE);
         if !path.is_file() {
             bail!("{}: it has no {TOKENIZER_FILE}", given());
@@ -57,10 +58,10 @@ impl UnloadedModel {
         Ok(Self { folder: folder.to_owned(), base: base.clone(), model, weights, file, tokenizer })
     }
 
-    /// The model on this process alone.
-    pub fn load(&self, settings: GenerationSettings) -> anyhow::Result<Generator<'static>> {
+    /// The model on this process alone, in this number type.
+    pub fn load(&self, settings: GenerationSettings, compute: Float) -> anyhow::Result<Generator<'static>> {
         let mapping = self.weights.mapping(self.model.mapping());
-        let model = LanguageModel::load(&self.model, &self.weight_paths(), &mapping)?;
+        let model = LanguageModel::load_in(&self.model, &self.weight_paths(), &mapping, compute)?;
         Ok(self.generator(model, settings))
     }
 
@@ -198,7 +199,8 @@ pub struct Continuation {
 }
 
 impl Generator<'_> {
-    /// Continues a prompt. Each part of the text is given to `show` as soon as it is certain; if that answers `false`, the text ends there.
+    /// Continues a prompt. After each token that does not end the text, `show` gets the part of the text that has become certain, which may be empty; if it answers
+    /// `false`, the text ends there.
     ///
     /// `text` is what was continued before: where the prompt begins with it, only what follows is computed.
     pub fn continued(
@@ -234,7 +236,7 @@ impl Generator<'_> {
             new = vec![next];
             let (part, stopped) = stream.push(next)?;
             found.text.push_str(&part);
-            if !part.is_empty() && !show(&part)? {
+            if !show(&part)? {
                 return Ok(found);
             }
             if stopped {

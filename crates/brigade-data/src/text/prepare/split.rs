@@ -52,6 +52,8 @@ impl Split {
             }
             documents += piece.counts.documents;
             counts.examples += piece.counts.examples;
+            counts.cut_examples += piece.counts.cut_examples;
+            counts.cut_tokens += piece.counts.cut_tokens;
             counts.text_bytes += piece.counts.text_bytes;
         }
         let (for_validation, order) = (self.count(documents), Permutation::new(documents, self.seed, 0));
@@ -100,9 +102,9 @@ impl Split {
         }
         let tail = train.take_tail(start)?;
         validation.push_tail(&tail)?;
-        validation.end_document();
+        validation.end_document()?;
         train.push(&[tokenizer.end_of_text()], false)?;
-        train.end_document();
+        train.end_document()?;
         let percent = 100.0 * tail.tokens.len() as f64 / tokens as f64;
         counts.notes.push(format!(
             "the corpus is a single document, so its last {percent:.1}% of tokens are set aside for validation"
@@ -122,7 +124,7 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
         for masked in from.masked_within(document.clone()) {
             learned[masked.start - document.start..masked.end - document.start].fill(false);
         }
-        return to.push_example(&Example { ids, learned, label });
+        return to.push_example(&Example { ids, learned, label, cut: 0 });
     }
     let mut push = |mut range: std::ops::Range<usize>, masked| -> Result<()> {
         while !range.is_empty() {
@@ -141,8 +143,7 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
         push(masked, true)?;
     }
     push(done..document.end, false)?;
-    to.end_document();
-    Ok(())
+    to.end_document()
 }
 
 /// Where a document of `tokens` tokens (end of text included) is cut: at least one token on either side of the cut
