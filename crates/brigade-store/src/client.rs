@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use object_store::aws::{AmazonS3, AmazonS3Builder};
-use object_store::gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder};
+use object_store::aws::AmazonS3Builder;
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -20,14 +20,18 @@ use crate::aws_files;
 use crate::credentials;
 use crate::fetch::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::location::{Location, Scheme};
+use crate::patience::Patience;
 use crate::reason::{is_without_bucket, one_line, reason, was_cut};
 use crate::{Error, Result};
 
-/// A request is given up, and made again, when it takes longer than this part of the deadline, or than [`LONGEST_REQUEST`].
+/// A request is given up, and made again, when it takes longer than this part of the deadline, or than [`LONGEST_REQUEST`]. What it sends is not counted in.
 const REQUESTS_A_DEADLINE: u32 = 4;
 
 /// See [`REQUESTS_A_DEADLINE`].
 const LONGEST_REQUEST: Duration = Duration::from_secs(30);
+
+/// A request that sends much is given up after this part of the deadline at the latest.
+const UPLOADS_A_DEADLINE: u32 = 2;
 
 /// A store, with what is needed to wait for it. Clones share both.
 #[derive(Clone)]
@@ -62,21 +66,24 @@ impl Client {
         let options = ClientOptions::new().with_timeout(longest).with_allow_http(plain);
         let retry =
             RetryConfig { max_retries: usize::MAX, retry_timeout: deadline, ..RetryConfig::default() };
+        let patience = Patience { answer: longest, most: deadline / UPLOADS_A_DEADLINE };
         let asks = credentials::are_unknown(location.scheme());
         let store: Arc<dyn ObjectStore> = match location.scheme() {
             Scheme::S3 => {
                 if asks {
-                    let store = s3(location, credentials::brief()).map_err(wrong)?;
+                    let store = s3(location, credentials::brief()).build().map_err(wrong)?;
                     wait_for(credentials::ask(location, &**store.credentials()), location)?;
                 }
-                Arc::new(s3(location, (options, retry)).map_err(wrong)?)
+                let builder = s3(location, (options, retry)).with_http_connector(patience);
+                Arc::new(builder.build().map_err(wrong)?)
             }
             Scheme::Gs => {
                 if asks {
-                    let store = gs(location, credentials::brief()).map_err(wrong)?;
+                    let store = gs(location, credentials::brief()).build().map_err(wrong)?;
                     wait_for(credentials::ask(location, &**store.credentials()), location)?;
                 }
-                Arc::new(gs(location, (options, retry)).map_err(wrong)?)
+                let builder = gs(location, (options, retry)).with_http_connector(patience);
+                Arc::new(builder.build().map_err(wrong)?)
             }
             Scheme::Http => {
                 let builder = HttpBuilder::new().with_url(location.root()).with_client_options(options);
@@ -184,27 +191,24 @@ impl Client {
     }
 }
 
-fn s3(location: &Location, (options, retry): (ClientOptions, RetryConfig)) -> object_store::Result<AmazonS3> {
+fn s3(location: &Location, (options, retry): (ClientOptions, RetryConfig)) -> AmazonS3Builder {
     let url = location.as_url().as_str();
     let begun = AmazonS3Builder::new().with_url(url).with_client_options(options).with_retry(retry);
     let set = |builder: AmazonS3Builder, (name, value): (String, String)| match name.parse() {
         Ok(key) => builder.with_config(key, value),
         Err(_) => builder,
     };
-    aws_files::complete(variables("aws_").fold(begun, set)).build()
+    aws_files::complete(variables("aws_").fold(begun, set))
 }
 
-fn gs(
-    location: &Location,
-    (options, retry): (ClientOptions, RetryConfig),
-) -> object_store::Result<GoogleCloudStorage> {
+fn gs(location: &Location, (options, retry): (ClientOptions, RetryConfig)) -> GoogleCloudStorageBuilder {
     let url = location.as_url().as_str();
     let begun = GoogleCloudStorageBuilder::new().with_url(url).with_client_options(options).with_retry(retry);
     let set = |builder: GoogleCloudStorageBuilder, (name, value): (String, String)| match name.parse() {
         Ok(key) => builder.with_config(key, value),
         Err(_) => builder,
     };
-    variables("google_").fold(begun, set).build()
+    variables("google_").fold(begun, set)
 }
 
 /// Waits for something that has its own deadline.

@@ -10,6 +10,7 @@
 //! - Every range is tied to one version of the object. A reader returns bytes of one version, or an error.
 //! - Requests that a store cannot answer now (503, a connection that is cut or silent) are retried from where they ended, with growing
 //!   pauses, until no byte has arrived for the deadline.
+//! - A request may take as long as its answer and what it sends need on a slow line, and no longer: 64 KiB a second on each connection are enough.
 //! - Messages repeat the code and the message of a store's answer, and nothing else of it: its pages name keys, and what was signed.
 
 mod access;
@@ -20,6 +21,7 @@ mod error;
 mod fetch;
 mod location;
 mod object;
+mod patience;
 mod read;
 mod reason;
 

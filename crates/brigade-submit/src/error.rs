@@ -115,6 +115,15 @@ impl Error {
         Self::Value { option: option.into(), given: shown(&given.to_string()), allowed: allowed.into() }
     }
 
+    /// Whether a program of the system said nothing about the job, which may run all the same.
+    pub(crate) fn is_without_answer(&self) -> bool {
+        match self {
+            Self::Failed { .. } => true,
+            Self::Command { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+            _ => false,
+        }
+    }
+
     /// Whether the user can fix it with a different command line, as opposed to something that went wrong while
     /// it ran.
     pub fn is_usage(&self) -> bool {

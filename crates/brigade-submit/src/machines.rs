@@ -57,8 +57,11 @@ const SIZES: [(&str, &[&str]); 3] = [
     ("n1-highcpu-", &["16", "32", "64", "96"]),
 ];
 
-/// How the names of machines begin that always have GPUs.
-const WITH_GPUS: [&str; 5] = ["a2-", "a3-", "a4", "g2-", "g4-"];
+/// How the names of machines begin that always have GPUs of a kind that is known here.
+const WITH_GPUS: [&str; 4] = ["a2-", "a3-", "a4-", "g2-"];
+
+/// How those begin that always have other GPUs.
+const WITH_OTHER_GPUS: [&str; 2] = ["a4x-", "g4-"];
 
 /// What there is instead, where a machine is of a known series, but of no size of it.
 pub(crate) fn unknown_shape(machine: &str) -> Option<String> {
@@ -70,9 +73,18 @@ pub(crate) fn unknown_shape(machine: &str) -> Option<String> {
     Some(known.join("; "))
 }
 
-/// Whether a machine of this name always has GPUs, of whatever kind.
-pub(crate) fn has_gpus(machine: &str) -> bool {
-    WITH_GPUS.iter().any(|beginning| machine.starts_with(beginning))
+/// What is wrong with a machine of this name for a job without GPUs, if it always has some, of whatever kind.
+pub(crate) fn has_gpus(machine: &str) -> Option<String> {
+    let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| machine.starts_with(beginning));
+    if begins(&WITH_OTHER_GPUS) {
+        return Some(format!(
+            "its GPUs are of no kind that --gpu-kind has: machines with GPUs that can be used are those of {}, and of {GENERAL} with GPUs added",
+            WITH_GPUS.join(", ")
+        ));
+    }
+    begins(&WITH_GPUS).then(|| {
+        "it has GPUs: give --gpus and --gpu-kind, or a machine without GPUs, as n1-standard-16".into()
+    })
 }
 
 /// 1, 2, 4 or 8 of a kind that is only added to machines, with the most vCPUs of these.

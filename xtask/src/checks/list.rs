@@ -77,6 +77,7 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
         }
         None => Check::skipped("object stores", "no Python 3.10 with venv, or no package index; see above"),
     });
+    checks.push(Check::skipped("Slurm", "cargo xtask test-slurm starts a cluster of two nodes"));
     // Without building them once more from what would be published.
     let publish = "publish --dry-run --workspace --no-verify --allow-dirty --quiet";
     checks.push(Check::new("packages", &[&publish.split(' ').collect::<Vec<_>>()]));
@@ -170,6 +171,7 @@ mod tests {
             ("wgpu", "(no software adapter (mesa-vulkan-drivers))".to_owned()),
             ("mpi", "(no MPI)".to_owned()),
             ("object stores", "(no Python 3.10 with venv, or no package index; see above)".to_owned()),
+            ("Slurm", "(cargo xtask test-slurm starts a cluster of two nodes)".to_owned()),
             ("packages", "cargo publish --dry-run --workspace --no-verify --allow-dirty --quiet".to_owned()),
         ];
         assert_eq!(shown(&machine), expected);
@@ -232,9 +234,9 @@ mod tests {
                  --test gradients --test injected --test optimizers --profile ci"
             ),
         );
-        assert_eq!(lines[lines.len() - 4], expected);
+        assert_eq!(lines[lines.len() - 5], expected);
         let own = Machine { runtime_dir: None, stores: Some("/tmp/python".into()), ..machine };
-        let (name, line) = &shown(&own)[lines.len() - 2];
+        let (name, line) = &shown(&own)[lines.len() - 3];
         assert_eq!(*name, "tests of object stores");
         assert!(
             line.starts_with(&format!("BRIGADE_STORES_PYTHON=/tmp/python cargo nextest run {EACH} ")),

@@ -129,35 +129,35 @@ impl Contents {
         Ok(())
     }
 
-    /// Licences of the project and of all that `brigade-cli` is built from.
-    pub fn licences(&mut self, root: &Path) -> Result<()> {
-        self.licences_in(root, "brigade")?;
-        let metadata = output(Command::new(cargo::program()).current_dir(root).args([
-            "metadata",
-            "--format-version",
-            "1",
-            "--locked",
-            "--offline",
-            "--filter-platform",
-            &dist::host()?,
-        ]))?;
+    /// Licences of the workspace of this manifest, under `name`, and of all that its packages are built from.
+    pub fn licences(&mut self, manifest: &Path, name: &str) -> Result<()> {
+        let metadata = output(
+            Command::new(cargo::program())
+                .args([
+                    "metadata",
+                    "--format-version",
+                    "1",
+                    "--locked",
+                    "--offline",
+                    "--filter-platform",
+                    &dist::host()?,
+                    "--manifest-path",
+                ])
+                .arg(manifest),
+        )?;
         let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
+        let root = PathBuf::from(metadata["workspace_root"].as_str().unwrap_or_default());
+        self.licences_in(&root, name)?;
         let mut folders = BTreeMap::new();
-        for package in metadata["packages"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter(|package| package["source"].is_string())
-        {
+        for package in metadata["packages"].as_array().into_iter().flatten() {
             let text = |name: &str| package[name].as_str().unwrap_or_default().to_owned();
             let manifest = PathBuf::from(text("manifest_path"));
-            folders.insert(format!("{}-{}", text("name"), text("version")), manifest);
+            let folder = manifest.parent().unwrap_or(&manifest).to_owned();
+            folders.insert(format!("{}-{}", text("name"), text("version")), folder);
         }
         ensure!(!folders.is_empty(), "cargo metadata names no packages");
-        for (name, manifest) in folders {
-            self.licences_in(manifest.parent().unwrap_or(&manifest), &name)?;
-        }
-        Ok(())
+        folders.retain(|_, folder| *folder != root);
+        folders.iter().try_for_each(|(name, folder)| self.licences_in(folder, name))
     }
 
     fn licences_in(&mut self, folder: &Path, name: &str) -> Result<()> {

@@ -31,6 +31,9 @@ pub struct Args {
     /// A program that is already built: `brigade`, or your own one based on it.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
+    /// The Cargo.toml of that program, whose licences, and those of all that it is built from, the image then has.
+    #[arg(long, value_name = "FILE", requires = "program")]
+    manifest_path: Option<PathBuf>,
     /// Put NCCL into the image, for several GPUs: this file, or the libnccl.so.2 of this machine.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     nccl: Option<Option<PathBuf>>,
@@ -65,7 +68,15 @@ pub fn run(args: &Args) -> Result<()> {
         Backend::Cuda => Some(contents::libdevice()?),
         _ => None,
     };
-    let image = build(&program, libdevice.as_deref(), &libraries, cargo::root())?;
+    let own = args.program.as_ref().zip(args.manifest_path.as_deref());
+    let own =
+        own.map(|(program, manifest)| (manifest, program.file_stem().unwrap_or_default().to_string_lossy()));
+    let of_brigade = cargo::root().join("Cargo.toml");
+    let sources = match &own {
+        Some((manifest, name)) => Sources { manifest, name },
+        None => Sources { manifest: &of_brigade, name: BRIGADE },
+    };
+    let image = build(&program, libdevice.as_deref(), &libraries, &sources)?;
     write_atomic(&args.output, &image.archive)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     println!(
@@ -75,19 +86,40 @@ pub fn run(args: &Args) -> Result<()> {
         image.digest
     );
     absent.iter().for_each(|line| println!("{line}"));
+    if args.program.is_some() && own.is_none() {
+        println!(
+            "the licences in it are Brigade's: for another program, give its Cargo.toml with --manifest-path"
+        );
+    }
     Ok(())
 }
 
-/// The image of a program, of libdevice if it has kernels for NVIDIA's GPUs, and of these libraries; `root` has the licences of the project.
-fn build(program: &Path, libdevice: Option<&Path>, libraries: &[Library], root: &Path) -> Result<oci::Image> {
+/// What Brigade's own program and its licences are called.
+const BRIGADE: &str = "brigade";
+
+/// What a program is built from.
+struct Sources<'a> {
+    /// Its Cargo.toml.
+    manifest: &'a Path,
+    /// What its own licences are called.
+    name: &'a str,
+}
+
+/// The image of a program, of libdevice if it has kernels for NVIDIA's GPUs, of these libraries, and of the licences of what it is built from.
+fn build(
+    program: &Path,
+    libdevice: Option<&Path>,
+    libraries: &[Library],
+    sources: &Sources<'_>,
+) -> Result<oci::Image> {
     let mut contents = Contents::new();
     contents.program(program)?;
     if let Some(libdevice) = libdevice {
         contents.libdevice(libdevice)?;
     }
     libraries.iter().try_for_each(|library| contents.loaded(library))?;
-    contents.licences(root)?;
-    oci::image(&contents.into_layer()?)
+    contents.licences(sources.manifest, sources.name)?;
+    oci::image(&contents.into_layer()?, sources.name)
 }
 
 #[cfg(test)]
@@ -123,8 +155,10 @@ mod tests {
         let libc =
             contents::libraries(&program, None).unwrap().into_iter().find(|file| file.ends_with("libc.so.6"));
         let nccl = [Library { file: libc.unwrap(), name: "libnccl.so.2".into() }];
+        let manifest = cargo::root().join("Cargo.toml");
+        let sources = Sources { manifest: &manifest, name: BRIGADE };
         let (image, again) =
-            [(); 2].map(|()| build(&program, Some(&libdevice), &nccl, cargo::root()).unwrap()).into();
+            [(); 2].map(|()| build(&program, Some(&libdevice), &nccl, &sources).unwrap()).into();
         assert!(image.archive == again.archive, "other bytes");
         let files = files(&image.archive);
         for (name, bytes) in
@@ -193,10 +227,39 @@ mod tests {
     }
 
     #[test]
+    fn a_program_of_ones_own_has_its_own_licences() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let package =
+            |name: &str| format!("[package]\nname = \"{name}\"\nversion = \"1.0.0\"\nedition = \"2024\"\n");
+        let helper = "[dependencies]\nhelper = { path = \"helper\" }\n";
+        write("Cargo.toml", &format!("{}{helper}[workspace]\n", package("mine")));
+        write("src/main.rs", "fn main() {}\n");
+        write("LICENSE", "mine");
+        write("helper/Cargo.toml", &package("helper"));
+        write("helper/src/lib.rs", "");
+        write("helper/COPYING", "theirs");
+        let mut lock = Command::new(cargo::program());
+        lock.args(["generate-lockfile", "--offline"]).current_dir(folder.path());
+        assert!(lock.status().unwrap().success());
+        let mut contents = Contents::new();
+        contents.licences(&folder.path().join("Cargo.toml"), "mine").unwrap();
+        let inside = files(&contents.into_layer().unwrap());
+        assert_eq!(inside["licenses/mine/LICENSE"], b"mine");
+        assert_eq!(inside["licenses/helper-1.0.0/COPYING"], b"theirs");
+        assert!(!inside.keys().any(|name| name.starts_with("licenses/brigade")), "{:?}", inside.keys());
+    }
+
+    #[test]
     fn what_is_no_program_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let text = folder.path().join("text");
         std::fs::write(&text, "no program").unwrap();
-        assert!(build(&text, None, &[], cargo::root()).is_err());
+        let manifest = cargo::root().join("Cargo.toml");
+        assert!(build(&text, None, &[], &Sources { manifest: &manifest, name: BRIGADE }).is_err());
     }
 }

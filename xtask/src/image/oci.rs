@@ -18,8 +18,8 @@ pub struct Image {
     pub digest: String,
 }
 
-/// The image with this layer alone.
-pub fn image(layer: &[u8]) -> Result<Image> {
+/// The image with this layer alone, of a program that is called `name`.
+pub fn image(layer: &[u8], name: &str) -> Result<Image> {
     let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
     gzip.write_all(layer)?;
     let mut blobs = Entries::new();
@@ -27,6 +27,14 @@ pub fn image(layer: &[u8]) -> Result<Image> {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
+    };
+    let labels = match name {
+        "brigade" => json!({
+            "org.opencontainers.image.title": name,
+            "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
+            "org.opencontainers.image.licenses": "MIT OR Apache-2.0",
+        }),
+        _ => json!({ "org.opencontainers.image.title": name }),
     };
     let config = json!({
         "architecture": architecture,
@@ -43,11 +51,7 @@ pub fn image(layer: &[u8]) -> Result<Image> {
                 "NVIDIA_VISIBLE_DEVICES=all",
                 "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
             ],
-            "Labels": {
-                "org.opencontainers.image.title": "brigade",
-                "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
-                "org.opencontainers.image.licenses": "MIT OR Apache-2.0",
-            },
+            "Labels": labels,
         },
         "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", sha256(layer))] },
         "history": [{ "created_by": "cargo xtask image" }],

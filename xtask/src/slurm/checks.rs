@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
@@ -15,6 +16,9 @@ data = { tokenizer = \"bytes\" }
 train = { steps = 1500, micro_batch_size = 1, global_batch_size = 4, validate_every = 0 }
 checkpoint = { every = 400 }
 ";
+
+/// Longer than the time of a job that is told to end.
+const MINUTES: Duration = Duration::from_secs(180);
 
 const TRAIN: &str = "train --config tiny.toml --data text --quiet";
 
@@ -29,13 +33,14 @@ type Check<'a> = (&'static str, fn(&Checks<'a>) -> Result<()>);
 
 impl<'a> Checks<'a> {
     /// All, in their order.
-    pub const ALL: [Check<'a>; 6] = [
+    pub const ALL: [Check<'a>; 7] = [
         ("a dry run says whether Slurm would take the job", Self::dry_run),
         ("two ranks on each of two nodes, started by srun", Self::by_srun),
         ("a launcher on each of two nodes, as brigade submit writes it", Self::by_launchers),
         ("preempted by a job of higher priority, and started again", Self::preempted),
         ("a node that fails, and comes back", Self::node_down),
         ("cancelled: it does not start again", Self::cancelled),
+        ("the end of its time: it is told in time, and started again", Self::end_of_time),
     ];
 
     /// Trains the reference on one process.
@@ -62,15 +67,19 @@ impl<'a> Checks<'a> {
         command
     }
 
-    /// Submits the script that `brigade submit` writes for two nodes of two ranks; the job's number.
-    fn submit(&self, run: &str, options: &str) -> Result<String> {
+    /// Submits a run of two nodes of two ranks; the job's number.
+    fn submit(&self, run: &str) -> Result<String> {
+        self.submit_command(run, "", &format!("{TRAIN} --out {run} --nproc-per-node 2"))
+    }
+
+    /// Submits the script that `brigade submit` writes for a command on two nodes; the job's number.
+    fn submit_command(&self, run: &str, options: &str, command: &str) -> Result<String> {
         // The nodes' names stand in no file of hosts here.
         let env =
             format!("--env MASTER_ADDR=127.0.0.1 --env BRIGADE_CACHE_DIR={}", self.path("cache").display());
         printed(&mut self.brigade(&format!(
-            "submit --to slurm --nodes 2 --gpus 0 --program {} --name {run} --render {run}-job {env} {options} -- {} --out {run} --nproc-per-node 2",
-            self.brigade.display(),
-            TRAIN
+            "submit --to slurm --nodes 2 --gpus 0 --program {} --name {run} --render {run}-job {env} {options} -- {command}",
+            self.brigade.display()
         )))?;
         let mut sbatch = self.cluster.command("sbatch", "--parsable");
         let id = printed(sbatch.arg(self.path(&format!("{run}-job/slurm.sh"))).current_dir(self.path("")))?;
@@ -145,12 +154,12 @@ impl<'a> Checks<'a> {
     }
 
     fn by_launchers(&self) -> Result<()> {
-        let id = self.submit("launchers", "")?;
+        let id = self.submit("launchers")?;
         self.ends_as_the_reference(&id, "launchers")
     }
 
     fn preempted(&self) -> Result<()> {
-        let id = self.submit("preempted", "")?;
+        let id = self.submit("preempted")?;
         self.until_step("preempted")?;
         let mut other = self
             .cluster
@@ -166,7 +175,7 @@ impl<'a> Checks<'a> {
     }
 
     fn node_down(&self) -> Result<()> {
-        let id = self.submit("down", "")?;
+        let id = self.submit("down")?;
         self.until_step("down")?;
         self.cluster.output("scontrol", "update NodeName=node1 State=DOWN Reason=test")?;
         self.until_state(&id, &["PENDING"])?;
@@ -176,7 +185,7 @@ impl<'a> Checks<'a> {
     }
 
     fn cancelled(&self) -> Result<()> {
-        let id = self.submit("cancelled", "")?;
+        let id = self.submit("cancelled")?;
         self.until_step("cancelled")?;
         self.cluster.output("scancel", &id)?;
         self.until_state(&id, &["CANCELLED"])?;
@@ -185,6 +194,23 @@ impl<'a> Checks<'a> {
             Ok(fs::read_to_string(self.path("cancelled/history.jsonl"))?.contains("preempted"))
         })?;
         ensure!(self.state(&id)? == "CANCELLED", "it is {}", self.state(&id)?);
+        Ok(())
+    }
+
+    /// Its ranks do not train, as no short run lasts as long as the shortest time that leaves room for a save.
+    fn end_of_time(&self) -> Result<()> {
+        let rank = "[ -e told ] && exit 0\ntrap 'touch told; kill $!; exit 75' TERM\ntouch begun\nsleep 600 &\nwait\n";
+        fs::write(self.path("rank.sh"), rank)?;
+        let command = "launch --nproc-per-node 2 -- sh rank.sh";
+        let id = self.submit_command("limited", "--time 2 --grace 5", command)?;
+        self.cluster.until("its ranks run", || Ok(self.path("begun").exists()))?;
+        // Up to two minutes after its start.
+        let what = format!("job {id} waits to be started again");
+        self.cluster.until_within(MINUTES, &what, || Ok(self.state(&id)? == "PENDING"))?;
+        ensure!(self.path("told").exists(), "no rank got the signal");
+        self.start_again(&id)?;
+        self.until_state(&id, &["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"])?;
+        ensure!(self.state(&id)? == "COMPLETED", "it is {}", self.state(&id)?);
         Ok(())
     }
 }

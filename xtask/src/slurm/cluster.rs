@@ -119,10 +119,20 @@ impl Cluster {
     }
 
     /// Asks until the answer is yes.
-    pub fn until(&self, what: &str, mut ask: impl FnMut() -> Result<bool>) -> Result<()> {
+    pub fn until(&self, what: &str, ask: impl FnMut() -> Result<bool>) -> Result<()> {
+        self.until_within(DEADLINE, what, ask)
+    }
+
+    /// Asks until the answer is yes, for as long as it may take.
+    pub fn until_within(
+        &self,
+        deadline: Duration,
+        what: &str,
+        mut ask: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
         let begin = Instant::now();
         let mut last = None;
-        while begin.elapsed() < DEADLINE {
+        while begin.elapsed() < deadline {
             match ask() {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
@@ -131,7 +141,7 @@ impl Cluster {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        bail!("{what}: not after {DEADLINE:?}; {last:?}")
+        bail!("{what}: not after {deadline:?}; {last:?}")
     }
 
     /// What the daemons said last.

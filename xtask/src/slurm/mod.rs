@@ -1,7 +1,7 @@
 //! `cargo xtask test-slurm`: jobs of a Slurm that runs on this machine alone.
 //!
-//! Two nodes, with a `slurmd` each, take jobs that `brigade submit --render` wrote. What they train must have the bytes of one process, also after a preemption, a node that failed
-//! and the end of a job's time.
+//! Two nodes, with a `slurmd` each, take jobs that `brigade submit --render` wrote. What they train must have the bytes of one process, also after a preemption and a node that
+//! failed; at the end of a job's time, its ranks are told to save, and it starts again.
 
 mod checks;
 mod cluster;

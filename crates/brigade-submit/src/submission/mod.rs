@@ -1,5 +1,6 @@
 //! Submits a job by its system's own program, and follows it.
 
+mod ask;
 mod follow;
 mod logs;
 mod over_ssh;
@@ -10,13 +11,14 @@ use std::sync::atomic::AtomicBool;
 
 use brigade_files::write_atomic;
 
+pub use ask::{check_by_system, missing_in_system};
 pub use over_ssh::over_ssh;
 pub use process::missing_program;
 use process::output;
 
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::systems::{Commands, Manifest, Needed, System, line};
+use crate::systems::{Commands, Manifest, System, line};
 
 /// What to do after Ctrl-C.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,36 +113,6 @@ pub fn submit(
     (console.say)(&format!("its output: {}", line(&commands.logs)));
     (console.say)(&format!("to cancel it: {}", line(&commands.cancel)));
     follow::follow(system, &commands, folders.current, console)
-}
-
-/// Whether the system's own program has checked a job, which it then would take: its limits, quotas and rules for names, as far as they
-/// are its own. Nothing is submitted.
-///
-/// # Errors
-/// If the system refuses it, or its program fails.
-pub fn check_by_system(system: &dyn System, job: &Job, folders: Folders<'_>) -> Result<bool> {
-    let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
-    let Some(check) = commands.check else { return Ok(false) };
-    output(&check, folders.current).map(|_| true)
-}
-
-/// What a job needs and the system does not have, and what could not be asked, with the reason. `folder` is where its program runs.
-pub fn missing_in_system(system: &dyn System, job: &Job, folder: &Path) -> (Vec<String>, Option<String>) {
-    let mut missing = Vec::new();
-    for Needed { name, command } in system.needed(job) {
-        match output(&command, folder) {
-            Ok(_) => {}
-            Err(Error::Failed { stderr, .. }) if stderr.contains("NotFound") => {
-                missing.push(format!("{name}, which is not in the cluster"));
-            }
-            Err(Error::Failed { stderr, .. }) if stderr.contains("doesn't have a resource type") => {
-                missing.push(format!("{name}: the cluster does not know what that is"));
-            }
-            // Whoever may not ask for one, or finds nobody to ask, learns nothing about the others.
-            Err(error) => return (missing, Some(format!("whether there is {name}: {error}"))),
-        }
-    }
-    (missing, None)
 }
 
 /// Writes the manifests of a job; the path of the one that is submitted.

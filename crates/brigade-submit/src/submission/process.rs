@@ -1,10 +1,11 @@
 //! The systems' programs.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -52,14 +53,29 @@ pub(super) fn command(words: &[String], folder: &Path) -> Command {
 /// # Errors
 /// If it fails, or does not end in time.
 pub(super) fn output(words: &[String], folder: &Path) -> Result<String> {
+    let printed = answer(words, folder, DEADLINE, &AtomicBool::new(false))?;
+    // Nobody interrupts it.
+    Ok(printed.unwrap_or_default())
+}
+
+/// What a program prints within `deadline`; nothing if `interrupted` is set before it ends. A program that has not ended is killed.
+///
+/// # Errors
+/// If it fails, or does not end in time.
+pub(super) fn answer(
+    words: &[String],
+    folder: &Path,
+    deadline: Duration,
+    interrupted: &AtomicBool,
+) -> Result<Option<String>> {
     let failed = |source| Error::Command { command: line(words), source };
     let mut child =
         command(words, folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let status = wait(&mut child).map_err(failed)?;
+    let Some(status) = wait(&mut child, deadline, interrupted).map_err(failed)? else { return Ok(None) };
     let (stdout, stderr) = (stdout.text(), stderr.text());
     if status.success() {
-        return Ok(stdout);
+        return Ok(Some(stdout));
     }
     Err(Error::Failed { command: line(words), status: status.to_string(), stderr })
 }
@@ -98,17 +114,24 @@ fn reader(stream: Option<impl Read + Send + 'static>) -> Reader {
     Reader { bytes, ended }
 }
 
-/// Waits for a program, and kills it after the deadline.
-fn wait(child: &mut Child) -> std::io::Result<std::process::ExitStatus> {
+/// Waits for a program, and kills it after the deadline, or when it is interrupted: then it has no status.
+fn wait(
+    child: &mut Child,
+    deadline: Duration,
+    interrupted: &AtomicBool,
+) -> std::io::Result<Option<ExitStatus>> {
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(status);
+            return Ok(Some(status));
         }
-        if begin.elapsed() > DEADLINE {
+        let is_interrupted = interrupted.load(Ordering::SeqCst);
+        if is_interrupted || begin.elapsed() > deadline {
             child.kill()?;
             child.wait()?;
-            return Err(std::io::Error::other(format!("no answer in {} s", DEADLINE.as_secs())));
+            let late =
+                || std::io::Error::new(ErrorKind::TimedOut, format!("no answer in {} s", deadline.as_secs()));
+            return if is_interrupted { Ok(None) } else { Err(late()) };
         }
         thread::sleep(POLL);
     }

@@ -8,7 +8,7 @@ mod ssh;
 mod time;
 mod vertex;
 
-pub use kubernetes::{Claim, Controller, EnvSecret, Kubernetes};
+pub use kubernetes::{Claim, Controller, EnvSecret, HostPath, Kubernetes};
 pub use shell::line;
 pub use slurm::Slurm;
 pub use ssh::Ssh;
@@ -65,6 +65,15 @@ pub struct Needed {
     pub command: Vec<String>,
 }
 
+/// What a system lacks for a job, a line each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lacking {
+    /// What is not there, or not enough.
+    pub missing: Vec<String>,
+    /// What could not be found out, and why.
+    pub unknown: Vec<String>,
+}
+
 /// What became of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
@@ -107,6 +116,17 @@ pub trait System {
     fn needed(&self, job: &Job) -> Vec<Needed> {
         let _ = job;
         Vec::new()
+    }
+
+    /// The command that prints the quotas that the job must keep to, if the system can be asked for them.
+    fn quotas(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// What of a job does not fit into the quotas that this command printed.
+    fn over_quotas(&self, job: &Job, printed: &str) -> Lacking {
+        let _ = (job, printed);
+        Lacking::default()
     }
 
     /// How its own program is called.

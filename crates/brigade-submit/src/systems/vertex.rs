@@ -148,12 +148,7 @@ impl Vertex {
                     kind.to_ascii_lowercase()
                 ));
             }
-            (None, _) if has_gpus(machine_type) => {
-                return wrong(
-                    "it has GPUs: give --gpus and --gpu-kind, or a machine without GPUs, as n1-standard-16"
-                        .into(),
-                );
-            }
+            (None, _) if let Some(allowed) = has_gpus(machine_type) => return wrong(allowed),
             _ => {}
         }
         Ok(MachineSpec {

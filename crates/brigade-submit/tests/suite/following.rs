@@ -2,13 +2,15 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use brigade_submit::{
     Answer, Commands, Console, Controller, Ending, Folders, Job, JobState, Kubernetes, Manifest, Result,
     System, submit,
 };
 
-use crate::jobs::{job, kubernetes, slurm};
+use crate::jobs::{CONTROLLERS, job, kubernetes, slurm};
 
 /// A system whose program is a shell: each command is a script.
 struct Shell {
@@ -187,6 +189,40 @@ fn ctrl_c_asks_before_it_cancels() {
     assert!(!cancelled());
     assert_eq!(follow(&active, folder.path(), &[Answer::Cancel]).0.unwrap(), Ending::Cancelled);
     assert!(cancelled());
+}
+
+/// Long before the question for its state is given up.
+#[test]
+fn ctrl_c_is_answered_while_the_system_says_nothing() {
+    const LONG: Duration = Duration::from_secs(20);
+    let (folder, manifests) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let silent = Shell { state: "touch asked; exec sleep 600", ..FINE };
+    let folders = Folders { manifests: manifests.path(), current: folder.path() };
+    let interrupted = AtomicBool::new(false);
+    let begin = Instant::now();
+    let ending = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !folder.path().join("asked").exists() && begin.elapsed() < LONG {
+                thread::sleep(Duration::from_millis(10));
+            }
+            interrupted.store(true, Ordering::SeqCst);
+        });
+        let mut console = Console { say: &mut |_| {}, interrupted: &interrupted, ask: &mut || Answer::Leave };
+        submit(&silent, &job("train --out a"), folders, &mut console)
+    });
+    assert_eq!(ending.unwrap(), Ending::Left);
+    assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn questions_to_kubernetes_have_deadlines() {
+    for controller in CONTROLLERS {
+        let system = kubernetes(controller);
+        let commands = system.commands(&job("train --out /data/a"));
+        for words in [commands.state, commands.waiting.unwrap(), system.quotas().unwrap()] {
+            assert!(words.contains(&"--request-timeout=10s".into()), "{words:?}");
+        }
+    }
 }
 
 #[test]

@@ -33,6 +33,10 @@ pub fn kubernetes(controller: Controller) -> Kubernetes {
         token_secret: "brigade-token".into(),
         env_secrets: Vec::new(),
         claims: vec![Claim { name: "data".into(), path: "/data".into() }],
+        host_paths: Vec::new(),
+        annotations: BTreeMap::new(),
+        resources: BTreeMap::new(),
+        capabilities: Vec::new(),
         cpus: None,
         memory: None,
         restricted: false,
@@ -80,14 +84,19 @@ pub fn manifest(system: &dyn System, job: &Job) -> Value {
     serde_json::from_str(&manifests[0].text).unwrap()
 }
 
-/// A controller's pods: the path of one in its manifest, and the pod's specification.
-pub fn pod_of(controller: Controller, manifest: &Value) -> &Value {
+/// The template of a controller's pods in its manifest.
+pub fn pod_template_of(controller: Controller, manifest: &Value) -> &Value {
     let path = match controller {
-        Controller::JobSet => "/spec/replicatedJobs/0/template/spec/template/spec",
-        Controller::TrainJob => "/items/0/spec/template/spec/replicatedJobs/0/template/spec/template/spec",
-        Controller::PyTorchJob => "/spec/pytorchReplicaSpecs/Worker/template/spec",
+        Controller::JobSet => "/spec/replicatedJobs/0/template/spec/template",
+        Controller::TrainJob => "/items/0/spec/template/spec/replicatedJobs/0/template/spec/template",
+        Controller::PyTorchJob => "/spec/pytorchReplicaSpecs/Worker/template",
     };
     manifest.pointer(path).unwrap()
+}
+
+/// The specification of a controller's pods.
+pub fn pod_of(controller: Controller, manifest: &Value) -> &Value {
+    &pod_template_of(controller, manifest)["spec"]
 }
 
 pub const CONTROLLERS: [Controller; 3] = [Controller::JobSet, Controller::TrainJob, Controller::PyTorchJob];

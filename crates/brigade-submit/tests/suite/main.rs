@@ -1,6 +1,7 @@
 //! Jobs for every system: what their manifests say, where the launcher finds itself in them, what is refused, and how a job is followed.
 #![allow(clippy::unwrap_used)]
 
+mod asking;
 mod following;
 mod jobs;
 mod launcher;

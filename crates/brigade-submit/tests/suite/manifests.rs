@@ -4,11 +4,13 @@ use std::process::Command;
 
 use brigade_launch::exit;
 use brigade_submit::{
-    Controller, EnvSecret, GpuKind, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex, job_name,
+    Controller, EnvSecret, GpuKind, HostPath, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex, job_name,
 };
 use serde_json::{Value, json};
 
-use crate::jobs::{CONTROLLERS, job, kubernetes, manifest, pod_of, slurm, ssh, vertex, words};
+use crate::jobs::{
+    CONTROLLERS, job, kubernetes, manifest, pod_of, pod_template_of, slurm, ssh, vertex, words,
+};
 use crate::schema::problems;
 
 const TRAIN: &str = "train --config a.toml --out /data/runs/a --set train.steps=[1,2]";
@@ -159,6 +161,36 @@ fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
         let variable =
             json!({ "name": "HF_TOKEN", "valueFrom": { "secretKeyRef": { "name": "hub", "key": "token" } } });
         assert!(container["env"].as_array().unwrap().contains(&variable), "{container}");
+    }
+}
+
+#[test]
+fn pods_have_what_their_network_needs() {
+    for (controller, kind) in CONTROLLERS.into_iter().zip(KINDS) {
+        let system = Kubernetes {
+            host_paths: vec![HostPath { host: "/opt/net".into(), path: "/usr/local/net".into() }],
+            annotations: [("networking.gke.io/default-interface".into(), "eth0".into())].into(),
+            resources: [("vpc.amazonaws.com/efa", "4"), ("hugepages-2Mi", "5120Mi")]
+                .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
+                .into(),
+            capabilities: words("IPC_LOCK"),
+            ..kubernetes(controller)
+        };
+        let manifest = manifest(&system, &job(TRAIN));
+        assert!(problems(kind, &manifest).is_empty(), "{:#?}", problems(kind, &manifest));
+        let pod = pod_of(controller, &manifest);
+        let container = &pod["containers"][0];
+        assert_eq!(
+            container["resources"]["limits"],
+            json!({ "nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5120Mi" })
+        );
+        assert_eq!(container["securityContext"], json!({ "capabilities": { "add": ["IPC_LOCK"] } }));
+        let volume = json!({ "name": "host-0", "hostPath": { "path": "/opt/net", "type": "Directory" } });
+        assert!(pod["volumes"].as_array().unwrap().contains(&volume), "{pod}");
+        let mount = json!({ "name": "host-0", "mountPath": "/usr/local/net" });
+        assert!(container["volumeMounts"].as_array().unwrap().contains(&mount), "{container}");
+        let template = pod_template_of(controller, &manifest);
+        assert_eq!(template["metadata"]["annotations"]["networking.gke.io/default-interface"], "eth0");
     }
 }
 

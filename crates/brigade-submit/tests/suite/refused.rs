@@ -1,7 +1,7 @@
 //! What is refused before anything is submitted.
 
 use brigade_submit::{
-    Claim, Controller, EnvSecret, GpuKind, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex,
+    Claim, Controller, EnvSecret, GpuKind, HostPath, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex,
 };
 
 use crate::jobs::{CONTROLLERS, job, kubernetes, slurm, ssh, vertex};
@@ -232,6 +232,72 @@ fn names_and_labels_are_those_of_kubernetes() {
 }
 
 #[test]
+fn what_no_pod_gets_for_its_network() {
+    let fine = job("train --out /data/a");
+    let pairs = |name: &str, value: &str| [(name.to_owned(), value.to_owned())].into();
+    let annotated =
+        |key, value| Kubernetes { annotations: pairs(key, value), ..kubernetes(Controller::JobSet) };
+    let with = |name, amount| Kubernetes { resources: pairs(name, amount), ..kubernetes(Controller::JobSet) };
+    let of = |host: &str, path: &str| {
+        let host_paths = vec![HostPath { host: host.into(), path: path.into() }];
+        Kubernetes { host_paths, ..kubernetes(Controller::JobSet) }
+    };
+    let may = |name: &str, restricted| Kubernetes {
+        capabilities: vec![name.into()],
+        restricted,
+        ..kubernetes(Controller::JobSet)
+    };
+    for fits in [
+        annotated("networking.gke.io/interfaces", "[{\"interfaceName\": \"eth0\"}]"),
+        with("rdma/hca_shared", "1"),
+        with("hugepages-2Mi", "5120Mi"),
+        of("/home/kubernetes/bin/gib", "/usr/local/gib"),
+        may("IPC_LOCK", false),
+        may("NET_BIND_SERVICE", true),
+    ] {
+        fits.check(&fine).unwrap();
+    }
+    for (wrong, said) in [
+        (annotated("a/b/c", "x"), "--annotation a/b/c=x is not possible: an annotation's key has"),
+        (annotated("api-token", "whatever"), "--annotation contains a secret"),
+        (with("nvidia.com/gpu", "8"), "--resource nvidia.com/gpu=8 is not possible: --gpus says it"),
+        (with("cpu", "8"), "--resource cpu=8 is not possible: --cpus says it"),
+        (
+            with("efa", "4"),
+            "--resource efa=4 is not possible: it must be NAME=N with a name that has a domain",
+        ),
+        (with("rdma/a b", "4"), "--resource rdma/a b=4 is not possible: a resource's name has"),
+        (
+            with("rdma/hca", "0"),
+            "--resource rdma/hca=0 is not possible: it must be NAME=N with a whole number",
+        ),
+        (with("rdma/hca", "1.5"), "a whole number, 1 or more"),
+        (with("rdma/hca", ""), "a whole number, 1 or more"),
+        (
+            with("hugepages-2Mi", "many"),
+            "--resource hugepages-2Mi=many is not possible: it must be NAME=SIZE",
+        ),
+        (of("opt", "/a"), "--host-path opt:/a is not possible: it must be HOST:PATH with absolute paths"),
+        (of("/opt/../etc", "/a"), "--host-path /opt/../etc:/a is not possible: it must be HOST:PATH"),
+        (of("/opt", "a"), "--host-path /opt:a is not possible: it must be HOST:PATH with absolute paths"),
+        (
+            of("/opt", "/data"),
+            "--host-path /opt:/data is not possible: another --volume is mounted at /data, too",
+        ),
+        (of("/opt", "/dev/shm"), "the pods have something else at /dev/shm"),
+        (Kubernetes { restricted: true, ..of("/opt", "/a") }, "--restricted admits no folders of the nodes"),
+        (may("CAP_IPC_LOCK", false), "--capability CAP_IPC_LOCK is not possible: it must be the name"),
+        (may("ipc_lock", false), "as IPC_LOCK"),
+        (may("", false), "--capability '' is not possible"),
+        (may("IPC_LOCK", true), "--restricted admits no other capability than NET_BIND_SERVICE"),
+    ] {
+        refused(&wrong, &fine, said);
+    }
+    // A folder of a node is gone for whoever runs on another one.
+    refused(&of("/opt", "/scratch"), &job("train --out /scratch/a"), "would be lost when the pod ends");
+}
+
+#[test]
 fn what_the_pods_have_already_is_refused() {
     let fine = job("train --out /data/a");
     for controller in CONTROLLERS {
@@ -370,7 +436,11 @@ fn machines_of_vertex_ai_have_the_gpus_that_were_asked_for() {
     );
     refused(&on("n1-ultramem-40"), &of("v100", 1), "n1-highmem-N with N = 2, 4");
     refused(&on("a3-megagpu-8g"), &none, "give --gpus 8 --gpu-kind h100-80gb");
-    refused(&on("a4x-highgpu-4g"), &none, "it has GPUs: give --gpus and --gpu-kind");
+    refused(&on("a3-highgpu-16g"), &none, "it has GPUs: give --gpus and --gpu-kind");
+    for machine in ["a4x-highgpu-4g", "g4-standard-48"] {
+        let said = "its GPUs are of no kind that --gpu-kind has: machines with GPUs that can be used are those of a2-, a3-, a4-, g2-, and of n1-";
+        refused(&on(machine), &none, said);
+    }
     // Machines of this series can do without GPUs.
     on("n1-standard-8").check(&none).unwrap();
 }

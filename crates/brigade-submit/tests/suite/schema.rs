@@ -46,7 +46,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ("LocalReference", "name:text"),
     ("SeccompProfile", "type!:RuntimeDefault|Unconfined|Localhost"),
     ("SecurityContext", "allowPrivilegeEscalation:yes-no capabilities:Capabilities"),
-    ("Capabilities", "drop:[text]"),
+    ("Capabilities", "add:[text] drop:[text]"),
     ("Toleration", "key:text operator:Exists|Equal value:text effect:NoSchedule|PreferNoSchedule|NoExecute"),
     (
         "Container",
@@ -59,7 +59,11 @@ const OBJECTS: &[(&str, &str)] = &[
     ("FieldRef", "fieldPath!:text"),
     ("Resources", "limits:map requests:map"),
     ("VolumeMount", "name!:text mountPath!:text readOnly:yes-no"),
-    ("Volume", "name!:text emptyDir:EmptyDir secret:Secret persistentVolumeClaim:PersistentVolumeClaim"),
+    (
+        "Volume",
+        "name!:text emptyDir:EmptyDir secret:Secret persistentVolumeClaim:PersistentVolumeClaim hostPath:HostPath",
+    ),
+    ("HostPath", "path!:text type:Directory|DirectoryOrCreate"),
     ("EmptyDir", "medium:Memory|HugePages"),
     ("Secret", "secretName:text defaultMode:number"),
     ("PersistentVolumeClaim", "claimName!:text"),

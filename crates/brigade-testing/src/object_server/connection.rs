@@ -10,12 +10,14 @@ use std::time::Duration;
 use super::answer::{Answer, decoded};
 use super::{Fault, Inner, Request, locked};
 
+/// What a slow server reads or writes at once.
+const PIECE: usize = 16 << 10;
+
 impl Inner {
     pub(super) fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
         let mut reader = BufReader::new(stream.try_clone()?);
-        while let Some(request) = self.read(&mut reader)? {
-            let fault = (locked(&self.plan))(&request);
+        while let Some((request, fault)) = self.read(&mut reader)? {
             let range = request.headers.get("range").cloned().unwrap_or_default();
             locked(&self.log)
                 .push(format!("{} {} {range}", request.method, request.name).trim_end().to_owned());
@@ -41,7 +43,8 @@ impl Inner {
         }
     }
 
-    fn read(&self, reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<Request>> {
+    /// The next request, and what becomes of it.
+    fn read(&self, reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<(Request, Fault)>> {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 {
             return Ok(None);
@@ -62,10 +65,20 @@ impl Inner {
             }
         }
         let length = headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-        let mut body = vec![0; length];
-        reader.read_exact(&mut body)?;
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        Ok(Some(Request { number, method, name, query, target, headers, body }))
+        let mut request = Request { number, method, name, query, target, headers, body: Vec::new() };
+        let fault = (locked(&self.plan))(&request);
+        request.body.resize(length, 0);
+        match fault {
+            Fault::SlowUpload(pause) => {
+                for piece in request.body.chunks_mut(PIECE) {
+                    reader.read_exact(piece)?;
+                    thread::sleep(Duration::from_millis(pause));
+                }
+            }
+            _ => reader.read_exact(&mut request.body)?,
+        }
+        Ok(Some((request, fault)))
     }
 
     /// Whether the connection can be used again.
@@ -100,7 +113,7 @@ impl Inner {
                 return Ok(false);
             }
             Fault::Slow(pause) => {
-                for piece in content.chunks(16 << 10) {
+                for piece in content.chunks(PIECE) {
                     stream.write_all(piece)?;
                     thread::sleep(Duration::from_millis(pause));
                 }

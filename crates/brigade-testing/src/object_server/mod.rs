@@ -29,6 +29,8 @@ pub enum Fault {
     Silent(usize),
     /// The content comes in pieces of 16 KiB, with a pause of this many milliseconds after each.
     Slow(u64),
+    /// The content of the request is read in pieces of 16 KiB, with a pause of this many milliseconds after each.
+    SlowUpload(u64),
     /// The connection is closed without an answer, and nothing is done.
     LostRequest,
     /// It is carried out, and then the connection is closed without an answer.

@@ -1,4 +1,4 @@
-//! All-reduce between processes of this machine: shared memory against DeepSpeed's, TCP against gloo.
+//! All-reduce between processes of this machine: shared memory against DeepSpeed's, TCP against gloo, encrypted TCP against plain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -54,12 +54,12 @@ pub fn measure(runner: &Runner) -> Result<Section> {
         format!("cargo bench -p brigade-comm --bench allreduce -- --transport {transport} --ranks {ranks}")
     };
     let many = (2 * cores()).clamp(4, 64);
-    let brigade = [own("shm", 2), own("tcp", 2), own("shm", many)];
+    let brigade = [own("shm", 2), own("tcp", 2), own("encrypted", 2), own("shm", many)];
     let gloo = "torchrun --standalone --nproc-per-node 2 benches/peers/torch_bench.py --mode allreduce";
     let deepspeed = "LOCAL_SIZE=2 torchrun --standalone --nproc-per-node 2 benches/peers/deepspeed_bench.py --stage allreduce";
 
     let mut notes = Vec::new();
-    let mut own: [BySize; 3] = Default::default();
+    let mut own: [BySize; 4] = Default::default();
     let [mut gloo_figures, mut deepspeed_figures] = [BySize::default(), BySize::default()];
     for run in 1..=runner.runs {
         for (side, line) in own.iter_mut().zip(&brigade) {
@@ -81,7 +81,7 @@ pub fn measure(runner: &Runner) -> Result<Section> {
         deepspeed_figures.add(&found?);
     }
 
-    let [shared, tcp, crowded] = &own;
+    let [shared, tcp, encrypted, crowded] = &own;
     let absent = runner.absent(Kind::DeepSpeed);
     let rows = |ours: &BySize, theirs: &BySize, absent, goal: fn(u64, Option<f64>) -> Option<Goal>| {
         SIZES.map(|bytes| row(bytes, &ours.at(bytes), &theirs.at(bytes), absent, goal)).into()
@@ -92,18 +92,20 @@ pub fn measure(runner: &Runner) -> Result<Section> {
             rows(shared, &deepspeed_figures, absent, shared_memory_goal),
         ),
         Table::beside("gloo", rows(tcp, &gloo_figures, runner.absent(Kind::Torch), tcp_goal)),
+        Table::beside("plain TCP", rows(encrypted, tcp, "", encrypted_goal)),
         Table::beside("2 ranks", vec![crowd_row(many, crowded, shared)]),
     ];
-    let [shm, tcp, crowd] = brigade;
+    let [shm, tcp, encrypted, crowd] = brigade;
     Ok(Section {
         title: TITLE,
         text: format!(
             "Two processes, f32. Bandwidth is that of the bus: what each rank sends, 2·(n-1)/n of the size, over the time \
-             of one call. The first table is Brigade's shared memory, the second its TCP on the loopback device. The \
-             third is shared memory with {many} ranks on {} cores: what all of them move together, against two ranks.",
+             of one call. The first table is Brigade's shared memory, the second its TCP on the loopback device, \
+             the third that with encryption, as between hosts, against the same without. The last is shared memory with {many} ranks \
+             on {} cores: what all of them move together, against two ranks.",
             cores()
         ),
-        commands: vec![shm, deepspeed.into(), tcp, gloo.into(), crowd],
+        commands: vec![shm, deepspeed.into(), tcp, gloo.into(), encrypted, crowd],
         tables,
         notes,
     })
@@ -128,6 +130,11 @@ fn shared_memory_goal(bytes: u64, ratio: Option<f64>) -> Option<Goal> {
 
 fn tcp_goal(bytes: u64, ratio: Option<f64>) -> Option<Goal> {
     if bytes <= SMALL { None } else { Goal::at_least(ratio, 2.0) }
+}
+
+/// What encryption leaves of the bandwidth.
+fn encrypted_goal(bytes: u64, ratio: Option<f64>) -> Option<Goal> {
+    if bytes <= SMALL { None } else { Goal::at_least(ratio, 0.7) }
 }
 
 /// More ranks than cores share the same memory bandwidth; half of it may go to taking turns.
@@ -182,6 +189,9 @@ mod tests {
         let large = row(1 << 20, &own.at(1 << 20), &gloo.at(1 << 20), "-", tcp_goal);
         assert_eq!(large.cells, ["7.49 GB/s", "0.40 GB/s", "18.586"]);
         assert_eq!(large.goal.unwrap().met, Some(true));
+        let sealed = side(r#"{"bytes": 1048576, "bus_gb_per_second": 4.0, "micros": 1}"#);
+        let sealed = row(1 << 20, &sealed.at(1 << 20), &own.at(1 << 20), "", encrypted_goal);
+        assert_eq!(sealed.goal.unwrap().met, Some(false), "0.534 of the same without encryption");
         let missing = row(64 << 20, &own.at(64 << 20), &gloo.at(64 << 20), "not installed", tcp_goal);
         assert_eq!(missing.cells[1..], ["not installed", "–"]);
     }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "object-store")]
 mod buckets;
+mod destination;
 mod fit;
 mod target;
 
@@ -15,8 +16,8 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, anyhow, bail};
 use brigade::{RunPlan, UsageError, exit, parse_whole_number};
 use brigade_submit::{
-    Answer, Console, Ending, Error, Folders, GpuKind, Job, check_by_system, job_name, missing_in_system,
-    missing_program, over_ssh, submit, write,
+    Answer, Console, Ending, Error, Folders, GpuKind, Job, Lacking, check_by_system, job_name,
+    missing_in_system, missing_program, over_ssh, submit, write,
 };
 use clap::Args;
 use tempfile::TempDir;
@@ -25,8 +26,9 @@ use super::launch;
 use super::train::TrainArgs;
 use crate::config::Config;
 use crate::output::print;
+use destination::Destination;
 use fit::Fit;
-use target::{Destination, SystemName, TargetArgs};
+use target::{SystemName, TargetArgs};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -141,13 +143,14 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     if let Some(missing) = missing_program(place.program()) {
         return Err(UsageError(missing.into()).into());
     }
+    refuse_what_is_missing(&job, &place)?;
     let interrupted = Arc::new(AtomicBool::new(args.detach));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))
         .context("cannot wait for Ctrl-C")?;
     let mut console = Console {
         say: &mut |line| brigade::print_stderr(line),
         interrupted: &interrupted,
-        ask: &mut || if args.detach { Answer::Leave } else { ask() },
+        ask: &mut || if args.detach { Answer::Leave } else { ask(&place) },
     };
     let code = match &place {
         Destination::Hosts(ssh) => over_ssh(ssh, &job, &mut console).map_err(usage)?,
@@ -164,6 +167,17 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         }
     };
     Ok(ExitCode::from(code))
+}
+
+/// Refuses a job that needs something of its system's which is not there. What the system itself does not take, it refuses as a whole when it gets it.
+fn refuse_what_is_missing(job: &Job, place: &Destination) -> anyhow::Result<()> {
+    let Destination::System(system) = place else { return Ok(()) };
+    let Lacking { missing, unknown } = missing_in_system(&**system, job, &current_folder()?);
+    unknown.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: not checked: {line}")));
+    if !missing.is_empty() {
+        bail!("nothing was submitted, as the job needs: {}", missing.join("; "));
+    }
+    Ok(())
 }
 
 /// What was not checked, a line each.
@@ -292,9 +306,9 @@ fn dry_run(
                 Err(refused) => missing.push(format!("the cluster did not accept it: {refused}")),
             }
             if let Destination::System(system) = place {
-                let (absent, unknown) = missing_in_system(&**system, job, &current_folder()?);
-                missing.extend(absent);
-                notes.extend(unknown.map(|line| format!("not checked: {line}")));
+                let lacking = missing_in_system(&**system, job, &current_folder()?);
+                missing.extend(lacking.missing);
+                notes.extend(lacking.unknown.iter().map(|line| format!("not checked: {line}")));
             }
         }
     }
@@ -322,18 +336,28 @@ fn manifests_folder() -> anyhow::Result<TempDir> {
     tempfile::Builder::new().prefix("brigade-").tempdir().context("cannot make a folder for the manifests")
 }
 
-/// Asks what to do after Ctrl-C. If nobody can answer, the job keeps running.
-fn ask() -> Answer {
+/// Asks what to do after Ctrl-C. If nobody can answer, a system's job keeps running; one on hosts, which does not outlive this command, ends.
+fn ask(place: &Destination) -> Answer {
+    let (unasked, said, question) = match place {
+        Destination::System(_) => (
+            Answer::Leave,
+            "the job runs on",
+            "\nCancel the job [c], leave it running and quit [l], or keep following it [f, or Enter]?",
+        ),
+        Destination::Hosts(_) => (
+            Answer::Cancel,
+            "the ranks save and end",
+            "\nLet the ranks save and end [c], or keep following the job [f, or Enter]?",
+        ),
+    };
     if !std::io::stdin().is_terminal() {
-        brigade::print_stderr("the job runs on");
-        return Answer::Leave;
+        brigade::print_stderr(said);
+        return unasked;
     }
-    brigade::print_stderr(
-        "\nCancel the job [c], leave it running and quit [l], or keep following it [f, or Enter]?",
-    );
+    brigade::print_stderr(question);
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
-        Ok(0) | Err(_) => Answer::Leave,
+        Ok(0) | Err(_) => unasked,
         Ok(_) => match line.trim() {
             "c" | "C" => Answer::Cancel,
             "l" | "L" => Answer::Leave,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use brigade_submit::{
-    Claim, Controller, EnvSecret, Error, Job, Kubernetes, Manifest, Slurm, Ssh, System, Token, Vertex,
-    shell_line,
+    Claim, Controller, EnvSecret, Error, HostPath, Job, Kubernetes, Slurm, Ssh, Token, Vertex,
 };
 use clap::{Args, ValueEnum};
 
+use super::destination::Destination;
 use crate::model_files::model_folder::hub_name;
 
 /// What runs jobs.
@@ -82,6 +82,18 @@ pub struct TargetArgs {
     /// A volume claim that all pods share, and the path to mount it at; can be given several times.
     #[arg(long, value_name = "CLAIM:PATH", value_parser = claim)]
     volume: Vec<Claim>,
+    /// A folder of Kubernetes' nodes, and the path to mount it at; can be given several times.
+    #[arg(long, value_name = "HOST:PATH", value_parser = host_path)]
+    host_path: Vec<HostPath>,
+    /// An annotation of Kubernetes' pods; can be given several times.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = super::variable)]
+    annotation: Vec<(String, String)>,
+    /// Another resource of each of Kubernetes' pods, as vpc.amazonaws.com/efa=4; can be given several times.
+    #[arg(long, value_name = "NAME=N", value_parser = super::variable)]
+    resource: Vec<(String, String)>,
+    /// A capability of Linux for Kubernetes' containers, as IPC_LOCK; can be given several times.
+    #[arg(long, value_name = "NAME")]
+    capability: Vec<String>,
     /// A label that Kubernetes' nodes must have; can be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::variable)]
     node_selector: Vec<(String, String)>,
@@ -122,6 +134,11 @@ fn claim(text: &str) -> Result<Claim, String> {
     pair.ok_or_else(|| "it must be CLAIM:PATH, as data:/data".into())
 }
 
+fn host_path(text: &str) -> Result<HostPath, String> {
+    let pair = text.split_once(':').map(|(host, path)| HostPath { host: host.into(), path: path.into() });
+    pair.ok_or_else(|| "it must be HOST:PATH, as /opt/net:/usr/local/net".into())
+}
+
 fn env_secret(text: &str) -> Result<EnvSecret, String> {
     let parts = text.split_once('=').and_then(|(name, value)| Some((name, value.split_once('/')?)));
     let found = parts.map(|(variable, (secret, key))| EnvSecret {
@@ -130,14 +147,6 @@ fn env_secret(text: &str) -> Result<EnvSecret, String> {
         key: key.into(),
     });
     found.ok_or_else(|| "it must be NAME=SECRET/KEY, as HF_TOKEN=hub/token".into())
-}
-
-/// Where a job is to run.
-pub enum Destination {
-    /// A system that takes jobs.
-    System(Box<dyn System>),
-    /// Hosts, for as long as this command runs.
-    Hosts(Ssh),
 }
 
 impl TargetArgs {
@@ -170,6 +179,10 @@ impl TargetArgs {
             of(self.priority_class.is_some(), "--priority-class", KUBERNETES),
             of(self.namespace.is_some(), "--namespace", KUBERNETES),
             of(!self.volume.is_empty(), "--volume", KUBERNETES),
+            of(!self.host_path.is_empty(), "--host-path", KUBERNETES),
+            of(!self.annotation.is_empty(), "--annotation", KUBERNETES),
+            of(!self.resource.is_empty(), "--resource", KUBERNETES),
+            of(!self.capability.is_empty(), "--capability", KUBERNETES),
             of(!self.node_selector.is_empty(), "--node-selector", KUBERNETES),
             of(self.topology.is_some(), "--topology", &[Jobset, Trainjob, Pytorchjob, SlurmName]),
             of(self.queue.is_some(), "--queue", KUBERNETES),
@@ -206,8 +219,15 @@ impl TargetArgs {
     /// What a system, or an image, cannot be asked before a job is submitted.
     pub fn unchecked(&self, to: SystemName, job: &Job) -> Vec<String> {
         let mut unchecked = Vec::new();
-        if matches!(to, SystemName::Vertex | SystemName::Trainjob) {
-            unchecked.push(format!("the quotas of {}, which cannot be asked beforehand", to.name()));
+        match to {
+            SystemName::Vertex => {
+                unchecked.push("the quotas of vertex, which cannot be asked beforehand".into());
+            }
+            SystemName::Jobset | SystemName::Trainjob | SystemName::Pytorchjob => unchecked.push(
+                "limit ranges and the Pod Security level of the namespace, which Kubernetes looks at when it makes the pods"
+                    .into(),
+            ),
+            SystemName::Slurm | SystemName::Ssh => {}
         }
         if let Some(image) = self.image.as_ref().filter(|_| job.gpus > 0) {
             unchecked.push(format!(
@@ -250,7 +270,10 @@ impl TargetArgs {
     fn only_here(&self, to: SystemName, job: &Job) -> Option<String> {
         let is_shared = |path: &Path| match to {
             SystemName::Vertex => path.starts_with("/gcs"),
-            _ => self.volume.iter().any(|claim| path.starts_with(&claim.path)),
+            _ => {
+                let claims = self.volume.iter().map(|claim| &claim.path);
+                claims.chain(self.host_path.iter().map(|folder| &folder.path)).any(|of| path.starts_with(of))
+            }
         };
         if matches!(to, SystemName::Slurm | SystemName::Ssh) {
             return None;
@@ -288,6 +311,10 @@ impl TargetArgs {
             token_secret: self.token_secret.clone().unwrap_or_else(|| "brigade-token".into()),
             env_secrets: self.env_secret.clone(),
             claims: self.volume.clone(),
+            host_paths: self.host_path.clone(),
+            annotations: self.annotation.iter().cloned().collect(),
+            resources: self.resource.iter().cloned().collect(),
+            capabilities: self.capability.clone(),
             cpus: self.cpus.clone(),
             memory: self.memory.clone(),
             restricted: self.restricted,
@@ -323,64 +350,5 @@ impl TargetArgs {
 impl SystemName {
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
-impl Destination {
-    pub fn check(&self, job: &Job) -> Result<(), Error> {
-        match self {
-            Self::System(system) => system.check(job),
-            Self::Hosts(ssh) => ssh.check(job),
-        }
-    }
-
-    pub fn manifests(&self, job: &Job) -> Vec<Manifest> {
-        match self {
-            Self::System(system) => system.manifests(job),
-            Self::Hosts(ssh) => (0..job.nodes)
-                .map(|node| Manifest { file: format!("node-{node}.sh"), text: ssh.script(job, node) })
-                .collect(),
-        }
-    }
-
-    /// After how many seconds a job is ended for good.
-    pub fn time_limit(&self) -> Option<u64> {
-        match self {
-            Self::System(system) => system.time_limit(),
-            Self::Hosts(_) => None,
-        }
-    }
-
-    /// The program that submits.
-    pub fn program(&self) -> &'static str {
-        match self {
-            Self::Hosts(_) => "ssh",
-            Self::System(system) => match system.name() {
-                "vertex" => "gcloud",
-                "slurm" => "sbatch",
-                _ => "kubectl",
-            },
-        }
-    }
-
-    /// How to submit the manifests in `folder` by hand, read the output and cancel the job.
-    pub fn manual_steps(&self, job: &Job, folder: &Path) -> String {
-        match self {
-            Self::Hosts(ssh) => format!(
-                "each of {} runs its script, whose first line of input is the shared token; when the input ends, its ranks save and exit\n",
-                ssh.hosts.join(", ")
-            ),
-            Self::System(system) => {
-                let manifests = system.manifests(job);
-                let path = folder.join(manifests.first().map_or("", |manifest| &manifest.file));
-                let commands = system.commands(job).with_manifest(&path.display().to_string()).with_id("ID");
-                format!(
-                    "submit:  {}\noutput:  {}\ncancel:  {}\n",
-                    shell_line(&commands.submit),
-                    shell_line(&commands.logs),
-                    shell_line(&commands.cancel)
-                )
-            }
-        }
     }
 }

@@ -77,6 +77,55 @@ fn ctrl_c_leaves_a_job_that_nobody_cancels() {
     assert!(done.err.contains("submitted"), "{}", done.err);
 }
 
+/// A job on hosts ends with the command that runs it.
+#[test]
+fn ctrl_c_ends_a_job_on_hosts_that_nobody_is_asked_about() {
+    let place = Place::new();
+    program(&place, "ssh", "touch begun; while read -r line; do :; done; touch ended; exit 75");
+    let line = "submit --to ssh --hosts one --nodes 1 --gpus 0 -- train --out a --config tiny.toml --nproc-per-node 1";
+    let mut running = place.start(&mut brigade(&place, line));
+    running.until("the host runs it", |_| place.path("begun").exists().then_some(()));
+    assert!(send(running.pid(), Signal::INT));
+    let done = running.wait();
+    assert_eq!(done.code, Some(75), "{}", done.err);
+    assert!(done.err.contains("the ranks save and end") && place.path("ended").exists(), "{}", done.err);
+}
+
+#[test]
+fn what_the_cluster_lacks_is_said_before_anything_is_submitted() {
+    let place = Place::new();
+    let line =
+        "submit --to trainjob --nodes 2 --gpus 8 --image b:1 --volume data:/data -- train --out /data/a";
+    let kubectl = r#"case "$*" in
+        *create*) touch created; echo trainjob.trainer.kubeflow.org/a ;;
+        *secret/*) echo 'Error from server (NotFound): secrets not found' >&2; exit 1 ;;
+        *resourcequota*) echo '{ "items": [ { "metadata": { "name": "team" }, "spec": { "hard": { "requests.nvidia.com/gpu": "8" } } } ] }' ;;
+    esac"#;
+    program(&place, "kubectl", kubectl);
+    let done = place.run(&mut brigade(&place, line));
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    for said in [
+        "nothing was submitted, as the job needs: secret/brigade-token, which is not in the cluster; ",
+        "resourcequota/team allows 8 of requests.nvidia.com/gpu, of which 0 is used; the job needs 2 x 8 (--gpus)",
+    ] {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+    assert!(!place.path("created").exists());
+    // What cannot be asked is no reason not to try.
+    let kubectl = r#"case "$*" in
+        *create*) echo trainjob.trainer.kubeflow.org/a ;;
+        *trainjob*) echo Complete ;;
+        *) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;
+    esac"#;
+    program(&place, "kubectl", kubectl);
+    let done = place.succeed(&mut brigade(&place, line));
+    for said in
+        ["not checked: whether there is secret/brigade-token", "not checked: the quotas of the namespace"]
+    {
+        assert!(done.err.contains(said), "{said}: {}", done.err);
+    }
+}
+
 /// Shells stand for the hosts and for what connects them, both ranks of both nodes are real.
 #[test]
 fn hosts_by_ssh_train_the_weights_of_one_process() {
@@ -349,7 +398,16 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         "--to vertex --gpus 8 --shared-nodes -- train --out a",
         "--shared-nodes cannot be used with --to vertex",
     );
-    for flag in ["--env-secret A=b/c", "--cpus 8", "--memory 8Gi", "--restricted"] {
+    for flag in [
+        "--env-secret A=b/c",
+        "--cpus 8",
+        "--memory 8Gi",
+        "--restricted",
+        "--annotation a=b",
+        "--resource rdma/hca=1",
+        "--host-path /a:/b",
+        "--capability IPC_LOCK",
+    ] {
         let said = format!("{} cannot be used with --to slurm", flag.split(' ').next().unwrap());
         case(&format!("--to slurm --gpus 8 {flag} -- train --out a"), &said);
     }

@@ -159,7 +159,7 @@ impl SecureStream {
             self.stream.read_exact(&mut length, deadline)?;
             let mut record = vec![0; u16::from_be_bytes(length).into()];
             self.stream.read_exact(&mut record, deadline)?;
-            let opened = self.session.open(&mut record);
+            let opened = self.session.open(&mut record, 0);
             let count = opened.map_err(|problem| HandshakeError::UnexpectedPeer(problem.into()))?;
             self.received.push(&record[..count]);
         }

@@ -54,15 +54,15 @@ impl TcpLink {
             Ok(socket.local_addr()?.ip() == socket.peer_addr()?.ip())
         };
         let within_host = options().map_err(|error| Error::system("set up a connection", error))?;
-        let socket = match session {
-            None => Socket::Plain(socket),
-            Some(session) => Socket::Sealed(SealedStream::new(socket, session, buffer_bytes)),
+        // As much payload as a peer in step sends at once fits behind a header. A sealed stream has a buffer of its own.
+        let (socket, received) = match session {
+            None => (Socket::Plain(socket), vec![0; buffer_bytes + HEADER_BYTES]),
+            Some(session) => (Socket::Sealed(SealedStream::new(socket, session, buffer_bytes)), Vec::new()),
         };
         Ok(Self {
             socket,
             gathered: Vec::with_capacity(SMALL_BYTES),
-            // As much payload as a peer in step sends at once fits behind a header.
-            received: vec![0; buffer_bytes + HEADER_BYTES].into_boxed_slice(),
+            received: received.into_boxed_slice(),
             fetched: 0..0,
             // Within a host, what is on its way stays in the cache, as it does in a ring, and so do the pages that the system
             // copies it to. Between hosts, the system's own control knows how much the path holds.
@@ -108,6 +108,17 @@ impl TcpLink {
     }
 
     pub(crate) fn fetch(&mut self) -> Result<(), LinkError> {
+        if let Socket::Sealed(stream) = &mut self.socket {
+            return match stream.fetch() {
+                Ok(0) if stream.opened().is_empty() => Err(LinkError::Closed),
+                // What came before the end is still to be used.
+                Ok(0) => {
+                    self.ended = true;
+                    Ok(())
+                }
+                fetched => ready(fetched).map(drop),
+            };
+        }
         let half = self.received.len() / 2;
         if self.fetched.len() >= half {
             return Ok(());
@@ -125,10 +136,16 @@ impl TcpLink {
     }
 
     pub(crate) fn peek(&self) -> &[u8] {
-        &self.received[self.fetched.clone()]
+        match &self.socket {
+            Socket::Plain(_) => &self.received[self.fetched.clone()],
+            Socket::Sealed(stream) => stream.opened(),
+        }
     }
 
     pub(crate) fn consume(&mut self, count: usize) {
+        if let Socket::Sealed(stream) = &mut self.socket {
+            return stream.consume(count);
+        }
         debug_assert!(count <= self.fetched.len());
         self.fetched.start += count;
     }

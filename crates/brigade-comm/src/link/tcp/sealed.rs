@@ -7,9 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::link::tcp::session::{LENGTH_BYTES, MAX_RECORD_BYTES, PLAIN_BYTES, Session, record_bytes};
+use crate::op::header::HEADER_BYTES;
 
 /// Plain bytes that are sealed before they are sent.
 const STEP_BYTES: usize = 4 * PLAIN_BYTES;
+
+/// As many opened bytes as there are suffice for whoever looks at them without moving them: a header, or whole elements.
+const ENOUGH: usize = HEADER_BYTES;
 
 /// One end of a connection that never blocks. Its caller reads until nothing comes before it waits for more.
 pub(crate) struct SealedStream {
@@ -19,7 +23,7 @@ pub(crate) struct SealedStream {
     outgoing: Vec<u8>,
     sent: usize,
     incoming: Box<[u8]>,
-    /// What of `incoming` is opened and has not been read, and, behind it, what has come and has not been opened.
+    /// What of `incoming` is opened and has not been used, without gaps, and, behind it, what has come and has not been opened.
     opened: Range<usize>,
     arrived: Range<usize>,
     /// Since when a part of a record has come, and not the rest.
@@ -27,9 +31,9 @@ pub(crate) struct SealedStream {
 }
 
 impl SealedStream {
-    /// Of a socket that does not block. At most `buffer_bytes` are received at once, or one record if that is more.
+    /// Of a socket that does not block. It receives at most `buffer_bytes` besides the rest of a record.
     pub(crate) fn new(socket: TcpStream, session: Session, buffer_bytes: usize) -> Self {
-        let incoming = vec![0; buffer_bytes.max(MAX_RECORD_BYTES + LENGTH_BYTES)].into_boxed_slice();
+        let incoming = vec![0; buffer_bytes + ENOUGH + LENGTH_BYTES + MAX_RECORD_BYTES].into_boxed_slice();
         Self {
             socket,
             session,
@@ -86,25 +90,63 @@ impl SealedStream {
         self.socket.as_fd()
     }
 
-    /// Moves what has come to the beginning, where there would not be room for the rest of a record behind it.
+    /// What is opened and has not been used.
+    pub(crate) fn opened(&self) -> &[u8] {
+        &self.incoming[self.opened.clone()]
+    }
+
+    /// Drops the first `count` opened bytes.
+    pub(crate) fn consume(&mut self, count: usize) {
+        debug_assert!(count <= self.opened.len());
+        self.opened.start += count;
+    }
+
+    /// Opens what has come until there is a header's worth of it. As [`read`](Self::read), 0 at the end; otherwise the length of what is opened.
+    pub(crate) fn fetch(&mut self) -> io::Result<usize> {
+        while self.opened.len() < ENOUGH {
+            if !self.open()? && self.receive()? == 0 {
+                return Ok(0);
+            }
+        }
+        Ok(self.opened.len())
+    }
+
+    /// Receives some bytes; 0 at the end.
+    fn receive(&mut self) -> io::Result<usize> {
+        self.make_room();
+        let received = self.socket.read(&mut self.incoming[self.arrived.end..])?;
+        self.arrived.end += received;
+        if received > 0 && self.partial_since.is_none() {
+            self.partial_since = Some(Instant::now());
+        }
+        Ok(received)
+    }
+
+    /// Moves all to the beginning, where there would not be room for the rest of a record behind it.
     fn make_room(&mut self) {
         let longest = self.arrived.start + LENGTH_BYTES + MAX_RECORD_BYTES;
-        if self.arrived.is_empty() || longest > self.incoming.len() {
-            self.incoming.copy_within(self.arrived.clone(), 0);
-            self.arrived = 0..self.arrived.len();
+        if longest > self.incoming.len() || (self.opened.is_empty() && self.arrived.is_empty()) {
+            self.incoming.copy_within(self.opened.clone(), 0);
+            self.opened = 0..self.opened.len();
+            self.incoming.copy_within(self.arrived.clone(), self.opened.end);
+            self.arrived = self.opened.end..self.opened.end + self.arrived.len();
         }
     }
 
-    /// Opens the next record, if all of it has come; nothing opened is left.
+    /// Opens the next record, if all of it has come, behind what is opened already.
     fn open(&mut self) -> io::Result<bool> {
         let Some(bytes) = record_bytes(&self.incoming[self.arrived.clone()]) else { return Ok(false) };
         let start = self.arrived.start + LENGTH_BYTES;
         if self.arrived.end < start + bytes {
             return Ok(false);
         }
-        let opened = self.session.open(&mut self.incoming[start..start + bytes]);
+        if self.opened.is_empty() {
+            self.opened = self.arrived.start..self.arrived.start;
+        }
+        let end = self.opened.end;
+        let opened = self.session.open(&mut self.incoming[end..start + bytes], start - end);
         let count = opened.map_err(|problem| io::Error::new(ErrorKind::InvalidData, problem))?;
-        self.opened = start..start + count;
+        self.opened.end += count;
         self.arrived.start = start + bytes;
         self.partial_since = None;
         Ok(true)
@@ -113,8 +155,8 @@ impl SealedStream {
     /// Moves opened bytes.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let count = self.opened.len().min(into.len());
-        into[..count].copy_from_slice(&self.incoming[self.opened.start..][..count]);
-        self.opened.start += count;
+        into[..count].copy_from_slice(&self.opened()[..count]);
+        self.consume(count);
         count
     }
 }
@@ -126,18 +168,10 @@ impl Read for SealedStream {
         while count < into.len() {
             if self.open()? {
                 count += self.take(&mut into[count..]);
-                continue;
-            }
-            if count > 0 {
+            } else if count > 0 {
                 break;
-            }
-            self.make_room();
-            match self.socket.read(&mut self.incoming[self.arrived.end..])? {
-                0 => return Ok(0),
-                received => self.arrived.end += received,
-            }
-            if self.partial_since.is_none() {
-                self.partial_since = Some(Instant::now());
+            } else if self.receive()? == 0 {
+                return Ok(0);
             }
         }
         Ok(count)

@@ -60,9 +60,9 @@ impl Session {
         }
     }
 
-    /// Opens a record, without its length, in its place: its plain bytes are then the first of it, as many as are returned.
-    pub(crate) fn open(&mut self, record: &mut [u8]) -> Result<usize, &'static str> {
-        self.opening.open(record)
+    /// Opens a record, without its length, which is in `bytes` from `record` on: its plain bytes are then the first ones of `bytes`, as many as are returned.
+    pub(crate) fn open(&mut self, bytes: &mut [u8], record: usize) -> Result<usize, &'static str> {
+        self.opening.open(bytes, record)
     }
 }
 
@@ -84,8 +84,8 @@ impl Direction {
         self.next();
     }
 
-    fn open(&mut self, record: &mut [u8]) -> Result<usize, &'static str> {
-        let plain = self.key.open_in_place(nonce(self.records), Aad::empty(), record);
+    fn open(&mut self, bytes: &mut [u8], record: usize) -> Result<usize, &'static str> {
+        let plain = self.key.open_within(nonce(self.records), Aad::empty(), bytes, record..);
         let count = plain.map_err(|_| NOT_AUTHENTIC)?.len();
         self.next();
         Ok(count)
@@ -156,7 +156,7 @@ mod tests {
             change(&mut records);
             let mut opened = Vec::new();
             for record in &mut records {
-                match far.open(record) {
+                match far.open(record, 0) {
                     Ok(count) => opened.extend_from_slice(&record[..count]),
                     Err(_) => return Err(opened.len()),
                 }
@@ -182,7 +182,7 @@ mod tests {
             let mut sealed = Vec::new();
             near.seal(&[turn; 8], &mut sealed);
             let record = &mut sealed[LENGTH_BYTES..];
-            assert_eq!(far.open(record), Ok(8));
+            assert_eq!(far.open(record, 0), Ok(8));
             assert_eq!(record[..8], [turn; 8]);
         }
     }
@@ -204,7 +204,7 @@ mod tests {
             }
         }
         let length = far.write_message(&[9; 30], &mut into).unwrap();
-        assert_eq!(near.open(&mut into[..length]), Ok(30));
+        assert_eq!(near.open(&mut into[..length], 0), Ok(30));
         assert_eq!(into[..30], [9; 30]);
     }
 }

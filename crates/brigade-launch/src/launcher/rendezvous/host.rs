@@ -216,7 +216,7 @@ mod tests {
     use super::super::{RendezvousEnd, join};
     use super::*;
 
-    const WAIT: Duration = Duration::from_secs(20);
+    const WAIT: Duration = Duration::from_secs(60);
     const HOST: Duration = Duration::from_secs(2);
 
     fn candidate(node: usize) -> Candidate {
@@ -319,5 +319,19 @@ mod tests {
         until(&host, &[1]);
         drop(host);
         assert_eq!(again.join().unwrap(), Err(RendezvousEnd::Over { is_done: false }));
+    }
+
+    #[test]
+    fn a_thousand_connections_that_say_nothing_keep_no_node_away() {
+        brigade_comm::raise_open_files();
+        let (host, endpoint) = host();
+        // More than are attended to at once: a node comes through when they have been silent for too long.
+        let silent: Vec<_> = (0..1000).map(|_| TcpStream::connect(&endpoint).unwrap()).collect();
+        let node = joining(&endpoint, candidate(1), token());
+        until(&host, &[1]);
+        assert!(host.connections.running() <= MAX_CONNECTIONS);
+        host.refuse_all("nobody starts");
+        assert_eq!(node.join().unwrap(), Err(RendezvousEnd::Refused("nobody starts".into())));
+        drop(silent);
     }
 }

@@ -2,13 +2,24 @@
 
 use std::path::{Component, Path};
 
-use super::names::{LABEL, dns_label, dns_subdomain, job_name, label_key, label_value, quantity, secret_key};
+use super::names::{
+    BYTES, LABEL, dns_label, dns_subdomain, job_name, label_key, label_value, quantity, secret_key,
+};
 use super::pod::{SECRETS, SHARED};
 use super::types::Toleration;
-use super::{Claim, EnvSecret, Kubernetes};
+use super::{Claim, EnvSecret, HostPath, Kubernetes};
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path, check_variable, image};
 use crate::systems::{no_buckets, no_parents};
+
+/// What paths of folders must be besides absolute.
+const OF_FOLDERS: &str = ", not / itself, without .. and :";
+
+fn is_folder(path: &str) -> bool {
+    let folder = Path::new(path);
+    let leaves = folder.components().any(|part| part == Component::ParentDir);
+    folder.is_absolute() && folder != Path::new("/") && !leaves && !path.contains(':')
+}
 
 impl Kubernetes {
     pub(super) fn check_names(&self, job: &Job) -> Result<()> {
@@ -74,33 +85,42 @@ impl Kubernetes {
 
     pub(super) fn check_resources(&self) -> Result<()> {
         if let Some(cpus) = &self.cpus {
-            quantity("--cpus", cpus, &["", "m"], "a number of CPUs, as in 8, 7.5 or 7500m")?;
+            quantity("--cpus", cpus, cpus, &["", "m"], "a number of CPUs, as in 8, 7.5 or 7500m")?;
         }
         if let Some(memory) = &self.memory {
-            let units = ["", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi"];
-            quantity("--memory", memory, &units, "a number of bytes, as in 64Gi or 64G")?;
+            quantity("--memory", memory, memory, &BYTES, "a number of bytes, as in 64Gi or 64G")?;
         }
         Ok(())
     }
 
     pub(super) fn check_volumes(&self, job: &Job) -> Result<()> {
-        for (at, Claim { name, path }) in self.claims.iter().enumerate() {
-            let given = format!("{name}:{path}");
-            let wrong = |allowed: String| Err(Error::value("--volume", &given, allowed));
-            dns_subdomain("--volume", &given, name)?;
-            let folder = Path::new(path);
-            let leaves = folder.components().any(|part| part == Component::ParentDir);
-            if !folder.is_absolute() || folder == Path::new("/") || leaves || path.contains(':') {
-                return wrong(
-                    "it must be CLAIM:PATH with an absolute path, not / itself, without .. and :".into(),
-                );
+        let claims = self.claims.iter().map(|Claim { name, path }| ("--volume", name, path));
+        let folders = self.host_paths.iter().map(|HostPath { host, path }| ("--host-path", host, path));
+        let mounts: Vec<_> = claims.chain(folders).collect();
+        for (at, (option, source, path)) in mounts.iter().enumerate() {
+            let given = format!("{source}:{path}");
+            let wrong = |allowed: String| Err(Error::value(option, &given, allowed));
+            let shape = match *option {
+                "--volume" => {
+                    dns_subdomain(option, &given, source)?;
+                    "CLAIM:PATH with an absolute path"
+                }
+                _ if !is_folder(source) => {
+                    return wrong(format!("it must be HOST:PATH with absolute paths{OF_FOLDERS}"));
+                }
+                _ => "HOST:PATH with absolute paths",
+            };
+            if !is_folder(path) {
+                return wrong(format!("it must be {shape}{OF_FOLDERS}"));
             }
+            let folder = Path::new(path);
             if folder.starts_with(SHARED) || folder.starts_with(SECRETS) {
                 return wrong(format!("the pods have something else at {SHARED} and {SECRETS}"));
             }
-            if self.claims[..at].iter().any(|earlier| Path::new(&earlier.path) == folder) {
+            if let Some((other, ..)) = mounts[..at].iter().find(|(.., earlier)| Path::new(earlier) == folder)
+            {
                 return wrong(format!(
-                    "another --volume is mounted at {path}, too; each needs a path of its own"
+                    "another {other} is mounted at {path}, too; each needs a path of its own"
                 ));
             }
         }

@@ -5,16 +5,20 @@ mod jobset;
 mod names;
 mod pod;
 mod pytorchjob;
+mod quota;
 mod trainjob;
 mod types;
 mod waiting;
 
 use std::collections::BTreeMap;
 
-use super::{Commands, JobState, Manifest, Needed, System, words};
+use super::{Commands, JobState, Lacking, Manifest, Needed, System, words};
 use crate::error::Result;
 use crate::job::Job;
 use pod::JOB_LABEL;
+
+/// Lets `kubectl` give up a question that the cluster does not answer.
+const IN_TIME: &str = "--request-timeout=10s";
 
 /// What makes pods of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +36,15 @@ pub enum Controller {
 pub struct Claim {
     /// The name of the `PersistentVolumeClaim`.
     pub name: String,
+    /// Its path in the container.
+    pub path: String,
+}
+
+/// A folder of the nodes themselves, and where pods find it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPath {
+    /// Its path on the nodes.
+    pub host: String,
     /// Its path in the container.
     pub path: String,
 }
@@ -62,6 +75,14 @@ pub struct Kubernetes {
     pub env_secrets: Vec<EnvSecret>,
     /// Volumes that the pods share.
     pub claims: Vec<Claim>,
+    /// Folders of the nodes, such as those of a network's libraries.
+    pub host_paths: Vec<HostPath>,
+    /// Annotations of the pods, beside those of the queue.
+    pub annotations: BTreeMap<String, String>,
+    /// Further resources of each pod, as quantities by their names: network adapters, huge pages.
+    pub resources: BTreeMap<String, String>,
+    /// Capabilities of Linux that the containers get.
+    pub capabilities: Vec<String>,
     /// CPUs of each pod, as a quantity of Kubernetes.
     pub cpus: Option<String>,
     /// Memory of each pod, as a quantity of Kubernetes.
@@ -137,6 +158,7 @@ impl System for Kubernetes {
         self.check_names(job)?;
         self.check_env_secrets(job)?;
         self.check_resources()?;
+        self.check_hardware()?;
         self.check_volumes(job)
     }
 
@@ -150,9 +172,17 @@ impl System for Kubernetes {
     }
 
     fn needed(&self, job: &Job) -> Vec<Needed> {
-        let get = |object: &String| self.kubectl(&["get", object, "-o", "name", "--request-timeout=10s"]);
+        let get = |object: &String| self.kubectl(&["get", object, "-o", "name", IN_TIME]);
         let all = self.objects(job);
         all.iter().map(|object| Needed { name: object.clone(), command: get(object) }).collect()
+    }
+
+    fn quotas(&self) -> Option<Vec<String>> {
+        Some(self.kubectl(&["get", "resourcequota", "-o", "json", IN_TIME]))
+    }
+
+    fn over_quotas(&self, job: &Job, printed: &str) -> Lacking {
+        quota::over(self, job, printed)
     }
 
     fn commands(&self, job: &Job) -> Commands {
@@ -179,7 +209,7 @@ impl System for Kubernetes {
             submit: self.kubectl(&["create", "-f", "{manifest}", "-o", "name"]),
             logs: self.kubectl(&["logs", "--follow", "--tail=-1", "-l", &selector]),
             logs_have_times: true,
-            state: self.kubectl(&["get", &object, "-o", conditions]),
+            state: self.kubectl(&["get", &object, "-o", conditions, IN_TIME]),
             waiting: Some(self.kubectl(&[
                 "get",
                 "pods",
@@ -188,6 +218,7 @@ impl System for Kubernetes {
                 "--field-selector=status.phase=Pending",
                 "-o",
                 "json",
+                IN_TIME,
             ])),
             cancel: match self.controller {
                 Controller::TrainJob => {

@@ -5,6 +5,9 @@ use crate::error::{Error, Result};
 /// The greatest length of a name that becomes part of a host's name.
 pub const LABEL: usize = 63;
 
+/// The units of amounts of memory.
+pub const BYTES: [&str; 11] = ["", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "Pi"];
+
 /// Checks a job's name; `most` is its greatest length.
 pub fn job_name(name: &str, most: usize) -> Result<()> {
     let allowed = format!(
@@ -30,10 +33,17 @@ pub fn dns_subdomain(option: &str, given: &str, name: &str) -> Result<()> {
 
 /// Checks the key of a label, with an optional prefix. `given` is what the option says.
 pub fn label_key(option: &str, given: &str, key: &str) -> Result<()> {
-    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let allowed = "a label's key has 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, and may begin with a domain and /, as in \
-        cloud.google.com/gce-topology-block";
-    require(is_label(name) && prefix.is_none_or(is_subdomain), option, given, allowed)
+    qualified_name(option, given, key, "a label's key")
+}
+
+/// Checks a name with an optional prefix; `what` says what it is. `given` is what the option says.
+pub fn qualified_name(option: &str, given: &str, name: &str, what: &str) -> Result<()> {
+    let (prefix, name) = name.split_once('/').map_or((None, name), |(prefix, name)| (Some(prefix), name));
+    let allowed = format!(
+        "{what} has 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, and may begin with a domain and /, as in \
+        cloud.google.com/gce-topology-block"
+    );
+    require(is_label(name) && prefix.is_none_or(is_subdomain), option, given, &allowed)
 }
 
 /// Checks the value of a label. `given` is what the option says.
@@ -51,10 +61,10 @@ pub fn secret_key(option: &str, given: &str, key: &str) -> Result<()> {
     require(is_key && key != ".", option, given, allowed)
 }
 
-/// Checks an amount that is more than nothing, in one of these units; `what` says what it is.
-pub fn quantity(option: &str, given: &str, units: &[&str], what: &str) -> Result<()> {
-    let end = given.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(given.len());
-    let (number, unit) = given.split_at(end);
+/// Checks an amount that is more than nothing, in one of these units; `what` says what it is. `given` is what the option says.
+pub fn quantity(option: &str, given: &str, amount: &str, units: &[&str], what: &str) -> Result<()> {
+    let end = amount.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(amount.len());
+    let (number, unit) = amount.split_at(end);
     let is_amount = number.starts_with(|first: char| first.is_ascii_digit())
         && number.parse::<f64>().is_ok_and(|number| number > 0.0 && number.is_finite());
     require(is_amount && units.contains(&unit), option, given, &format!("it must be {what}"))
@@ -111,10 +121,10 @@ mod tests {
             assert!(secret_key("--env-secret", key, key).is_err(), "{key}");
         }
         for cpus in ["8", "7.5", "7500m"] {
-            quantity("--cpus", cpus, &["", "m"], "a number").unwrap();
+            quantity("--cpus", cpus, cpus, &["", "m"], "a number").unwrap();
         }
         for cpus in ["", "m", "0", "-1", ".5", "1e3", "inf", "8Gi", "1.2.3", "8 m"] {
-            let message = quantity("--cpus", cpus, &["", "m"], "a number").unwrap_err().to_string();
+            let message = quantity("--cpus", cpus, cpus, &["", "m"], "a number").unwrap_err().to_string();
             assert!(message.ends_with("is not possible: it must be a number"), "{message}");
         }
     }

@@ -6,14 +6,14 @@ use super::types::{
     PodSecurityContext, PodSpec, Resources, RestrictedPod, SeccompProfile, SecurityContext, Template,
     Toleration, Volume, VolumeMount, VolumeSource, WeightedTerm,
 };
-use super::{EnvSecret, Kubernetes};
+use super::{EnvSecret, HostPath, Kubernetes};
 use crate::job::Job;
 
 /// The label of all pods of a job.
 pub const JOB_LABEL: &str = "brigade/job";
 
 /// The resource of NVIDIA's GPUs.
-const GPU: &str = "nvidia.com/gpu";
+pub const GPU: &str = "nvidia.com/gpu";
 
 /// The user in images of `cargo xtask image`, and the group that owns what is mounted.
 const USER: u32 = 65_532;
@@ -72,6 +72,13 @@ pub fn pod(
         let source = VolumeSource::PersistentVolumeClaim { claim_name: claim.name.clone() };
         volumes.push(Volume { name, source });
     }
+    for (at, HostPath { host, path }) in system.host_paths.iter().enumerate() {
+        let name = format!("host-{at}");
+        mounts.push(mount(&name, path));
+        // A node that lacks it is no node for this pod.
+        let source = VolumeSource::HostPath { path: host.clone(), r#type: "Directory" };
+        volumes.push(Volume { name, source });
+    }
     let container = Container {
         name: container,
         image: system.image.clone().unwrap_or_default(),
@@ -79,19 +86,17 @@ pub fn pod(
         args,
         env,
         resources: resources(system, job),
-        security_context: system.restricted.then_some(SecurityContext {
-            allow_privilege_escalation: false,
-            capabilities: Capabilities { drop: ["ALL"] },
-        }),
+        security_context: security_context(system),
         volume_mounts: mounts,
     };
     let labels = Labels::from([(JOB_LABEL.into(), job.name.clone())]);
-    let annotations = match (&system.queue, &system.topology) {
+    let mut annotations = match (&system.queue, &system.topology) {
         (Some(_), Some(key)) => {
             Labels::from([("kueue.x-k8s.io/podset-preferred-topology".into(), key.clone())])
         }
         _ => Labels::new(),
     };
+    annotations.extend(system.annotations.clone());
     let pull_secrets = system.image_pull_secrets.iter().map(|name| LocalReference { name: name.clone() });
     let spec = PodSpec {
         restart_policy: Some("Never"),
@@ -129,12 +134,24 @@ pub fn index_variable(name: &str) -> EnvVar {
     EnvVar { name: name.into(), value: None, value_from: Some(EnvVarSource::FieldRef { field_path }) }
 }
 
-/// CPUs and memory are asked for as much as they are limited, so that nothing else gets them; GPUs always are.
+fn security_context(system: &Kubernetes) -> Option<SecurityContext> {
+    let Kubernetes { restricted, capabilities, .. } = system;
+    (*restricted || !capabilities.is_empty()).then(|| SecurityContext {
+        allow_privilege_escalation: restricted.then_some(false),
+        capabilities: Capabilities {
+            add: capabilities.clone(),
+            drop: if *restricted { vec!["ALL"] } else { Vec::new() },
+        },
+    })
+}
+
+/// CPUs and memory are asked for as much as they are limited, so that nothing else gets them; all else always is.
 fn resources(system: &Kubernetes, job: &Job) -> Resources {
     let given = [("cpu", &system.cpus), ("memory", &system.memory)];
     let given = given.into_iter().filter_map(|(name, amount)| Some((name.to_owned(), amount.clone()?)));
     let requests: Labels = given.collect();
     let mut limits = requests.clone();
+    limits.extend(system.resources.clone());
     if job.gpus > 0 {
         limits.insert(GPU.into(), job.gpus.to_string());
     }

@@ -79,17 +79,21 @@ pub struct SeccompProfile {
     pub r#type: &'static str,
 }
 
-/// What the level `restricted` asks of a container.
+/// What the level `restricted` asks of a container, and what it may do more than others.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityContext {
-    pub allow_privilege_escalation: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_privilege_escalation: Option<bool>,
     pub capabilities: Capabilities,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Capabilities {
-    pub drop: [&'static str; 1],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drop: Vec<&'static str>,
 }
 
 /// The name of an object in the same namespace.
@@ -189,6 +193,7 @@ pub enum VolumeSource {
     EmptyDir { medium: &'static str },
     Secret { secret_name: String, default_mode: u32 },
     PersistentVolumeClaim { claim_name: String },
+    HostPath { path: String, r#type: &'static str },
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
