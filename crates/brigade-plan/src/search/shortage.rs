@@ -26,8 +26,8 @@ impl Shortage {
 
     /// What is lacking, and where.
     pub fn text(&self) -> String {
-        let device = || format!("{} on each rank of its fullest stage", bytes(self.device));
-        let host = || format!("{} in the memory of each host", bytes(self.host));
+        let device = || format!("{} of memory on each rank of its fullest stage", bytes(self.device));
+        let host = || format!("{} of memory on each host", bytes(self.host));
         match (self.device, self.host) {
             (_, 0) => device(),
             (0, _) => host(),

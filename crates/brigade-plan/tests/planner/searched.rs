@@ -174,7 +174,7 @@ fn a_host_that_is_too_small_is_named() {
     let evaluator = Evaluator::new(&workload);
     let missing = evaluator.missing(&evaluator.memory(&offloaded).unwrap().1);
     assert!(
-        missing.host > 30 << 30 && missing.text().ends_with(" GiB in the memory of each host"),
+        missing.host > 30 << 30 && missing.text().ends_with(" GiB of memory on each host"),
         "{missing:?}"
     );
     assert!(missing.too_much().ends_with(" GiB too much for the host's memory"), "{missing:?}");

@@ -206,7 +206,7 @@ fn pods_of_a_restricted_pytorchjob_need_an_operator_that_is_set_up_for_it() {
         ("--to pytorchjob --nodes 1 --restricted", false),
         ("--to jobset --nodes 2 --restricted", false),
     ] {
-        let rest = "--gpus 8 --image b:1 --volume data:/data --render jobs -- train --out /data/a";
+        let rest = "--gpus 8 --image b:1 --volume data:/data --render jobs -- train --global-batch-size 128 --out /data/a";
         let done = place.succeed(&mut brigade(&place, &format!("submit {line} {rest}")));
         assert_eq!(done.err.contains(said), is_said, "{line}: {}", done.err);
     }
