@@ -55,14 +55,19 @@ impl Window {
         self.losses.extend(state.losses.into_iter().map(|(index, loss)| (before + index, loss)));
         self.metrics.extend(state.metrics.into_iter().map(|(index, values)| (before + index, values)));
         self.running.extend(state.running.into_iter().map(|(index, terms)| (before + index, terms)));
-        self.leaves.push(state.leaves);
+        if !state.leaves.is_empty() {
+            self.leaves.push(state.leaves);
+        }
         self.in_flight = self.in_flight.max(state.most_in_flight);
         (self.count, self.passes) = (before + count, self.passes + 1);
         self.targets.merge(targets);
     }
 
-    /// A number that differs from another rank's, as good as always, where that one's blocks have left other second halves.
+    /// A number that differs from another rank's, as good as always, where that one's blocks have left other second halves; 0 where that may be.
     pub(crate) fn second_halves(&self) -> f64 {
+        if self.leaves.is_empty() {
+            return 0.0;
+        }
         // What a number of 64 bits holds without rounding.
         (keyed_seed(0, &format!("{:?}", self.leaves)) >> 11) as f64
     }
