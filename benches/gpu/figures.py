@@ -216,7 +216,7 @@ def table(path):
         page.ratio(f"{what}: counted tensor by tensor, and planned without saved activations",
                    held["counted_bytes"], held["planned_counted_bytes"], gib)
     for line in filter(None, [page.one("losses", name=name) for name in ["bf16", "f32"]]):
-        page.apart(f"{line['steps']} steps in {line['dtype']}, and f32 on the CPU", line)
+        page.apart(f"{line['steps']} steps in {line['dtype']}, and fp32 on the CPU", line)
     alone = page.one("shared", name="1 rank")
     for ranks in [2, 4]:
         line = page.one("shared", name=f"{ranks} ranks")

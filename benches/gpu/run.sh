@@ -177,7 +177,7 @@ row_shared() {
         [ $ranks -gt 1 ] || name="1 rank"
         train "shared-$ranks" 20 --config "${SHARED_CONFIG:-configs/gpt-13m.toml}" --data "$text" --set data.tokenizer=bytes \
             --nproc-per-node $ranks --dp $ranks --collectives host --micro-batch-size 4 --global-batch-size 16 \
-            --set "compute.dtype=$([ "$backend" = cuda ] && echo bf16 || echo f32)"
+            --set "compute.dtype=$([ "$backend" = cuda ] && echo bf16 || echo fp32)"
         record steps "$work/shared-$ranks" row=shared "name=$name"
         [ $ranks -eq 1 ] || record losses "$work/shared-$ranks" "$work/shared-1" row=shared "name=$name apart"
     done

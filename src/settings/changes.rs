@@ -155,7 +155,7 @@ mod tests {
             changes(5, &serde_json::to_value(before).unwrap(), now).unwrap()
         };
         let line = |key: &str, was: &str, is: &str| format!("{key}: \"{was}\" before, now \"{is}\"");
-        let (collectives, dtype) = (["host", "nccl"], ["f32", "bf16"]);
+        let (collectives, dtype) = (["host", "nccl"], ["fp32", "bf16"]);
         let between = |was: usize, is: usize| {
             [
                 line("comm.collectives", collectives[was], collectives[is]),

@@ -51,8 +51,8 @@ impl Devices {
         let rounds = names.iter().any(|name| peak(name, numbers).is_some_and(|(n, _)| n == PeakDtype::Tf32));
         let number = match numbers {
             [PeakDtype::Bf16] => "bf16",
-            _ if rounds => "f32, whose products are TF32",
-            _ => "f32",
+            _ if rounds => "fp32, whose products are TF32",
+            _ => "fp32",
         };
         let peak = if peak_tflops > 0.0 {
             Some(peak_tflops * 1e12)

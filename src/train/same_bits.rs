@@ -43,7 +43,7 @@ fn bit_equality_condition(plan: &RunPlan, compresses: bool) -> Option<&'static s
         }
         () if compresses => Some("gradients are not compressed (comm.compress = \"none\")"),
         () if plan.engine.precision.reduce != Float::F32 => {
-            Some("sums between ranks are fp32 (compute.reduce_dtype = \"f32\")")
+            Some("sums between ranks are fp32 (compute.reduce_dtype = \"fp32\")")
         }
         () if each && !shards.is_power_of_two() && micro_batches * dp > shards => {
             Some("the number of shards is a power of two")

@@ -71,13 +71,13 @@ impl Backend {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeType {
-    /// bf16 on CUDA, f32 elsewhere.
+    /// bf16 on CUDA, fp32 elsewhere.
     #[default]
     Auto,
     /// 32 bits.
-    #[serde(alias = "fp32")]
+    #[serde(rename = "fp32", alias = "f32")]
     F32,
-    /// bfloat16; masters and the optimizer stay f32.
+    /// bfloat16; masters and the optimizer stay fp32.
     Bf16,
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn auto_values(config: &Table) -> Vec<(&'static str, &'static str, &'
     let backend = value("compute", "backend").and_then(|name| Backend::from_str(name, false).ok());
     let Some(backend) = backend else { return Vec::new() };
     let dtype = match backend.float() {
-        Float::F32 => "f32",
+        Float::F32 => "fp32",
         Float::Bf16 => "bf16",
     };
     let collectives = if backend.collectives() == CollectivesBackend::Nccl { "nccl" } else { "host" };
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_configuration_explains_auto() {
-        for (backend, dtype, collectives) in [(Backend::Cpu, "f32", "host"), (Backend::Cuda, "bf16", "nccl")]
+        for (backend, dtype, collectives) in [(Backend::Cpu, "fp32", "host"), (Backend::Cuda, "bf16", "nccl")]
         {
             let text = config_to_toml(&run(None, backend, &[])).unwrap();
             for (key, value) in [("compute.dtype", dtype), ("comm.collectives", collectives)] {

@@ -176,7 +176,7 @@ impl Settings {
         match comm.compress {
             Method::None => Ok(()),
             _ if compute.reduce_dtype != Float::F32 => refused(
-                "codes are made from fp32: set compute.reduce_dtype = \"f32\", and --compress bf16 to send as few \
+                "codes are made from fp32: set compute.reduce_dtype = \"fp32\", and --compress bf16 to send as few \
                 bytes",
             ),
             Method::Fp16 if train.sync_every > 1 => refused(

@@ -96,16 +96,16 @@ pub enum Balance {
 pub struct ComputeSettings {
     /// `auto`, `cpu`, `cuda` or `wgpu`: the backend that a rank computes on.
     pub backend: Backend,
-    /// `auto`, `f32` or `bf16`: number type of parameters and activations in forward and backward. Master weights and optimizer
-    /// state are f32.
+    /// `auto`, `fp32` or `bf16`: number type of parameters and activations in forward and backward. Master weights and optimizer
+    /// state are fp32.
     pub dtype: ComputeType,
-    /// `f32` or `bf16`: the number type in which gradients are summed over ranks. With `bf16`, the last bits of the weights
+    /// `fp32` or `bf16`: the number type in which gradients are summed over ranks. With `bf16`, the last bits of the weights
     /// depend on the number of data-parallel ranks.
     pub reduce_dtype: Float,
     /// Activation checkpointing: which blocks are recomputed in the backward pass instead of saving their activations: `none`,
     /// `all`, `every-2` (every second), `every-3`, …
     pub recompute: String,
-    /// Whether models compute with the fused operations of `brigade::kernels` where the backend has them: on the CPU, CUDA and wgpu, in f32 and
+    /// Whether models compute with the fused operations of `brigade::kernels` where the backend has them: on the CPU, CUDA and wgpu, in fp32 and
     /// bf16. With `false` they compute with Burn's own: slower, and with other last bits.
     pub fused: bool,
 }
@@ -137,7 +137,7 @@ impl ComputeSettings {
         let types = [("compute.dtype", self.float()), ("compute.reduce_dtype", self.reduce_dtype)];
         let bf16 = types.into_iter().find(|(_, float)| *float == Float::Bf16);
         let Some((option, _)) = bf16.filter(|_| !has_bf16()) else { return Ok(()) };
-        let allowed = format!("{device} does not support bf16; it must be f32 (--set {option}=f32)");
+        let allowed = format!("{device} does not support bf16; it must be fp32 (--set {option}=fp32)");
         Err(SettingError::new(option, "bf16", allowed))
     }
 
@@ -178,7 +178,7 @@ mod tests {
             let settings = settings(dtype, reduce);
             settings.check_types("a GPU", || true).unwrap();
             let said = format!(
-                "{option} = bf16 is not possible: a GPU does not support bf16; it must be f32 (--set {option}=f32)"
+                "{option} = bf16 is not possible: a GPU does not support bf16; it must be fp32 (--set {option}=fp32)"
             );
             assert_eq!(settings.check_types("a GPU", || false).unwrap_err().to_string(), said);
         }

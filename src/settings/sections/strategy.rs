@@ -67,7 +67,7 @@ pub struct StrategySettings {
     pub outer_momentum: f64,
     /// DiLoCo: whether the momentum is Nesterov's.
     pub outer_nesterov: bool,
-    /// DiLoCo: `f32`, `bf16` or `int8` (in blocks of 256 with a scale each): the number type in which outer gradients travel between
+    /// DiLoCo: `fp32`, `bf16` or `int8` (in blocks of 256 with a scale each): the number type in which outer gradients travel between
     /// workers.
     pub outer_dtype: OuterDtype,
     /// DiLoCo: number of model fragments (groups of blocks), synchronised one at a time at equal intervals within the inner steps; 1 synchronises

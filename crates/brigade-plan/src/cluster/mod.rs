@@ -21,6 +21,7 @@ pub enum Dtype {
     /// IEEE's half precision, for devices without bf16.
     Fp16,
     /// Single precision; products are TF32 where the device has it.
+    #[serde(rename = "fp32")]
     F32,
 }
 
@@ -35,7 +36,7 @@ impl Dtype {
         match self {
             Self::Bf16 => "bf16",
             Self::Fp16 => "fp16",
-            Self::F32 => "f32",
+            Self::F32 => "fp32",
         }
     }
 }

@@ -72,7 +72,7 @@ fn shared_settings(workload: &Workload, model: &NamedModel) -> Option<String> {
         flags.push_str(" --compress none");
     }
     match reduce_dtype(workload, model) {
-        "f32" if !model.changes("compute.reduce_dtype") => {}
+        "fp32" if !model.changes("compute.reduce_dtype") => {}
         reduce => flags.push_str(&format!(" --set compute.reduce_dtype={reduce}")),
     }
     Some(flags)
@@ -81,7 +81,7 @@ fn shared_settings(workload: &Workload, model: &NamedModel) -> Option<String> {
 /// The name of the type that training computes in.
 pub(super) fn trained_dtype(workload: &Workload) -> Option<&'static str> {
     match workload.dtype {
-        Dtype::F32 => Some("f32"),
+        Dtype::F32 => Some("fp32"),
         Dtype::Bf16 => Some("bf16"),
         Dtype::Fp16 => None,
     }
@@ -89,7 +89,7 @@ pub(super) fn trained_dtype(workload: &Workload) -> Option<&'static str> {
 
 /// The type of sums over ranks. Codes are made from fp32, however few bytes they have.
 pub(super) fn reduce_dtype(workload: &Workload, model: &NamedModel) -> &'static str {
-    if workload.reduce_bytes < 4.0 && !model.is_compressed { "bf16" } else { "f32" }
+    if workload.reduce_bytes < 4.0 && !model.is_compressed { "bf16" } else { "fp32" }
 }
 
 fn stages(evaluation: &PlanEvaluation, model: &NamedModel) -> String {

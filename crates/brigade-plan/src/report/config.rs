@@ -86,7 +86,7 @@ mod tests {
         let line = command(&workload, &plan.best[0], &model).unwrap();
         assert!(!line.contains("--compress") && !line.contains("reduce_dtype"), "{line}");
         let text = config(&workload, &plan.best[0], &model).unwrap();
-        assert!(text.contains("reduce_dtype = \"f32\"") && !text.contains("compress"), "{text}");
+        assert!(text.contains("reduce_dtype = \"fp32\"") && !text.contains("compress"), "{text}");
         workload.reduce_bytes = 2.0;
         let line = command(&workload, &plan.best[0], &NamedModel { is_compressed: false, ..model }).unwrap();
         assert!(line.contains("--compress none --set compute.reduce_dtype=bf16"), "{line}");

@@ -52,7 +52,7 @@ pub fn render(workload: &Workload, plan: &Plan, model: &NamedModel) -> String {
         text.push_str(&format!("The first, {}:\n", best.candidate.label()));
         text.push_str(&details(workload, best));
         let run = command(workload, best, model);
-        let none = || "nothing: Brigade does not train in fp16; plan with --dtype bf16 or f32".to_owned();
+        let none = || "nothing: Brigade does not train in fp16; plan with --dtype bf16 or fp32".to_owned();
         text.push_str(&format!("  run     {}\n", run.unwrap_or_else(none)));
         if let Some(report) = failures(workload, best, None) {
             text.push_str(&format!("  {}\n", report.text()));

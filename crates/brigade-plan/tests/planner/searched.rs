@@ -131,7 +131,7 @@ fn the_command_takes_back_what_the_file_sets_otherwise() {
         ("zero.reshard_after_forward", "--set zero.reshard_after_forward=default"),
         ("zero.reduce_every", "--set zero.reduce_every=micro_batch"),
         ("zero.offload_optimizer", "--set zero.offload_optimizer=false"),
-        ("compute.reduce_dtype", "--set compute.reduce_dtype=f32"),
+        ("compute.reduce_dtype", "--set compute.reduce_dtype=fp32"),
     ];
     let settings = set.iter().map(|(setting, _)| (*setting).to_owned()).collect();
     let named = NamedModel { name: "my.toml".into(), settings, is_compressed: false };

@@ -82,7 +82,7 @@ impl Case {
         std::fs::write(&path, of_ranks(machine, ranks))
             .with_context(|| format!("cannot write {}", path.display()))?;
         let plan = format!(
-            "brigade plan --model configs/gpt-13m.toml --cluster {file} --global-batch-size 8 --sequence-length 256 --dtype f32 \
+            "brigade plan --model configs/gpt-13m.toml --cluster {file} --global-batch-size 8 --sequence-length 256 --dtype fp32 \
              --recompute none --no-offload --top 1 --json {flags}"
         );
         let end = runner.start(&format!("plan-{number}"), &plan)?.finish()?;

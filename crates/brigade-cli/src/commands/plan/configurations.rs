@@ -59,10 +59,10 @@ pub struct ConfigurationArgs {
     /// Tokens per sequence [default: 4096, or the model's limit if lower].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     sequence_length: Option<usize>,
-    /// Number type of forward and backward: bf16, f32, or fp16, which Brigade does not train in [default: as in a TOML that says it, else bf16 where the device has it, else f32].
+    /// Number type of forward and backward: bf16, fp32, or fp16, which Brigade does not train in [default: as in a TOML that says it, else bf16 where the device has it, else fp32].
     #[arg(long, value_name = "TYPE", value_parser = parse::dtype)]
     dtype: Option<Dtype>,
-    /// Number type in which gradients are summed over ranks, uncompressed: f32 or bf16 [default: as in a TOML, with its compression, else f32].
+    /// Number type in which gradients are summed over ranks, uncompressed: fp32 or bf16 [default: as in a TOML, with its compression, else fp32].
     #[arg(long, value_name = "TYPE", value_parser = parse::reduce_dtype)]
     reduce_dtype: Option<Dtype>,
     /// Bytes of optimizer state per parameter; AdamW has 8 [default: those of a TOML's optimizer, else 8].
@@ -259,7 +259,7 @@ fn toml(planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
     let best =
         plan.best.first().context("--toml: nothing fits; without it, the plan says what is missing")?;
     let sections = config(workload, best, model)
-        .context("--toml: Brigade does not train in fp16; give --dtype bf16 or f32")?;
+        .context("--toml: Brigade does not train in fp16; give --dtype bf16 or fp32")?;
     Ok(format!("# {}\n{sections}", best.candidate.label()))
 }
 

@@ -28,13 +28,13 @@ pub fn slow_rank(text: &str) -> Result<(usize, f64), String> {
 /// A number type.
 pub fn dtype(text: &str) -> Result<Dtype, String> {
     let all = [Dtype::Bf16, Dtype::Fp16, Dtype::F32];
-    let name = if text == "fp32" { "f32" } else { text };
-    all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| "it must be bf16, fp16 or f32".into())
+    let name = if text == "f32" { "fp32" } else { text };
+    all.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| "it must be bf16, fp16 or fp32".into())
 }
 
 /// A number type of sums.
 pub fn reduce_dtype(text: &str) -> Result<Dtype, String> {
-    dtype(text).ok().filter(|dtype| *dtype != Dtype::Fp16).ok_or_else(|| "it must be f32 or bf16".into())
+    dtype(text).ok().filter(|dtype| *dtype != Dtype::Fp16).ok_or_else(|| "it must be fp32 or bf16".into())
 }
 
 /// The algorithm of collectives.
@@ -91,7 +91,7 @@ mod tests {
         assert!(chunks("1").is_err() && at_least_1("0").is_err() && at_least_1("-1").is_err());
         assert!(recompute("every-0").is_err() && zero("4").is_err() && dtype("int8").is_err());
         assert_eq!((reduce_dtype("bf16"), reduce_dtype("fp32")), (Ok(Dtype::Bf16), Ok(Dtype::F32)));
-        assert_eq!(reduce_dtype("fp16"), Err("it must be f32 or bf16".into()));
+        assert_eq!(reduce_dtype("fp16"), Err("it must be fp32 or bf16".into()));
         assert_eq!(algorithm("tree"), Ok(PlannedAlgorithm::Tree));
         assert!(algorithm("star").unwrap_err().contains("flat or halving"));
     }

@@ -93,7 +93,7 @@ fn what_a_file_sets_counts_unless_a_flag_says_otherwise() {
     let (adan, adamw) = (json(flags), json(&format!("{flags} --optimizer-bytes 8")));
     assert!((state(&adan) / state(&adamw) - 20.0 / 12.0).abs() < 1e-3, "{adan}");
     let other = json("--global-batch-size 8 --dtype f32 --reduce-dtype f32");
-    assert_eq!((&other["global_batch"], &other["dtype"]), (&8.into(), &"f32".into()), "{other}");
+    assert_eq!((&other["global_batch"], &other["dtype"]), (&8.into(), &"fp32".into()), "{other}");
     let line = other["commands"][0].as_str().unwrap();
     assert!(line.contains("--compress none"), "{line}");
     std::fs::write(place.path("wrong.toml"), file.replace("[comm]", "[comm]\ncompress_ratio = 2.0")).unwrap();

@@ -32,10 +32,10 @@ fn the_choice_is_kept_with_the_run() {
     assert_eq!(config["compute"]["backend"].as_str(), Some("cpu"));
     assert_eq!(config["compute"]["dtype"].as_str(), Some("auto"));
     assert_eq!(config["comm"]["collectives"].as_str(), Some("auto"));
-    assert!(text.contains("# compute.dtype: auto is f32 on cpu\n"), "{text}");
+    assert!(text.contains("# compute.dtype: auto is fp32 on cpu\n"), "{text}");
     assert!(text.contains("# comm.collectives: auto is host on cpu\n"), "{text}");
     let go_on = |line: &str| place.succeed(&mut place.brigade(&format!("train --resume a {line}"))).err;
     assert!(!go_on("--collectives host --set compute.dtype=f32").contains("changed: "));
     let told = go_on("--steps 2 --set compute.dtype=bf16");
-    assert!(told.contains("changed: compute.dtype: \"f32\" before, now \"bf16\""), "{told}");
+    assert!(told.contains("changed: compute.dtype: \"fp32\" before, now \"bf16\""), "{told}");
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Float {
     /// 32 bits.
     #[default]
-    #[serde(alias = "fp32")]
+    #[serde(rename = "fp32", alias = "f32")]
     F32,
     /// 16 bits: bfloat16.
     Bf16,

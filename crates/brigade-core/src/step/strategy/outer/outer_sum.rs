@@ -18,7 +18,7 @@ use crate::step::gradients::accumulation::PairwiseSum;
 pub enum OuterDtype {
     /// 32 bits.
     #[default]
-    #[serde(alias = "fp32")]
+    #[serde(rename = "fp32", alias = "f32")]
     F32,
     /// 16 bits: bfloat16, in which they are also summed.
     Bf16,
