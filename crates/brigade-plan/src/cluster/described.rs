@@ -61,8 +61,8 @@ type IsGiven = fn(&Description) -> bool;
 /// What a file says of a device of no kind, and whether it does.
 const NEEDED: [(&str, IsGiven); 5] = [
     ("memory_gib", |file| file.memory_gib.is_some()),
-    ("bf16_tflops (or tf32_tflops or f32_tflops)", |file| {
-        file.bf16_tflops.or(file.tf32_tflops).or(file.f32_tflops).is_some()
+    ("bf16_tflops (or tf32_tflops or fp32_tflops)", |file| {
+        file.bf16_tflops.or(file.tf32_tflops).or(file.fp32_tflops).is_some()
     }),
     ("memory_gb_per_second", |file| file.memory_gb_per_second.is_some()),
     ("intra_node_gb_per_second", |file| file.intra_node_gb_per_second.is_some()),

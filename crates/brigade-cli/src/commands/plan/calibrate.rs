@@ -215,7 +215,7 @@ impl Measured {
             "# This machine, as `brigade plan --calibrate` measured it with all cores at once.\n\
              kind = \"CPU\"\nnodes = 1\ndevices_per_node = {cores}\nhost_cores = {cores}\n\
              memory_gib = {:.3}\nhost_memory_gib = {:.3}\n\
-             f32_tflops = {:.6}\nbf16_tflops = {:.6}\nproduct_efficiency = {IN_A_STEP}\nhalf_dimension = {half_dimension:.2}\nfunction_nanoseconds = {:.3}\n\
+             fp32_tflops = {:.6}\nbf16_tflops = {:.6}\nproduct_efficiency = {IN_A_STEP}\nhalf_dimension = {half_dimension:.2}\nfunction_nanoseconds = {:.3}\n\
              memory_gb_per_second = {:.3}\nmemory_efficiency = 1.0\n\
              alone_products = {alone_products:.3}\nalone_memory = {alone_memory:.3}\n\
              intra_node_gb_per_second = {:.3}\nintra_node_latency_microseconds = {:.2}\nlink_efficiency = 1.0\n",

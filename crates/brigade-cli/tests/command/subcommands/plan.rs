@@ -151,7 +151,7 @@ fn a_machine_is_measured_for_later_plans() {
         place.succeed(&mut command).out
     };
     let text = brigade("plan --calibrate");
-    assert!(text.contains("f32_tflops") && text.contains("settings/brigade/cluster.toml"), "{text}");
+    assert!(text.contains("fp32_tflops") && text.contains("settings/brigade/cluster.toml"), "{text}");
     let text = brigade("plan --model configs/gpt-tiny.toml --global-batch-size 64");
     assert!(text.contains("cluster.toml: 1 node of") && text.contains("brigade train --config"), "{text}");
 }
