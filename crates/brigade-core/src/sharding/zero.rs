@@ -109,8 +109,8 @@ impl Zero {
         match self.reshard_after_forward {
             _ if self.keep_gathered => ReshardPolicy::AfterStep,
             ReshardAfterForward::Always => ReshardPolicy::AfterUse,
-            ReshardAfterForward::Default if stages == 1 => ReshardPolicy::AfterUseUnlessNext,
-            ReshardAfterForward::Default | ReshardAfterForward::Never => ReshardPolicy::AfterBackward,
+            ReshardAfterForward::Default => ReshardPolicy::usual(stages),
+            ReshardAfterForward::Never => ReshardPolicy::AfterBackward,
         }
     }
 }

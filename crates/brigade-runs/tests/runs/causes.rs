@@ -247,6 +247,9 @@ fn too_few_micro_batches_for_the_stages() {
         &["4 stages fill", "with 4 micro-batches", "interleaved-1f1b"],
     );
     assert!(!first(&simulated).sentence.contains("train.micro_batch_size"), "one sample is the least");
+    let uneven = Simulated { pp: 4, dp: 1, micro_batches: 5, ..Simulated::default() };
+    let said = first(&uneven).sentence;
+    assert!(!said.contains("interleaved"), "it needs a multiple of the stages: {said}");
     let settings = "[pipeline]\nschedule = \"interleaved-1f1b\"\nchunks = 2\n";
     let chunks = Simulated { pp: 4, dp: 1, micro_batches: 4, settings, ..Simulated::default() };
     check(&chunks, Cause::Bubble, None, 27.0, &["4 stages of 2 chunks", "twice as many `pipeline.chunks`"]);

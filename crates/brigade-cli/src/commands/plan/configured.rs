@@ -63,11 +63,8 @@ pub fn restrict(axes: Axes, settings: &Settings) -> Axes {
 
 /// The configuration as training takes it: shards of one rank are whole, for which the planner says ZeRO-0, and compressed gathers need ZeRO.
 pub fn trained(planned: Candidate, settings: &Settings) -> Candidate {
-    match settings.comm.compress_gathers {
-        GatherCodes::None => planned,
-        _ if planned.shards() > 1 => planned,
-        _ => Candidate { zero: planned.zero.max(1), ..planned },
-    }
+    let needs_stage = settings.comm.compress_gathers != GatherCodes::None && planned.shards() == 1;
+    Candidate { zero: planned.zero.max(u8::from(needs_stage)), ..planned }
 }
 
 /// That the plan counts every parameter as trained, where some are not; without a full stop.

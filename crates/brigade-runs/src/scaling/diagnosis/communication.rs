@@ -33,6 +33,8 @@ pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
         _ => "a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`",
     };
     let or_chunks = match kind {
+        // Interleaving takes micro-batches in groups of as many as there are stages.
+        _ if !micro_batches.is_multiple_of(stages) => "",
         PipelineScheduleKind::GPipe | PipelineScheduleKind::OneFOneB => {
             ", and `pipeline.schedule = \"interleaved-1f1b\"` with `pipeline.chunks = 2` would do about as much"
         }
