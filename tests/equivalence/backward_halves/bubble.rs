@@ -1,5 +1,6 @@
 //! A step reports the time in which its rank stood still because of the pipeline, under any schedule.
 
+use std::sync::Barrier;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ impl Block for Slow {
 
 /// Of each rank.
 fn bubbles(schedule: PipelineScheduleKind, chunks: usize, stages: usize) -> Vec<Duration> {
+    let start = Barrier::new(stages);
     on_threads(stages, 1, |groups: Groups| {
         let slow =
             || Slow { linear: LinearConfig::new(WIDTH, WIDTH).init(&brigade_cpu::device().autodiff()) };
@@ -47,7 +49,9 @@ fn bubbles(schedule: PipelineScheduleKind, chunks: usize, stages: usize) -> Vec<
         };
         let mut engine = Engine::new(model, 3, &adamw(), groups, settings).unwrap();
         let batch = |number| Batch::new(floats(number, 1, [1, WIDTH]), floats(number, 2, [1, WIDTH]), 1);
-        engine.step((0..4).map(batch).collect(), 1e-3).unwrap().bubble
+        let batches = (0..4).map(batch).collect();
+        start.wait();
+        engine.step(batches, 1e-3).unwrap().bubble
     })
 }
 
