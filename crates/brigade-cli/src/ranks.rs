@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
-use brigade::launcher::{Detected, LaunchArgs, Source, StandardStreams, detect};
+use brigade::launcher::{DEFAULT_HEARTBEAT_TIMEOUT, Detected, LaunchArgs, Source, StandardStreams, detect};
 use brigade::{
     Backend, CollectivesBackend, Program, Role, Session, Settings, StandardFlags, Transport, exit,
     most_ranks_per_node, parse_transport, parse_whole_number,
@@ -114,6 +115,11 @@ impl RankFlags {
     }
 }
 
+/// How long a rank may send no heartbeat that waits for others for up to so many seconds; none: as long as is usual.
+fn silence(wait: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(wait).ok().filter(|wait| *wait > DEFAULT_HEARTBEAT_TIMEOUT)
+}
+
 impl RankProgram<'_> {
     /// Starts the ranks, or is one of them: see [`Program::run`]. Logs are in a temporary folder, which is kept if a rank fails.
     pub fn run<P>(
@@ -125,8 +131,10 @@ impl RankProgram<'_> {
         if let Some(logs) = &logs {
             self.settings.output.dir = logs.path().to_owned();
         }
-        let flags =
-            StandardFlags { world: self.flags.world.clone(), quiet: self.quiet, ..StandardFlags::default() };
+        let mut world = self.flags.world.clone();
+        world.heartbeat_timeout =
+            world.heartbeat_timeout.or_else(|| silence(self.settings.comm.train_timeout_seconds));
+        let flags = StandardFlags { world, quiet: self.quiet, ..StandardFlags::default() };
         let program = Program {
             name: self.name,
             flags: &flags,
@@ -151,5 +159,18 @@ impl RankProgram<'_> {
         }
         let folder = tempfile::Builder::new().prefix("brigade-").tempdir();
         folder.map(Some).context("cannot make a temporary folder for logs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_long_may_be_silent_for_as_long() {
+        assert_eq!(silence(3600.0), Some(Duration::from_secs(3600)));
+        for usual in [100.0, 600.0, -1.0, f64::NAN] {
+            assert_eq!(silence(usual), None, "{usual}");
+        }
     }
 }

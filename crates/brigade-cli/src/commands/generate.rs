@@ -4,14 +4,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use brigade::launcher::StandardStreams;
 use brigade::{CachedText, Session, Settings, UsageError, exit, parse_whole_number};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::generation::{
-    ChatSession, Continuation, GenerationSettings, Generator, Prompt, PromptContent, RankInput,
+    ChatSession, Continuation, GenerationSettings, Generator, Prompt, PromptContent, RankInput, Round,
     SamplingFlags, StandardInput, UnloadedModel,
 };
 use crate::model_files::model_folder::model_folder;
@@ -71,8 +71,26 @@ pub struct GenerateArgs {
         help_heading = "Ranks"
     )]
     dp: Option<usize>,
+    /// How long a rank waits for another, such as for a stage that reads a long prompt, before all end; --heartbeat-timeout is at least this unless it is given
+    /// [default: 3600].
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        value_parser = wait_seconds,
+        help_heading = "Ranks"
+    )]
+    step_timeout: Option<f64>,
     #[command(flatten)]
     ranks: RankFlags,
+}
+
+/// The default of `--step-timeout`. Processes that end and machines that do not answer are noticed at once, whatever it is.
+const STEP_TIMEOUT: f64 = 3600.0;
+
+fn wait_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f64| (0.1..=1e6).contains(seconds));
+    seconds.ok_or_else(|| "it must be from 0.1 to 1000000 seconds".into())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,6 +127,12 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     if args.uses_ranks() {
         return on_ranks(args);
     }
+    if let Some(seconds) = args.step_timeout {
+        let alone = anyhow!(
+            "--step-timeout {seconds} is for ranks that wait for each other (--pp, --dp, --nproc-per-node); leave it out"
+        );
+        return Err(UsageError(alone).into());
+    }
     let described = args.described().map_err(UsageError)?;
     let settings = args.settings(&described);
     described.note_ignored_fields();
@@ -123,20 +147,21 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     let tokens = described.tokens_of(&prompts).map_err(UsageError)?;
     let mut generator = described.load(settings).map_err(UsageError)?;
     for (index, (prompt, tokens)) in prompts.iter().zip(&tokens).enumerate() {
-        if !answer(&mut generator, (index, prompt), tokens, args.format, &mut show)? {
+        if !answer(&mut generator, (index, prompt), tokens, args.format, &mut show, &mut || Ok(()))? {
             break;
         }
     }
     Ok(ExitCode::from(exit::DONE))
 }
 
-/// Continues a prompt; `false` if nobody reads any more.
+/// Continues a prompt; `false` if nobody reads any more. `each`: what is done after each token.
 fn answer(
     generator: &mut Generator<'_>,
     (index, prompt): (usize, &Prompt),
     tokens: &[u32],
     format: Format,
     show: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
+    each: &mut dyn FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<bool> {
     let mut text = CachedText::default();
     match format {
@@ -146,6 +171,7 @@ fn answer(
             let mut is_read = show(&format!("{gap}{given}"))?;
             if is_read {
                 generator.continued(&mut text, tokens, &mut |part| {
+                    each()?;
                     is_read = show(part)?;
                     Ok(is_read)
                 })?;
@@ -154,7 +180,7 @@ fn answer(
         }
         Format::Jsonl => {
             let Continuation { text, tokens, is_whole } =
-                generator.continued(&mut text, tokens, &mut |_| Ok(true))?;
+                generator.continued(&mut text, tokens, &mut |_| each().map(|()| true))?;
             let mut fields = prompt.fields.clone();
             fields.insert("completion".into(), text.into());
             fields.insert("finish_reason".into(), if is_whole { "stop" } else { "length" }.into());
@@ -223,11 +249,13 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             };
             let show_now: &mut dyn FnMut(&str) -> anyhow::Result<bool> =
                 if pipelines == 1 { &mut show } else { &mut keep };
+            let mut shared = (pipelines > 1).then(|| Round::begin(session));
             if let Some((index, (prompt, tokens))) = round.get(pipeline) {
-                answer(&mut generator, (*index, prompt), tokens, args.format, show_now)?;
+                let mut each = || shared.as_mut().map_or(Ok(()), Round::count_token);
+                answer(&mut generator, (*index, prompt), tokens, args.format, show_now, &mut each)?;
             }
-            if pipelines > 1 {
-                for text in session.all_gather_text(&text)? {
+            if let Some(shared) = shared {
+                for text in shared.finish(&text)? {
                     show(&text)?;
                 }
             }
@@ -258,6 +286,7 @@ fn note_ignored_fields(described: &UnloadedModel, session: &Session) {
 fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(UnloadedModel, Settings)> {
     let mut settings = Settings::default();
     args.ranks.apply(&mut settings);
+    settings.comm.train_timeout_seconds = args.step_timeout.unwrap_or(STEP_TIMEOUT);
     let dp = args.dp.unwrap_or(1);
     if dp == 0 {
         bail!("--dp 0 is not possible: it must be at least 1");

@@ -198,7 +198,8 @@ pub struct Continuation {
 }
 
 impl Generator<'_> {
-    /// Continues a prompt. Each part of the text is given to `show` as soon as it is certain; if that answers `false`, the text ends there.
+    /// Continues a prompt. After each token that does not end the text, `show` gets the part of the text that has become certain, which may be empty; if it answers
+    /// `false`, the text ends there.
     ///
     /// `text` is what was continued before: where the prompt begins with it, only what follows is computed.
     pub fn continued(
@@ -234,7 +235,7 @@ impl Generator<'_> {
             new = vec![next];
             let (part, stopped) = stream.push(next)?;
             found.text.push_str(&part);
-            if !part.is_empty() && !show(&part)? {
+            if !show(&part)? {
                 return Ok(found);
             }
             if stopped {

@@ -53,6 +53,10 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
     // One prompt more than there are pipelines.
     assert_eq!(run(&format!("--prompts prompts.txt {how} --dp 2")), expected);
     assert_eq!(run(&format!("--prompts prompts.txt {how} --dp 2 --pp 2 --transport tcp")), expected);
+    // Texts of different lengths, whose pipelines wait for each other.
+    let long = "--tokens 60 --temperature 0 --stop ()";
+    let expected = run(&format!("--prompts prompts.txt {long}"));
+    assert_eq!(run(&format!("--prompts prompts.txt {long} --dp 2 --step-timeout 60")), expected);
 
     let template = "{% for message in messages %}{{ message.role[0] }}:{{ message.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}";
     std::fs::write(place.path("a/chat_template.jinja"), template).unwrap();
@@ -143,6 +147,8 @@ fn what_is_missing_is_named() {
     );
     refused("--model a --pp 5", "4 blocks");
     refused("--model a --dp 0", "--dp");
+    refused("--model a --dp 2 --step-timeout 0", "it must be from 0.1 to 1000000 seconds");
+    refused("--model a --step-timeout 5", "--step-timeout 5 is for ranks that wait for each other");
     std::fs::write(place.path("bad.jsonl"), "{\"prompt\": \"x\"}\n\n{\"text\": 1}").unwrap();
     refused(
         "--model a --prompts bad.jsonl",
