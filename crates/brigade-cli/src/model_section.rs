@@ -10,6 +10,7 @@ use serde_json::Map;
 
 use crate::data::tasks::TaskModel;
 use crate::model_files::adapters::Origin;
+use crate::model_files::model_folder::{FindFolder, folder_without_weights, model_folder};
 use crate::model_files::weights::Weights;
 
 /// The tokenizer of a model or a run, in its folder.
@@ -39,6 +40,9 @@ pub struct ModelSection {
     /// `sequence_length`, which stands for as many tokens as the model has positions for, but at most 1,024.
     #[serde(flatten)]
     pub shape: GptConfig,
+    /// Whether the weights in `path` need not be there, as in a dry run: a model on the hub is then taken without them. It is no setting.
+    #[serde(skip)]
+    pub(crate) without_weights: bool,
 }
 
 /// The kinds of model.
@@ -60,7 +64,12 @@ pub struct ConfiguredModel {
 impl ModelSection {
     /// The folder that is given, and the one with the model if adapters are in it.
     pub fn origin(&self) -> anyhow::Result<Origin> {
-        Origin::read(&self.path).with_context(|| self.given())
+        Origin::read_with(&self.path, self.find()).with_context(|| self.given())
+    }
+
+    /// What finds the folder of a model.
+    pub(crate) fn find(&self) -> FindFolder {
+        if self.without_weights { folder_without_weights } else { model_folder }
     }
 
     /// What the folder says about the model.

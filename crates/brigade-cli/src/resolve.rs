@@ -8,7 +8,6 @@ use brigade::models::{CausalLm, LoraConfig, LoraError};
 
 use crate::config::Config;
 use crate::data::tasks::{TaskModel, TaskName};
-use crate::model_files::model_folder::model_folder;
 use crate::model_section::{ConfiguredModel, TOKENIZER_FILE, usual_length};
 
 impl Config {
@@ -35,7 +34,7 @@ impl Config {
                     self.model.given()
                 );
             }
-            self.model.path = model_folder(&self.model.path)?;
+            self.model.path = self.model.find()(&self.model.path)?;
             let (file, given) = (self.model.config_file()?, self.model.given());
             if self.lora.targets.is_empty() {
                 self.lora.targets = LoraConfig::usual_targets(&file.config);

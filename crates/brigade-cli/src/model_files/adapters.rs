@@ -10,7 +10,7 @@ use brigade_hf::{ConfigFile, Task};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::model_files::model_folder::model_folder;
+use crate::model_files::model_folder::{FindFolder, model_folder};
 
 /// Modules that may be trained whole beside adapters: the head of a classifier.
 const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
@@ -88,6 +88,11 @@ fn none() -> String {
 impl Origin {
     /// Of the folder of a model, or of one that has adapters for another.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
+        Self::read_with(folder, model_folder)
+    }
+
+    /// The same; `find` finds the other model.
+    pub fn read_with(folder: &Path, find: FindFolder) -> anyhow::Result<Self> {
         let Some(adapters) = SavedAdapters::read(folder)? else {
             return Ok(Self { base: folder.to_owned(), adapters: None });
         };
@@ -97,7 +102,7 @@ impl Origin {
             _ => base.name.clone(),
         };
         let of = || format!("{}: the model that its adapters belong to", folder.display());
-        let base = model_folder(Path::new(&name)).with_context(of)?;
+        let base = find(Path::new(&name)).with_context(of)?;
         if !base.join("config.json").is_file() {
             bail!("{}, {name}, is missing: it has no config.json", of());
         }

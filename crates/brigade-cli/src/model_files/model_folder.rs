@@ -5,16 +5,24 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use brigade::report::{ByteProgress, ConsoleMode};
 use brigade_hf::HfError;
-use brigade_hf::hub::{Hub, ModelName, Progress};
+use brigade_hf::hub::{Hub, ModelFolder, ModelName, Progress};
+
+/// What finds the folder of a model that was given.
+pub type FindFolder = fn(&Path) -> anyhow::Result<PathBuf>;
 
 /// The folder, as an absolute path. Where there is none, `organization/name` is a model on the hub, which is downloaded if it is not in the cache.
 pub fn model_folder(given: &Path) -> anyhow::Result<PathBuf> {
     folder(given, Hub::folder)
 }
 
+/// The same for a dry run: of a model on the hub, the weights need not be in the folder.
+pub fn folder_without_weights(given: &Path) -> anyhow::Result<PathBuf> {
+    folder(given, Hub::folder_without_weights)
+}
+
 /// The same for who reads the configuration alone: of a model on the hub, nothing else need be in the folder.
 pub fn configuration_folder(given: &Path) -> anyhow::Result<PathBuf> {
-    folder(given, Hub::configuration)
+    folder(given, |hub, name, progress| hub.configuration(name, progress).map(Into::into))
 }
 
 /// The name of a model on the hub, where this is no folder.
@@ -24,7 +32,7 @@ pub fn hub_name(given: &Path) -> Option<ModelName> {
 }
 
 /// What takes a model, or a part of it, from the cache or the hub.
-type Find = fn(&Hub, &ModelName, &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, HfError>;
+type Find = fn(&Hub, &ModelName, &mut dyn FnMut(Progress<'_>)) -> Result<ModelFolder, HfError>;
 
 fn folder(given: &Path, find: Find) -> anyhow::Result<PathBuf> {
     let Some(name) = hub_name(given) else {
@@ -48,5 +56,9 @@ fn folder(given: &Path, find: Find) -> anyhow::Result<PathBuf> {
     if let Some((_, _, bar)) = file {
         bar.finish();
     }
-    found.with_context(|| format!("--model {name}: it is neither a folder nor a known model"))
+    let found = found.with_context(|| format!("--model {name}: it is neither a folder nor a known model"))?;
+    if let Some(note) = found.note {
+        brigade::print_stderr(format_args!("note: {note}"));
+    }
+    Ok(found.path)
 }

@@ -15,8 +15,8 @@ pub(super) const CONFIG: &str = "config.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
-/// How long the name of a commit is, in hexadecimal digits.
-const COMMIT_LENGTH: usize = 40;
+/// How long the name of a commit or of a content is, in hexadecimal digits.
+const GIT_ID_LENGTH: usize = 40;
 
 /// A model's part of the cache.
 pub(super) struct Cache {
@@ -68,17 +68,17 @@ impl Cache {
 
     /// The commit that the revision is in the cache.
     fn commit(&self) -> Option<String> {
-        if is_commit(&self.revision) {
+        if is_git_id(&self.revision) {
             return Some(self.revision.clone());
         }
         let commit = fs::read_to_string(self.reference()).ok()?.trim().to_owned();
-        is_commit(&commit).then_some(commit)
+        is_git_id(&commit).then_some(commit)
     }
 }
 
-/// Whether this is the full name of a commit.
-pub(super) fn is_commit(name: &str) -> bool {
-    name.len() == COMMIT_LENGTH && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Whether this is the full name of a commit or of a content.
+pub(super) fn is_git_id(name: &str) -> bool {
+    name.len() == GIT_ID_LENGTH && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The files of weights that an index lists; none if it lists what cannot be one.

@@ -1,7 +1,8 @@
 //! Downloads of models.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
+use std::iter;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 use brigade_files::AtomicFile;
 use brigade_sorted::SortedSet;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 use ureq::http::StatusCode;
 
-use super::cache::{CONFIG, Cache, INDEX, WEIGHTS, indexed_files, is_commit};
+use super::cache::{CONFIG, Cache, INDEX, WEIGHTS, indexed_files, is_git_id};
+use super::checksum::Checksum;
 use super::http::{Client, Failure, read};
 use super::name::is_part;
 use super::{Hub, ModelName, Progress, Wanted};
@@ -73,6 +74,14 @@ impl RemoteFile {
         is_part(etag).then_some(etag)
     }
 
+    /// By what its content is checked besides its size; a large file has another one in Git.
+    fn checksum(&self) -> Option<Checksum<'_>> {
+        match &self.lfs {
+            Some(lfs) => Some(Checksum::Sha256(&lfs.sha256)),
+            None => self.blob_id.as_deref().filter(|id| is_git_id(id)).map(Checksum::GitSha1),
+        }
+    }
+
     fn size(&self) -> Option<u64> {
         self.lfs.as_ref().map(|lfs| lfs.size).or(self.size)
     }
@@ -92,12 +101,12 @@ pub(super) fn files(
     let about: Revision = serde_json::from_str(&about).map_err(|error| {
         client.error(format!("{} did not answer with a list of files: {error}", hub.endpoint))
     })?;
-    if !is_commit(&about.sha) {
+    if !is_git_id(&about.sha) {
         return Err(client.error(format!("{} names the commit `{}`", hub.endpoint, about.sha)));
     }
     let download = Download { hub, client: &client, cache, repository: name.repository(), revision: &about };
     let snapshot = download.wanted(wanted, progress)?;
-    if !is_commit(name.revision()) {
+    if !is_git_id(name.revision()) {
         note(&cache.reference(), &about.sha)?;
     }
     Ok(snapshot)
@@ -119,9 +128,13 @@ impl Download<'_> {
         if !has(CONFIG) {
             return Err(self.client.error(format!("it has no {CONFIG}")));
         }
-        if wanted == Wanted::Configuration {
-            self.file(CONFIG, &snapshot, progress)?;
-            return Ok(snapshot);
+        match wanted {
+            Wanted::Configuration => {
+                self.file(CONFIG, &snapshot, progress)?;
+                return Ok(snapshot);
+            }
+            Wanted::AllButWeights => return self.all(iter::empty(), &snapshot, progress),
+            Wanted::Model => {}
         }
         let weights = match (has(WEIGHTS), has(INDEX)) {
             (true, _) => SortedSet::from([WEIGHTS.to_owned()]),
@@ -133,14 +146,23 @@ impl Download<'_> {
             }
             (false, false) => return Err(self.client.error(self.no_weights())),
         };
-        let beside = BESIDE.into_iter().filter(|name| has(name));
+        self.all(weights.iter().map(String::as_str), &snapshot, progress)
+    }
+
+    /// The configuration, what stands beside weights, and files of weights.
+    fn all<'n>(
+        &'n self,
+        weights: impl Iterator<Item = &'n str>,
+        snapshot: &Path,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<PathBuf, HfError> {
+        let beside = BESIDE.into_iter().filter(|name| self.remote(name).is_some());
         let names = self.revision.siblings.iter().map(|file| file.rfilename.as_str());
         let templates = names.filter(|name| template_name(name).is_some_and(is_part));
-        let beside = beside.chain(templates);
-        for name in [CONFIG].into_iter().chain(beside).chain(weights.iter().map(String::as_str)) {
-            self.file(name, &snapshot, progress)?;
+        for name in [CONFIG].into_iter().chain(beside).chain(templates).chain(weights) {
+            self.file(name, snapshot, progress)?;
         }
-        Ok(snapshot)
+        Ok(snapshot.to_owned())
     }
 
     fn remote(&self, name: &str) -> Option<&RemoteFile> {
@@ -182,8 +204,7 @@ impl Download<'_> {
         let part = blob.with_file_name(format!("{etag}.incomplete"));
         let _lock = self.lock(&locks.join(format!("{etag}.lock")), &part)?;
         if !blob.is_file() {
-            let sha256 = remote.and_then(|remote| remote.lfs.as_ref()).map(|lfs| lfs.sha256.as_str());
-            self.content(name, &part, size, sha256, progress)?;
+            self.content(name, &part, size, remote.and_then(RemoteFile::checksum), progress)?;
             fs::rename(&part, &blob).map_err(|error| HfError::io(&blob, error))?;
         }
         if link.is_file() {
@@ -233,7 +254,7 @@ impl Download<'_> {
         name: &str,
         part: &Path,
         size: u64,
-        sha256: Option<&str>,
+        checksum: Option<Checksum<'_>>,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<(), HfError> {
         let io = |error| HfError::io(part, error);
@@ -242,24 +263,10 @@ impl Download<'_> {
         let path = format!("{}/resolve/{}/{name}", self.repository, self.revision.sha);
         self.client.repeated(|further| self.rest(name, &path, &mut file, size, progress, further))?;
         file.sync_all().map_err(io)?;
-        let Some(expected) = sha256 else { return Ok(()) };
-        file.seek(SeekFrom::Start(0)).map_err(io)?;
-        let mut hasher = Sha256::new();
-        let mut buffer = vec![0; BUFFER];
-        loop {
-            match file.read(&mut buffer).map_err(io)? {
-                0 => break,
-                length => hasher.update(&buffer[..length]),
-            }
-        }
-        let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        if found == expected.to_lowercase() {
-            return Ok(());
-        }
+        let Some(checksum) = checksum else { return Ok(()) };
+        let Some(difference) = checksum.difference(&mut file, size).map_err(io)? else { return Ok(()) };
         fs::remove_file(part).map_err(io)?;
-        let problem =
-            format!("`{name}` has the SHA-256 {found}, but the hub says {expected}; it was removed");
-        Err(self.client.error(problem))
+        Err(self.client.error(format!("`{name}` has {difference}; it was removed")))
     }
 
     /// Downloads what a file lacks.

@@ -72,7 +72,8 @@ impl<'h> Client<'h> {
                 Err(Failure::Passing(problem)) => {
                     failures = if further { 1 } else { failures + 1 };
                     if failures > self.hub.retries {
-                        return Err(self.error(format!("{problem} ({failures} times)")));
+                        let often = if failures > 1 { format!(" ({failures} times)") } else { String::new() };
+                        return Err(self.error(format!("{problem}{often}")));
                     }
                     thread::sleep(self.hub.retry_pause * 2u32.saturating_pow(failures - 1));
                 }

@@ -2,9 +2,11 @@
 //!
 //! A model that is whole in the cache is taken from there without asking the network. What is missing is downloaded from the commit
 //! that the revision names: with ranges, so that an interrupted download continues where it ended, compared with the size
-//! and the SHA-256 that the hub states, and under its name only once it is whole.
+//! and the hash that the hub states (SHA-256, or Git's SHA-1 of small files), and under its name only once it is whole.
 
 mod cache;
+#[cfg(feature = "hub")]
+mod checksum;
 #[cfg(feature = "hub")]
 mod download;
 #[cfg(feature = "hub")]
@@ -55,12 +57,25 @@ pub struct Progress<'f> {
     pub of: u64,
 }
 
+/// The folder of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFolder {
+    pub path: PathBuf,
+    /// What it lacks, perhaps, because the hub could not be asked.
+    pub note: Option<String>,
+}
+
 /// What is needed of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Configuration,
+    /// And all that stands beside the weights.
+    AllButWeights,
     Model,
 }
+
+/// How long the hub may be silent where it is asked for what a model can do without.
+const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Hub {
     /// As the environment says, by the names of Hugging Face's libraries: `HF_HUB_CACHE`, or else `hub` in `HF_HOME`, or else in
@@ -110,7 +125,8 @@ impl Hub {
         Cache::of(self, name).whole_snapshot()
     }
 
-    /// The folder of a model: from the cache, or else from the hub. `progress` is told what is downloaded.
+    /// The folder of a model: from the cache, or else from the hub. `progress` is told what is downloaded. For a cached model without a tokenizer, as programs leave it
+    /// that wanted only the model, the hub is asked once.
     ///
     /// # Errors
     /// If it is not in the cache and nothing may be downloaded; if the hub has no such model or revision, or does not give it to
@@ -119,22 +135,52 @@ impl Hub {
         &self,
         name: &ModelName,
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<PathBuf, HfError> {
+    ) -> Result<ModelFolder, HfError> {
         match self.cached(name) {
-            None => self.downloaded(name, Wanted::Model, progress),
-            // As other programs leave it that wanted only the model. What the hub does not have, or cannot be asked for, is done without.
-            Some(folder) if !folder.join(TOKENIZER).is_file() && self.can_download() => {
-                Ok(self.downloaded(name, Wanted::Model, progress).unwrap_or(folder))
-            }
-            Some(folder) => Ok(folder),
+            None => Ok(self.downloaded(name, Wanted::Model, progress)?.into()),
+            Some(folder) => Ok(self.with_tokenizer(folder, name, progress)),
         }
+    }
+
+    /// The folder of a model whose weights need not be there: from the cache, or else from the hub.
+    ///
+    /// # Errors
+    /// As those of [`folder`](Self::folder).
+    pub fn folder_without_weights(
+        &self,
+        name: &ModelName,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<ModelFolder, HfError> {
+        match Cache::of(self, name).configured_snapshot() {
+            None => Ok(self.downloaded(name, Wanted::AllButWeights, progress)?.into()),
+            Some(folder) => Ok(self.with_tokenizer(folder, name, progress)),
+        }
+    }
+
+    /// Completes a folder in the cache that has no tokenizer. What the hub does not have of the folder's commit, or cannot be asked for, is done without.
+    fn with_tokenizer(
+        &self,
+        folder: PathBuf,
+        name: &ModelName,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> ModelFolder {
+        let commit = folder.file_name().and_then(|commit| commit.to_str());
+        let (Some(commit), false) = (commit, folder.join(TOKENIZER).is_file() || !self.can_download()) else {
+            return folder.into();
+        };
+        let once = Self { timeout: self.timeout.min(OPTIONAL_TIMEOUT), retries: 0, ..self.clone() };
+        let asked = once.downloaded(&name.at(commit), Wanted::AllButWeights, progress);
+        let note = asked.err().map(|error| {
+            format!("{name} has no {TOKENIZER} in the cache, and the hub could not be asked for it: {error}")
+        });
+        ModelFolder { path: folder, note }
     }
 
     fn can_download(&self) -> bool {
         cfg!(feature = "hub") && !self.offline
     }
 
-    /// The folder of a model's configuration, where its weights need not be: from the cache, or else from the hub.
+    /// The folder of a model's configuration, where nothing else need be: from the cache, or else from the hub.
     ///
     /// # Errors
     /// As those of [`folder`](Self::folder).
@@ -181,5 +227,11 @@ impl Hub {
         let problem =
             format!("it is not complete in the cache {}{missing} ({there}), and {why}", self.cache.display());
         HfError::Hub { model: name.to_string(), problem }
+    }
+}
+
+impl From<PathBuf> for ModelFolder {
+    fn from(path: PathBuf) -> Self {
+        Self { path, note: None }
     }
 }

@@ -33,6 +33,11 @@ impl ModelName {
     pub fn revision(&self) -> &str {
         &self.revision
     }
+
+    /// The same model at another revision.
+    pub(super) fn at(&self, revision: &str) -> Self {
+        Self { revision: revision.to_owned(), ..self.clone() }
+    }
 }
 
 impl FromStr for ModelName {

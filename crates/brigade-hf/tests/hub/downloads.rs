@@ -41,7 +41,7 @@ fn a_model_is_downloaded_into_the_layout_of_the_cache_and_then_found_there() {
     let mut last = None;
     let mut note =
         |progress: Progress<'_>| last = Some((progress.file.to_owned(), progress.bytes, progress.of));
-    let found = hub.folder(&name("org/model"), &mut note).unwrap();
+    let found = hub.folder(&name("org/model"), &mut note).unwrap().path;
     assert_eq!(last, Some(("model-2.safetensors".to_owned(), 3_000_000, 3_000_000)));
     let model = hub.cache.join("models--org--model");
     assert_eq!(found, model.join("snapshots").join(COMMIT));
@@ -57,7 +57,8 @@ fn a_model_is_downloaded_into_the_layout_of_the_cache_and_then_found_there() {
     assert!(fs::read_dir(model.join("blobs")).unwrap().count() == 6);
     assert!(!server.requests().is_empty());
     assert_eq!(folder(&hub).unwrap(), found);
-    assert_eq!(hub.folder(&name(&format!("org/model@{COMMIT}")), &mut |_| ()).unwrap(), found);
+    let at_commit = hub.folder(&name(&format!("org/model@{COMMIT}")), &mut |_| ()).unwrap();
+    assert_eq!((at_commit.path, at_commit.note), (found, None));
     assert_eq!(server.requests(), [], "it is in the cache");
 }
 
@@ -75,11 +76,28 @@ fn what_lies_beside_a_cached_model_is_fetched_unless_the_hub_is_out_of_reach() {
     assert_eq!(folder(&offline).unwrap(), found);
     assert!(!found.join("tokenizer.json").exists());
     let unreachable = Hub { endpoint: "http://127.0.0.1:9".to_owned(), ..hub.clone() };
-    assert_eq!(folder(&unreachable).unwrap(), found);
+    let without = unreachable.folder(&name("org/model"), &mut |_| ()).unwrap();
+    assert_eq!(without.path, found);
+    let note = without.note.unwrap();
+    assert!(
+        note.starts_with(
+            "org/model has no tokenizer.json in the cache, and the hub could not be asked for it"
+        ),
+        "{note}"
+    );
+    server.fail("?blobs=true", [Fault::Status(503)]);
     server.requests();
+    assert!(hub.folder(&name("org/model"), &mut |_| ()).unwrap().note.is_some());
+    assert_eq!(server.requests().len(), 1, "a model does without, so that the hub is asked once");
+    // Of the commit that is there, whatever the branch is now.
+    server.state().head = "f".repeat(40);
     assert_eq!(folder(&hub).unwrap(), found);
     assert_eq!(fs::read(found.join("tokenizer.json")).unwrap(), b"{\"a\": 1}");
     assert!(server.requests().iter().all(|request| !request.path.ends_with("model.safetensors")));
+    // A hub that has none is no reason for a note.
+    fs::remove_file(found.join("tokenizer.json")).unwrap();
+    server.state().files.remove("tokenizer.json");
+    assert_eq!(hub.folder(&name("org/model"), &mut |_| ()).unwrap(), found.into());
 }
 
 #[test]
@@ -141,6 +159,33 @@ fn a_plan_needs_no_weights() {
 }
 
 #[test]
+fn a_dry_run_needs_what_stands_beside_weights() {
+    let content = weights(0);
+    let server = Server::start(&[
+        ("config.json", b"{}"),
+        ("tokenizer.json", b"{\"a\": 1}"),
+        ("tokenizer_config.json", b"{}"),
+        ("model.safetensors", &content),
+    ]);
+    let name = name("org/model");
+    for begins_with_configuration in [false, true] {
+        let (hub, _folder) = hub(&server.endpoint);
+        if begins_with_configuration {
+            hub.configuration(&name, &mut |_| ()).unwrap();
+        }
+        server.requests();
+        let found = hub.folder_without_weights(&name, &mut |_| ()).unwrap();
+        assert_eq!(found.note, None);
+        assert_eq!(fs::read(found.path.join("tokenizer.json")).unwrap(), b"{\"a\": 1}");
+        assert!(found.path.join("tokenizer_config.json").is_file());
+        assert!(!found.path.join("model.safetensors").exists());
+        assert!(server.requests().iter().all(|request| !request.path.ends_with("model.safetensors")));
+        assert_eq!(hub.folder_without_weights(&name, &mut |_| ()).unwrap(), found);
+        assert!(server.requests().is_empty(), "it is in the cache");
+    }
+}
+
+#[test]
 fn what_is_damaged_is_removed_and_downloaded_again() {
     let content = weights(0);
     let server = one_file(&content);
@@ -154,8 +199,16 @@ fn what_is_damaged_is_removed_and_downloaded_again() {
     let blobs = hub.cache.join("models--org--model/blobs");
     assert!(!blobs.join(format!("{}.incomplete", sha256(&content))).exists());
     assert!(!hub.cache.join("models--org--model/refs/main").exists());
+    // Git's own hash is that of a small file.
+    server.fail("/config.json", [Fault::Damaged]);
+    let (hub, _folder) = super::hub(&server.endpoint);
+    let text = message(&hub);
+    assert!(text.contains("`config.json` has the Git SHA-1 ") && text.contains(GIT_EMPTY_OBJECT), "{text}");
     assert_eq!(fs::read(folder(&hub).unwrap().join("model.safetensors")).unwrap(), content);
 }
+
+/// What `git hash-object` prints for a file of two braces.
+const GIT_EMPTY_OBJECT: &str = "9e26dfeeb6e641a33dae4961196235bdb965b21b";
 
 #[test]
 fn a_content_that_was_deleted_is_downloaded_again() {

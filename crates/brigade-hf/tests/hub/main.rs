@@ -34,7 +34,7 @@ fn name(text: &str) -> ModelName {
 
 /// Downloads the model.
 fn folder(hub: &Hub) -> Result<PathBuf, HfError> {
-    hub.folder(&name("org/model"), &mut |_| ())
+    hub.folder(&name("org/model"), &mut |_| ()).map(|found| found.path)
 }
 
 fn message(hub: &Hub) -> String {

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -45,6 +46,8 @@ pub struct State {
     pub requests: Vec<Request>,
     /// What it says in place of its list of files.
     pub list: Option<serde_json::Value>,
+    /// The commit of the branch, where it is no longer [`COMMIT`].
+    pub head: String,
     /// Who must ask.
     pub token: Option<String>,
 }
@@ -87,7 +90,17 @@ impl Server {
 }
 
 pub fn sha256(content: &[u8]) -> String {
-    Sha256::digest(content).iter().fold(String::new(), |mut text, byte| {
+    hexadecimal(&Sha256::digest(content))
+}
+
+/// As `git hash-object` prints it.
+pub fn git_sha1(content: &[u8]) -> String {
+    let head = format!("blob {}\0", content.len());
+    hexadecimal(&Sha1::new().chain_update(head).chain_update(content).finalize())
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         _ = write!(text, "{byte:02x}");
         text
     })
@@ -95,7 +108,7 @@ pub fn sha256(content: &[u8]) -> String {
 
 /// What the hub says of a file.
 fn described((name, content): (&String, &Vec<u8>)) -> serde_json::Value {
-    let blob = format!("blob-{}", &sha256(content)[..8]);
+    let blob = git_sha1(content);
     match name.ends_with(".safetensors") {
         false => json!({ "rfilename": name, "size": content.len(), "blobId": blob }),
         true => {
@@ -156,8 +169,8 @@ fn respond(
     } else if closed && !from_other_server {
         status = 401;
     } else if path.starts_with("/api/models/org/model/revision/") && !path.contains("absent") {
-        let list =
-            json!({ "sha": COMMIT, "siblings": state.files.iter().map(described).collect::<Vec<_>>() });
+        let head = if path.contains(COMMIT) || state.head.is_empty() { COMMIT } else { &state.head };
+        let list = json!({ "sha": head, "siblings": state.files.iter().map(described).collect::<Vec<_>>() });
         body = state.list.clone().unwrap_or(list).to_string().into_bytes();
     } else if let Some(content) = state.files.get(name) {
         if name.ends_with(".safetensors") && !from_other_server {

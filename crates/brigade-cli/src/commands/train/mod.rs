@@ -88,6 +88,7 @@ impl TrainArgs {
         let mut config =
             Config::read_with(self.model.as_deref(), self.lora_rank, &files, &self.standard.sets)?;
         self.standard.apply(&mut config.settings)?;
+        config.model.without_weights = self.standard.dry_run;
         if let Some(task) = self.task {
             config.task.name = task;
         }
