@@ -47,7 +47,7 @@ fn read(criterion: &mut Criterion) -> Outcome {
     for document in 0..256u32 {
         let tokens: Vec<u32> = (0..4096).map(|i| (i * 7919 + document) % 4096).collect();
         writer.push(&tokens, false)?;
-        writer.end_document();
+        writer.end_document()?;
     }
     writer.finish()?;
     let (length, batch) = (256, 64);

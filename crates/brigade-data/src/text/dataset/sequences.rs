@@ -220,7 +220,7 @@ mod tests {
         let mut writer = TokenWriter::create(folder, "train", 100).unwrap();
         writer.push(&[1, 2], true).unwrap();
         writer.push(&[3, END], false).unwrap();
-        writer.end_document();
+        writer.end_document().unwrap();
         for ids in [vec![4, END], vec![5, 6, 7, 8, 9, END]] {
             writer.push_example(&Example::of(ids)).unwrap();
         }

@@ -100,9 +100,9 @@ impl Split {
         }
         let tail = train.take_tail(start)?;
         validation.push_tail(&tail)?;
-        validation.end_document();
+        validation.end_document()?;
         train.push(&[tokenizer.end_of_text()], false)?;
-        train.end_document();
+        train.end_document()?;
         let percent = 100.0 * tail.tokens.len() as f64 / tokens as f64;
         counts.notes.push(format!(
             "the corpus is a single document, so its last {percent:.1}% of tokens are set aside for validation"
@@ -141,8 +141,7 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
         push(masked, true)?;
     }
     push(done..document.end, false)?;
-    to.end_document();
-    Ok(())
+    to.end_document()
 }
 
 /// Where a document of `tokens` tokens (end of text included) is cut: at least one token on either side of the cut

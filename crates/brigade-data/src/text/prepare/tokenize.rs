@@ -164,7 +164,7 @@ impl Documents {
         self.in_document += ids.len() as u64;
         if chunk.ends_document && self.in_document > 0 {
             self.writer.push(&[self.end_of_text], false)?;
-            self.writer.end_document();
+            self.writer.end_document()?;
             self.in_document = 0;
         }
         Ok(())

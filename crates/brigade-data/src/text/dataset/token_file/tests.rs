@@ -3,14 +3,14 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::Error;
+use crate::{Error, Example, Label};
 
 fn write_split(folder: &Path, vocabulary_size: usize, documents: &[(Vec<u32>, Vec<u32>)]) {
     let mut writer = TokenWriter::create(folder, "split", vocabulary_size).unwrap();
     for (prompt, text) in documents {
         writer.push(prompt, true).unwrap();
         writer.push(text, false).unwrap();
-        writer.end_document();
+        writer.end_document().unwrap();
     }
     writer.finish().unwrap();
 }
@@ -63,15 +63,15 @@ fn a_tail_moves_from_one_split_to_another() {
     let mut from = TokenWriter::create(folder.path(), "from", 100).unwrap();
     from.push(&[1, 2], true).unwrap();
     from.push(&[3], false).unwrap();
-    from.end_document();
+    from.end_document().unwrap();
     from.push(&[4], false).unwrap();
     from.push(&[5, 6], true).unwrap();
     from.push(&[7], false).unwrap();
-    from.end_document();
+    from.end_document().unwrap();
     let tail = from.take_tail(3).unwrap();
     let mut to = TokenWriter::create(folder.path(), "to", 100).unwrap();
     to.push_tail(&tail).unwrap();
-    to.end_document();
+    to.end_document().unwrap();
     from.push(&[8], false).unwrap();
     from.finish().unwrap();
     to.finish().unwrap();
@@ -81,6 +81,88 @@ fn a_tail_moves_from_one_split_to_another() {
     assert_eq!((tokens(&to), to.document_count()), (vec![4, 5, 6, 7], 1));
     assert!(to.masked_within(0..4).eq(std::iter::once(1..3)));
     assert!(from.masked_within(0..4).eq(std::iter::once(0..2)));
+}
+
+/// The files of these documents, each with how many of its tokens at its beginning are masked, as the format says.
+fn as_documented(documents: &[(Vec<u32>, usize)], labels: (u32, &[u64])) -> [Vec<u8>; 2] {
+    let (mut tokens, mut starts, mut masked) = (Vec::new(), vec![0u64], Vec::<[u64; 2]>::new());
+    for (ids, prompt) in documents {
+        let start = tokens.len() as u64 / 2;
+        tokens.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes()));
+        starts.push(start + ids.len() as u64);
+        match masked.last_mut() {
+            _ if *prompt == 0 => {}
+            Some([_, end]) if *end == start => *end += *prompt as u64,
+            _ => masked.push([start, start + *prompt as u64]),
+        }
+    }
+    let number = |number: u64| number.to_le_bytes();
+    let version = FORMAT_VERSION.to_le_bytes();
+    let mut index = [INDEX_MAGIC.as_slice(), &version, &labels.0.to_le_bytes()].concat();
+    index.extend([number(documents.len() as u64), number(masked.len() as u64)].concat());
+    index.extend(blake3::hash(&tokens).as_bytes());
+    index.extend(starts.into_iter().chain(masked.into_iter().flatten()).flat_map(number));
+    index.extend(labels.1.iter().copied().flat_map(number));
+    let mut whole = [TOKENS_MAGIC.as_slice(), &version, &2u32.to_le_bytes()].concat();
+    whole.extend(number(tokens.len() as u64 / 2));
+    whole.extend([1000u32.to_le_bytes(), [0; 4]].concat());
+    whole.extend(blake3::hash(&index).as_bytes());
+    whole.extend(tokens);
+    [whole, index]
+}
+
+fn files(folder: &Path) -> [Vec<u8>; 2] {
+    ["split.bin", "split.idx"].map(|name| std::fs::read(folder.join(name)).unwrap())
+}
+
+/// More documents than buffers hold, with and without labels, and after some were taken back.
+#[test]
+fn files_have_the_bytes_of_the_format() {
+    let document = |index: u32| {
+        let ids: Vec<u32> = (0..1 + index % 4).map(|id| (id + index) % 1000).collect();
+        let prompt = (index % 5) as usize % (ids.len() + 1);
+        (ids, prompt)
+    };
+    let documents: Vec<_> = (0..30_000).map(document).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let writer = || TokenWriter::create(folder.path(), "split", 1000).unwrap();
+    let push = |writer: &mut TokenWriter, (ids, prompt): &(Vec<u32>, usize)| {
+        writer.push(&ids[..*prompt], true).unwrap();
+        writer.push(&ids[*prompt..], false).unwrap();
+        writer.end_document().unwrap();
+    };
+    let mut plain = writer();
+    documents.iter().for_each(|document| push(&mut plain, document));
+    assert_eq!(plain.document_count(), documents.len());
+    assert_eq!(plain.masked_count(), documents.iter().map(|(_, prompt)| *prompt as u64).sum::<u64>());
+    plain.finish().unwrap();
+    let expected = as_documented(&documents, (0, &[]));
+    assert!(files(folder.path()) == expected);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+
+    let mut again = writer();
+    documents.iter().for_each(|document| push(&mut again, document));
+    for kept in [29_999, 12_345, 12_344, 1] {
+        let start = documents[..kept].iter().map(|(ids, _)| ids.len() as u64).sum();
+        let tail = again.take_tail(start).unwrap();
+        assert_eq!(again.token_count(), start);
+        assert_eq!((again.document_count(), tail.label), (kept, None));
+        let masked: u64 = documents[..kept].iter().map(|(_, prompt)| *prompt as u64).sum();
+        assert_eq!(again.masked_count(), masked);
+    }
+    documents[1..].iter().for_each(|document| push(&mut again, document));
+    again.finish().unwrap();
+    assert!(files(folder.path()) == expected);
+
+    let mut labelled = writer();
+    let labels: Vec<u64> = (0..documents.len() as u64).map(|index| index % 3).collect();
+    for ((ids, prompt), label) in documents.iter().zip(&labels) {
+        let learned = (0..ids.len()).map(|place| place >= *prompt).collect();
+        let label = Some(Label::Class(*label as u32));
+        labelled.push_example(&Example { ids: ids.clone(), learned, label }).unwrap();
+    }
+    labelled.finish().unwrap();
+    assert!(files(folder.path()) == as_documented(&documents, (1, &labels)));
 }
 
 #[cfg(target_os = "linux")]

@@ -1,16 +1,17 @@
 //! Writing a split.
 
 use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::numbers::Numbers;
 use super::{FORMAT_VERSION, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, label_code, paths};
-use crate::text::dataset::example::{Example, Label};
+use crate::text::dataset::example::{Example, Label, LabelKind};
 use crate::{Error, Result};
 
-/// Writes the two files of a split. Until [`TokenWriter::finish`] the files cannot be opened as a split.
+/// Writes the two files of a split. Until [`TokenWriter::finish`] the files cannot be opened as a split. However many documents there are, they take no memory.
 #[derive(Debug)]
 pub struct TokenWriter {
     tokens_path: PathBuf,
@@ -18,10 +19,18 @@ pub struct TokenWriter {
     file: BufWriter<File>,
     vocabulary_size: usize,
     len: u64,
-    starts: Vec<u64>,
-    masked: Vec<Range<u64>>,
+    starts: Numbers,
+    /// Where the document at hand starts.
+    last_start: u64,
+    /// Start and end of each range but the last one.
+    masked: Numbers,
+    /// To which masked tokens may still be added.
+    last_masked: Option<Range<u64>>,
+    masked_tokens: u64,
     /// Of all documents, or of none.
-    labels: Vec<Label>,
+    labels: Numbers,
+    /// Of which kind these are.
+    label_kind: Option<LabelKind>,
 }
 
 /// Tokens taken back from the end of a split, with the ranges among them that are masked, and the label of their document.
@@ -40,17 +49,23 @@ impl TokenWriter {
         let (tokens_path, index_path) = paths(folder, name);
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&tokens_path);
         let file = file.map_err(|source| Error::io("create", &tokens_path, source))?;
+        let numbers = || Numbers::create(&index_path);
         let mut writer = Self {
             file: BufWriter::with_capacity(1 << 18, file),
-            tokens_path,
-            index_path,
             vocabulary_size,
             len: 0,
-            starts: vec![0],
-            masked: Vec::new(),
-            labels: Vec::new(),
+            starts: numbers()?,
+            last_start: 0,
+            masked: numbers()?,
+            last_masked: None,
+            masked_tokens: 0,
+            labels: numbers()?,
+            label_kind: None,
+            tokens_path,
+            index_path,
         };
         writer.write(&[0; HEADER_BYTES])?;
+        writer.starts.push(0)?;
         Ok(writer)
     }
 
@@ -72,19 +87,30 @@ impl TokenWriter {
         let added = self.len..self.len + tokens.len() as u64;
         self.len = added.end;
         if masked && !added.is_empty() {
-            match self.masked.last_mut() {
+            self.masked_tokens += added.end - added.start;
+            match &mut self.last_masked {
                 Some(last) if last.end == added.start => last.end = added.end,
-                _ => self.masked.push(added),
+                last => {
+                    if let Some(ended) = last.replace(added) {
+                        self.masked.push(ended.start)?;
+                        self.masked.push(ended.end)?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
     /// Ends the current document; a document without tokens is skipped.
-    pub fn end_document(&mut self) {
-        if self.len > self.last_start() {
-            self.starts.push(self.len);
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::DiskFull`].
+    pub fn end_document(&mut self) -> Result<()> {
+        if self.len > self.last_start {
+            self.starts.push(self.len)?;
+            self.last_start = self.len;
         }
+        Ok(())
     }
 
     /// Adds an example as a document of its own; one without tokens is skipped.
@@ -110,9 +136,15 @@ impl TokenWriter {
             self.push(&ids[done..done + run.len()], !run[0])?;
             done += run.len();
         }
-        self.labels.extend(*label);
-        self.end_document();
-        Ok(())
+        self.push_label(*label)?;
+        self.end_document()
+    }
+
+    /// Adds the label of the document at hand, if it has one.
+    fn push_label(&mut self, label: Option<Label>) -> Result<()> {
+        let Some(label) = label else { return Ok(()) };
+        self.label_kind = Some(label.kind());
+        self.labels.push(label.to_bits())
     }
 
     fn check_label(&self, label: Option<Label>) -> Result<()> {
@@ -124,7 +156,7 @@ impl TokenWriter {
             Some(kind) => format!("{kind} as its label"),
         };
         let kind = label.map(Label::kind);
-        let before = self.labels.last().map(|label| label.kind());
+        let before = self.label_kind;
         if self.document_count() > 0 && kind != before {
             let (before, kind) = (in_words(before), in_words(kind));
             return Err(self.error(format!("an example has {kind}, but the one before it has {before}")));
@@ -138,7 +170,7 @@ impl TokenWriter {
 
     /// The number of documents that have ended.
     pub fn document_count(&self) -> usize {
-        self.starts.len() - 1
+        (self.starts.len() - 1) as usize
     }
 
     /// The number of tokens so far.
@@ -148,7 +180,7 @@ impl TokenWriter {
 
     /// The number of masked tokens so far.
     pub fn masked_count(&self) -> u64 {
-        self.masked.iter().map(|range| range.end - range.start).sum()
+        self.masked_tokens
     }
 
     /// Takes back all tokens from `start` on. Documents that ended after it are open again.
@@ -163,19 +195,50 @@ impl TokenWriter {
             .and_then(|()| file.seek(SeekFrom::Start(offset)))
             .map_err(|source| Error::io("take tokens back from", &self.tokens_path, source))?;
         let tokens = bytes.chunks_exact(width).map(decode_token).collect();
-        let taken = self.masked.iter().filter(|range| range.end > start);
-        let masked = taken
-            .map(|range| (range.start.max(start) - start) as usize..(range.end - start) as usize)
-            .collect();
-        self.masked.retain_mut(|range| {
-            range.end = range.end.min(start);
-            range.start < range.end
-        });
-        self.starts.retain(|&document| document <= start);
-        let label = self.labels.get(self.document_count()).copied();
-        self.labels.truncate(self.document_count());
+        let masked = self.take_masked(start)?;
+        while self.last_start > start {
+            self.starts.truncate(self.starts.len() - 1)?;
+            self.last_start = self.starts.get(self.starts.len() - 1)?;
+        }
+        let label = self.take_label()?;
         self.len = start;
         Ok(Tail { tokens, masked, label })
+    }
+
+    /// Takes back the masked ranges from `start` on, counted from there.
+    fn take_masked(&mut self, start: u64) -> Result<Vec<Range<usize>>> {
+        let mut taken = Vec::new();
+        while let Some(last) = self.last_masked.take_if(|last| last.end > start) {
+            let from = last.start.max(start);
+            taken.push((from - start) as usize..(last.end - start) as usize);
+            self.masked_tokens -= last.end - from;
+            self.last_masked = match last.start < start {
+                true => Some(last.start..start),
+                false => self.pop_masked()?,
+            };
+        }
+        taken.reverse();
+        Ok(taken)
+    }
+
+    /// The range before the last one.
+    fn pop_masked(&mut self) -> Result<Option<Range<u64>>> {
+        let Some(at) = self.masked.len().checked_sub(2) else { return Ok(None) };
+        let range = self.masked.get(at)?..self.masked.get(at + 1)?;
+        self.masked.truncate(at)?;
+        Ok(Some(range))
+    }
+
+    /// Takes back the labels of documents that have not ended, and gives the first of them.
+    fn take_label(&mut self) -> Result<Option<Label>> {
+        let documents = self.document_count() as u64;
+        let Some(kind) = self.label_kind.filter(|_| self.labels.len() > documents) else { return Ok(None) };
+        let label = kind.label(self.labels.get(documents)?);
+        self.labels.truncate(documents)?;
+        if documents == 0 {
+            self.label_kind = None;
+        }
+        Ok(label)
     }
 
     /// Adds tokens that were taken from another split, or from this one.
@@ -186,7 +249,7 @@ impl TokenWriter {
             self.push(&tail.tokens[range.clone()], true)?;
             done = range.end;
         }
-        self.labels.extend(tail.label);
+        self.push_label(tail.label)?;
         self.push(&tail.tokens[done..], false)
     }
 
@@ -195,22 +258,22 @@ impl TokenWriter {
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`]; [`Error::TokenFile`] where some documents have a label and others none.
     pub fn finish(mut self) -> Result<()> {
-        self.end_document();
-        if !self.labels.is_empty() && self.labels.len() != self.document_count() {
+        self.end_document()?;
+        if self.label_kind.is_some() && self.labels.len() != self.document_count() as u64 {
             return Err(self.error(format!(
                 "{} labels for {} documents",
                 self.labels.len(),
                 self.document_count()
             )));
         }
+        if let Some(last) = self.last_masked.take() {
+            self.masked.push(last.start)?;
+            self.masked.push(last.end)?;
+        }
         self.file.flush().map_err(|source| Error::io("write", &self.tokens_path, source))?;
-        let index = self.index_bytes()?;
-        let write_index = || {
-            let mut file = File::create(&self.index_path)?;
-            file.write_all(&index)?;
-            file.sync_all()
-        };
-        write_index().map_err(|source| Error::io("write", &self.index_path, source))?;
+        let header = self.index_header()?;
+        let hash =
+            self.write_index(&header).map_err(|source| Error::io("write", &self.index_path, source))?;
 
         let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(TOKENS_MAGIC);
@@ -219,34 +282,37 @@ impl TokenWriter {
         header.extend_from_slice(&self.len.to_le_bytes());
         header.extend_from_slice(&(self.vocabulary_size as u32).to_le_bytes());
         header.extend_from_slice(&[0; 4]);
-        header.extend_from_slice(blake3::hash(&index).as_bytes());
+        header.extend_from_slice(hash.as_bytes());
         let file = self.file.get_ref();
         file.write_all_at(&header, 0)
             .and_then(|()| file.sync_all())
             .map_err(|source| Error::io("write", &self.tokens_path, source))
     }
 
-    fn index_bytes(&self) -> Result<Vec<u8>> {
-        let mut index = Vec::with_capacity(
-            HEADER_BYTES + 8 * (self.starts.len() + 2 * self.masked.len() + self.labels.len()),
-        );
-        index.extend_from_slice(INDEX_MAGIC);
-        index.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        index.extend_from_slice(&label_code(self.labels.first().map(|label| label.kind())).to_le_bytes());
-        index.extend_from_slice(&(self.document_count() as u64).to_le_bytes());
-        index.extend_from_slice(&(self.masked.len() as u64).to_le_bytes());
-        index.extend_from_slice(self.hash_of_tokens()?.as_bytes());
-        for start in &self.starts {
-            index.extend_from_slice(&start.to_le_bytes());
+    fn index_header(&self) -> Result<Vec<u8>> {
+        let mut header = Vec::with_capacity(HEADER_BYTES);
+        header.extend_from_slice(INDEX_MAGIC);
+        header.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        header.extend_from_slice(&label_code(self.label_kind).to_le_bytes());
+        header.extend_from_slice(&(self.document_count() as u64).to_le_bytes());
+        header.extend_from_slice(&(self.masked.len() / 2).to_le_bytes());
+        header.extend_from_slice(self.hash_of_tokens()?.as_bytes());
+        Ok(header)
+    }
+
+    /// Writes the index file, and returns its hash.
+    fn write_index(&mut self, header: &[u8]) -> io::Result<blake3::Hash> {
+        let (mut file, mut hasher) = (File::create(&self.index_path)?, blake3::Hasher::new());
+        let mut write = |bytes: &[u8]| {
+            hasher.update(bytes);
+            file.write_all(bytes)
+        };
+        write(header)?;
+        for numbers in [&mut self.starts, &mut self.masked, &mut self.labels] {
+            numbers.read_all(&mut write)?;
         }
-        for range in &self.masked {
-            index.extend_from_slice(&range.start.to_le_bytes());
-            index.extend_from_slice(&range.end.to_le_bytes());
-        }
-        for label in &self.labels {
-            index.extend_from_slice(&label.to_bits().to_le_bytes());
-        }
-        Ok(index)
+        file.sync_all()?;
+        Ok(hasher.finalize())
     }
 
     /// Read back from the file, so that the checksum is that of what was written.
@@ -264,10 +330,6 @@ impl TokenWriter {
                 }
             }
         }
-    }
-
-    fn last_start(&self) -> u64 {
-        self.starts.last().copied().unwrap_or(0)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

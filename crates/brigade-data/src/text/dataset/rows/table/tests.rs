@@ -16,7 +16,7 @@ fn split(folder: &Path, documents: &[(usize, usize)]) -> TokenFile {
             writer.push(&ids, is_masked).unwrap();
             next += *count as u32;
         }
-        writer.end_document();
+        writer.end_document().unwrap();
     }
     writer.finish().unwrap();
     TokenFile::open(folder, "split").unwrap()
