@@ -42,13 +42,13 @@ pub struct EvaluateArgs {
     /// Tokens in a row [default: the model's positions, at most 1024].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     sequence_length: Option<usize>,
-    /// Rows that a rank puts through the model at once.
-    #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
-    micro_batch_size: usize,
+    /// Rows that a rank puts through the model at once [default: 4].
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    micro_batch_size: Option<usize>,
     /// Print one JSON object, with all digits.
     #[arg(long)]
     json: bool,
-    /// Override any setting of `brigade train` by its full name, as in compute.dtype=bf16; can be given several times.
+    /// Override any setting of `brigade train` by its full name, as in compute.dtype=bf16; can be given several times. Flags override --set.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     sets: Vec<String>,
     /// Print nothing but the result, and errors.
@@ -137,6 +137,9 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
         "data.long=split",
         "train.validation_samples=0",
         "train.validate_every=0",
+        "train.micro_batch_size=4",
+        // As many as the model has positions for.
+        "model.sequence_length=0",
     ];
     let sets: Vec<String> = own.into_iter().map(str::to_owned).chain(args.sets.clone()).collect();
     let folder = model_folder(&args.model)?;
@@ -147,12 +150,13 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     if args.sequence_length == Some(0) {
         bail!("--sequence-length (model.sequence_length) = 0 is not possible: it must be at least 1 token");
     }
-    // 0: as many as the model has positions for.
-    config.model.shape.sequence_length = args.sequence_length.unwrap_or(0);
+    let shape = &mut config.model.shape;
+    shape.sequence_length = args.sequence_length.unwrap_or(shape.sequence_length);
     let settings = &mut config.settings;
     args.ranks.apply(settings);
     settings.zero.stage = args.zero.unwrap_or(settings.zero.stage);
-    settings.train.micro_batch_size = args.micro_batch_size;
+    let train = &mut settings.train;
+    train.micro_batch_size = args.micro_batch_size.unwrap_or(train.micro_batch_size);
     let pp = settings.mesh.pp.max(1);
     let world = args.ranks.world_size(args.dp.map(|dp| dp.saturating_mul(pp)), settings.compute.backend)?;
     let dp = args.dp.unwrap_or(world / pp).max(1);

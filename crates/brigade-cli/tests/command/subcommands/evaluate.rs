@@ -31,6 +31,10 @@ fn what_a_model_knows_of_a_text_is_the_same_on_every_mesh() {
     ] {
         assert_eq!(run(&format!("{mesh} --json")), alone, "{mesh}");
     }
+    // Settings mean what flags mean.
+    let short = run("--nproc-per-node 1 --json --sequence-length 8");
+    assert_ne!(short, alone);
+    assert_eq!(run("--nproc-per-node 1 --json --set model.sequence_length=8"), short);
     let words = run("");
     let rounded = format!("loss                 {:.6}\n", number("loss"));
     assert!(
@@ -63,6 +67,11 @@ fn what_cannot_be_evaluated_is_said() {
     );
     refused("--model a --data text --sequence-length 0", "sequence_length");
     refused("--model a --data text --micro-batch-size 0", "--micro-batch-size");
+    refused("--model a --data text --set train.micro_batch_size=0", "micro_batch_size");
+    refused(
+        "--model a --data text --set model.sequence_length=17",
+        "model.sequence_length = 17 is not possible",
+    );
     refused("--model a --data text --pp 5", "4 blocks");
     refused("--model a --data text --nproc-per-node 2 --dp 3", "mesh");
     std::fs::remove_file(place.path("a/model.safetensors")).unwrap();
