@@ -32,6 +32,7 @@ fn config() -> GptConfig {
         tied_head: false,
         activation: Gelu::Gelu,
         dropout: 0.0,
+        initializer_range: 0.02,
     }
 }
 

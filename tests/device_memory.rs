@@ -34,6 +34,7 @@ const SHAPE: GptConfig = GptConfig {
     tied_head: true,
     activation: Gelu::GeluTanh,
     dropout: 0.0,
+    initializer_range: 0.02,
 };
 
 /// ZeRO-3 and recomputation of all blocks, as the plan's goal has it.

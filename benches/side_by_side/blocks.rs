@@ -62,8 +62,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn shape(vocabulary: usize, sequence_length: usize, width: usize, layers: usize, heads: usize) -> GptConfig {
-    let activation = Gelu::Gelu;
-    GptConfig { vocabulary, sequence_length, width, layers, heads, tied_head: false, activation }
+    GptConfig {
+        vocabulary,
+        sequence_length,
+        width,
+        layers,
+        heads,
+        tied_head: false,
+        activation: Gelu::Gelu,
+        dropout: 0.0,
+        initializer_range: 0.02,
+    }
 }
 
 /// The first device of the best backend that this was built for.

@@ -99,6 +99,7 @@ impl Options {
             tied_head: false,
             activation: Gelu::Gelu,
             dropout: 0.0,
+            initializer_range: 0.02,
         }
     }
 

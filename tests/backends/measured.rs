@@ -35,6 +35,7 @@ fn blocks_run_where_the_micro_batch_is() {
         tied_head: true,
         activation: Gelu::GeluTanh,
         dropout: 0.1,
+        initializer_range: 0.02,
     };
     let of_gpt = |device: &Device| {
         let batch = shape.blank_batch(2, &brigade_cpu::device());

@@ -23,6 +23,7 @@ fn losses(device: &Device, groups: &Groups) -> Vec<f64> {
         tied_head: true,
         activation: Gelu::Gelu,
         dropout: 0.0,
+        initializer_range: 0.02,
     };
     let adamw = AdamWConfig::new().with_beta_2(0.95).with_epsilon(1e-8);
     let optimizer = OptimizerFactory::new(

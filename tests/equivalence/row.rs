@@ -176,6 +176,7 @@ impl Row {
             tied_head: self.tied,
             activation: self.activation,
             dropout: self.dropout,
+            initializer_range: 0.02,
         };
         let settings = EngineSettings {
             gradient_clipping: self.clipping,

@@ -69,6 +69,7 @@ impl Reference {
                 _ => Gelu::GeluTanh,
             },
             dropout: 0.0,
+            initializer_range: 0.02,
         }
     }
 

@@ -77,6 +77,7 @@ fn dropout_inside_attention() {
             tied_head: true,
             activation: Gelu::Gelu,
             dropout,
+            initializer_range: 0.02,
         };
         let chain = move || config.chain(5, &brigade_cpu::device()).unwrap();
         let model = move || chain().loss(|logits, targets| gpt::cross_entropy(logits, targets).0);

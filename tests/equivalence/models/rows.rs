@@ -46,6 +46,7 @@ fn chain() -> Chain<Tokens, Logits> {
         tied_head: true,
         activation: Gelu::Gelu,
         dropout: 0.0,
+        initializer_range: 0.02,
     };
     gpt.chain(5, &brigade_cpu::device()).unwrap()
 }

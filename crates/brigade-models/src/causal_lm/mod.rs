@@ -257,6 +257,7 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
         tied_head: config.tied_embeddings,
         activation: if config.activation == ActivationFunction::Gelu { Gelu::Gelu } else { Gelu::GeluTanh },
         dropout: d.residual,
+        initializer_range: config.initializer_range,
     })
 }
 
@@ -273,6 +274,7 @@ fn gpt2_fields(config: &GptConfig) -> Result<Config, HfError> {
         "embd_pdrop": config.dropout,
         "attn_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
+        "initializer_range": config.initializer_range,
         "bos_token_id": null,
         "eos_token_id": null,
     });
@@ -302,10 +304,31 @@ mod tests {
             tied_head: false,
             activation: Gelu::Gelu,
             dropout: 0.1,
+            initializer_range: 0.3,
         };
         let model = CausalLm::from(gpt);
         let written = Value::Object(model.config_file().unwrap().to_fields().unwrap());
         assert_eq!(CausalLm::from_config(&config(written), None).unwrap(), model);
+    }
+
+    #[test]
+    fn a_gpt_begins_with_the_deviation_of_its_config() {
+        let largest = |deviation: f64| {
+            let fields = json!({
+                "model_type": "gpt2", "vocab_size": 50, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2,
+                "initializer_range": deviation,
+            });
+            let model = CausalLm::from_config(&config(fields), None).unwrap();
+            let mut chain = model.chain(0, &Device::flex()).unwrap();
+            chain.initialize(0).unwrap();
+            let tensors = chain.tensors().unwrap();
+            let matrices = tensors.iter().filter(|tensor| tensor.data.shape().to_vec().len() == 2);
+            let values = matrices.flat_map(|tensor| tensor.data.as_slice::<f32>().unwrap().to_vec());
+            values.fold(0.0, |largest, value| f32::max(largest, value.abs()))
+        };
+        assert_eq!(largest(0.0), 0.0);
+        let ratio = largest(0.2) / largest(0.02);
+        assert!((ratio - 10.0).abs() < 1e-4, "{ratio}");
     }
 
     #[test]

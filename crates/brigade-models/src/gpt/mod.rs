@@ -27,8 +27,10 @@ pub use targets::{ACCURACY, Targets, cross_entropy};
 /// That of GPT-2, which is Burn's default, too.
 pub(crate) const EPSILON: f64 = 1e-5;
 
-/// The deviation of initial weights.
-const DEVIATION: f32 = 0.02;
+/// GPT-2's own deviation of initial weights.
+fn usual_deviation() -> f64 {
+    0.02
+}
 
 /// The activation of the feed-forward layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +64,9 @@ pub struct GptConfig {
     /// Dropout probability for embeddings, attention probabilities, and the outputs of attention and feed-forward layers.
     #[serde(default)]
     pub dropout: f64,
+    /// Standard deviation of initial weights. Those of the two layers of a block that write to the residual stream have it divided by sqrt(2 · `layers`).
+    #[serde(default = "usual_deviation")]
+    pub initializer_range: f64,
 }
 
 /// Why a [`GptConfig`] is invalid.
@@ -83,7 +88,7 @@ impl GptConfig {
     /// Checks that the shape is valid.
     ///
     /// # Errors
-    /// If a size is 0 or too large, the heads do not divide the width, or the dropout is not a probability.
+    /// If a size is 0 or too large, the heads do not divide the width, the dropout is not a probability, or the deviation is not a number from 0.
     pub fn check(&self) -> Result<(), ShapeError> {
         let sizes = [
             ("vocabulary", self.vocabulary),
@@ -111,6 +116,10 @@ impl GptConfig {
         // In fp32, in which layers compute, it must not be 1 either.
         if !(0.0..1.0).contains(&(self.dropout as f32)) {
             return Err(ShapeError::new("dropout", self.dropout, "it must be at least 0 and below 1"));
+        }
+        if !(0.0..=1e6).contains(&self.initializer_range) {
+            let allowed = "it must be a number from 0 to 1e6";
+            return Err(ShapeError::new("initializer_range", self.initializer_range, allowed));
         }
         Ok(())
     }
@@ -157,8 +166,8 @@ impl GptConfig {
 /// A GPT-2's blocks, from [`Tokens`] to [`Logits`] of `[batch · sequence, vocabulary]`. Nothing is allocated: each parameter gets its values from (`seed`, name) when first
 /// read. Where there are adapters, all other parameters are frozen.
 ///
-/// Weights are normal with deviation 0.02, those of the two layers that write to the residual
-/// stream 0.02 / sqrt(2 · layers); biases 0, norms 1, as in GPT-2.
+/// Weights are normal with the configuration's deviation, those of the two layers that write to the residual
+/// stream with that divided by sqrt(2 · layers); biases 0, norms 1, as in GPT-2.
 ///
 /// # Errors
 /// As [`GptConfig::check`].
@@ -188,7 +197,7 @@ pub fn sequence_classification(
 ) -> Result<Chain<Tokens, Tensor<2>>, ShapeError> {
     config.check()?;
     let builder = Builder { config, adapters, seed, device };
-    let head = ScoreHead::new([labels, config.width], seed, DEVIATION, device);
+    let head = ScoreHead::new([labels, config.width], seed, builder.deviation(), device);
     let norm = adapters.frozen(LastToken { ln_f: builder.norm() });
     Ok(builder.layers().begin_head().then("norm", norm).then("head", head))
 }
@@ -217,7 +226,11 @@ impl Builder<'_> {
     }
 
     fn weight(&self, path: &str, rows: usize) -> Param<Tensor<2>> {
-        normal(self.seed, path, [rows, self.config.width], DEVIATION, self.device)
+        normal(self.seed, path, [rows, self.config.width], self.deviation(), self.device)
+    }
+
+    fn deviation(&self) -> f32 {
+        self.config.initializer_range as f32
     }
 
     fn norm(&self) -> LayerNorm {
@@ -238,7 +251,8 @@ impl Builder<'_> {
 
     fn layer(&self, name: &str) -> Layer {
         let GptConfig { width, layers, heads, activation, .. } = *self.config;
-        let residual = DEVIATION / ((2 * layers) as f32).sqrt();
+        let deviation = self.deviation();
+        let residual = deviation / ((2 * layers) as f32).sqrt();
         let linear = |path: &str, inputs, outputs, deviation| -> Linear {
             let config = LinearConfig { inputs, outputs, bias: true, inputs_first: true };
             config.init(self.seed, &format!("{name}.{path}"), deviation, self.device)
@@ -246,14 +260,14 @@ impl Builder<'_> {
         Layer {
             ln_1: self.norm(),
             attn: Attention {
-                c_attn: linear("attn.c_attn", width, 3 * width, DEVIATION),
+                c_attn: linear("attn.c_attn", width, 3 * width, deviation),
                 c_proj: linear("attn.c_proj", width, width, residual),
                 heads,
                 dropout: self.dropout(),
             },
             ln_2: self.norm(),
             mlp: FeedForward {
-                c_fc: linear("mlp.c_fc", width, 4 * width, DEVIATION),
+                c_fc: linear("mlp.c_fc", width, 4 * width, deviation),
                 c_proj: linear("mlp.c_proj", 4 * width, width, residual),
                 approximate: activation == Gelu::GeluTanh,
             },

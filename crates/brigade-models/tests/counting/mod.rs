@@ -81,6 +81,7 @@ pub fn shapes() -> [GptConfig; 4] {
         tied_head: true,
         activation: Gelu::GeluTanh,
         dropout: 0.0,
+        initializer_range: 0.02,
     };
     [
         wide.clone(),

@@ -28,6 +28,7 @@ const SHAPE: GptConfig = GptConfig {
     tied_head: true,
     activation: Gelu::GeluTanh,
     dropout: 0.0,
+    initializer_range: 0.02,
 };
 
 fn chain(shape: &GptConfig) -> Chain<Tokens, Logits> {
