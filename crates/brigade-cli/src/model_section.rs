@@ -149,11 +149,11 @@ pub fn usual_length(file: &ConfigFile) -> usize {
 }
 
 impl ConfiguredModel {
-    /// The files of weights that training starts from, if any.
-    pub fn weights(&self) -> anyhow::Result<Weights> {
+    /// The files of weights that training starts from, if any, as [`Weights::find`] finds them.
+    pub fn weights(&self, compares_copies: bool) -> anyhow::Result<Weights> {
         let Some(origin) = &self.origin else { return Ok(Weights::default()) };
         let task = self.file.task.unwrap_or(Task::CausalLanguageModel);
-        Weights::find(origin, task, self.model.adapters())
+        Weights::find(origin, task, self.model.adapters(), compares_copies)
             .with_context(|| format!("model.path (--model) {}", origin.base.display()))
     }
 }

@@ -110,8 +110,30 @@ impl RankFlags {
         restarts.or_else(|| elastic.map(|nodes| format!("--nnodes {nodes}")))
     }
 
+    /// As [`checks_for_all`], with these flags.
+    pub fn checks_for_all(&self) -> anyhow::Result<bool> {
+        checks_for_all(&self.world)
+    }
+
     fn detected(&self) -> anyhow::Result<Detected> {
-        Ok(detect(&self.world, &|name: &str| std::env::var(name).ok())?)
+        detected(&self.world)
+    }
+}
+
+fn detected(world: &LaunchArgs) -> anyhow::Result<Detected> {
+    Ok(detect(world, &|name: &str| std::env::var(name).ok())?)
+}
+
+/// Whether this process makes the checks that read much of a file and need be made once: it starts ranks, or is the first of those that another launcher started.
+pub fn checks_for_all(world: &LaunchArgs) -> anyhow::Result<bool> {
+    Ok(is_first(&detected(world)?))
+}
+
+fn is_first(process: &Detected) -> bool {
+    match process {
+        Detected::Node(_) => true,
+        // Brigade's launcher has made them.
+        Detected::Rank(info) => info.source != Source::Brigade && info.rank == 0,
     }
 }
 
@@ -165,6 +187,18 @@ impl RankProgram<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_checked_by_one_process() {
+        let is_first = |set: &[(&str, &str)]| {
+            let value =
+                |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+            is_first(&detect(&LaunchArgs::default(), &value).unwrap())
+        };
+        let rank = |rank| [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "9")];
+        assert!(is_first(&[]) && is_first(&rank("0")) && !is_first(&rank("1")));
+        assert!(!is_first(&[&rank("0")[..], &[("BRIGADE_LAUNCHED", "1")]].concat()));
+    }
 
     #[test]
     fn who_waits_for_long_may_be_silent_for_as_long() {

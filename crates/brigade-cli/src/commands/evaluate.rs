@@ -67,7 +67,8 @@ pub struct EvaluateArgs {
 pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let config = resolved(args).map_err(UsageError)?;
     let mut described = config.describe().map_err(UsageError)?;
-    let weights = described.weights().map_err(UsageError)?;
+    let weights = args.ranks.checks_for_all().and_then(|checks| described.weights(checks));
+    let weights = weights.map_err(UsageError)?;
     config.fit_vocabulary(&mut described).map_err(UsageError)?;
     match &described.model {
         TaskModel::CausalLm(task) => evaluate(args, &config, &weights, task),

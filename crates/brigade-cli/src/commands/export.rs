@@ -143,7 +143,7 @@ fn merge(
 ) -> anyhow::Result<()> {
     let task = file.task.unwrap_or(Task::CausalLanguageModel);
     let write = |model: AdaptedModel<'_>, adapters: &Adapters, mapping| {
-        let from = Weights::find(origin, task, adapters)?;
+        let from = Weights::find(origin, task, adapters, true)?;
         let files: Vec<&Path> = from.files.iter().map(PathBuf::as_path).collect();
         merge_adapters(model, &files, &from.mapping(mapping), to, format)
     };

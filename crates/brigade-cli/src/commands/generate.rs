@@ -108,7 +108,8 @@ impl GenerateArgs {
     }
 
     fn described(&self) -> anyhow::Result<UnloadedModel> {
-        UnloadedModel::read(&model_folder(&self.model)?)
+        let checks = !self.uses_ranks() || self.ranks.checks_for_all()?;
+        UnloadedModel::read(&model_folder(&self.model)?, checks)
     }
 
     fn settings(&self, described: &UnloadedModel) -> GenerationSettings {

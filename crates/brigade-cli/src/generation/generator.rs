@@ -30,8 +30,8 @@ pub struct UnloadedModel {
 }
 
 impl UnloadedModel {
-    /// Of a finished run or a model.
-    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+    /// Of a finished run or a model; `compares_copies` as for [`Weights::find`].
+    pub fn read(folder: &Path, compares_copies: bool) -> anyhow::Result<Self> {
         let given = || format!("--model {}", folder.display());
         let origin = Origin::read(folder).with_context(given)?;
         let Origin { base, adapters } = &origin;
@@ -39,8 +39,8 @@ impl UnloadedModel {
         let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
         let model = CausalLm::from_config(&file.config, None);
         let model = model.and_then(|model| model.with_adapters(&lora)).with_context(given)?;
-        let weights =
-            Weights::find(&origin, Task::CausalLanguageModel, model.adapters()).with_context(given)?;
+        let weights = Weights::find(&origin, Task::CausalLanguageModel, model.adapters(), compares_copies);
+        let weights = weights.with_context(given)?;
         let path = beside(folder, base, TOKENIZER_FILE);
         if !path.is_file() {
             bail!("{}: it has no {TOKENIZER_FILE}", given());

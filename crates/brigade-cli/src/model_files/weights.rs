@@ -24,12 +24,17 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Finds the files in the folders of a model and its adapters, and compares names, shapes and types of all tensors. No values are read but
-    /// those of copies in a head that is tied.
+    /// Finds the files in the folders of a model and its adapters, and compares names, shapes and types of all tensors. No values are read but,
+    /// if `compares_copies`, those of copies in a head that is tied.
     ///
     /// # Errors
     /// If there are none, one of them is not whole, or they are not of this model.
-    pub fn find(origin: &Origin, task: Task, adapters: &Adapters) -> anyhow::Result<Self> {
+    pub fn find(
+        origin: &Origin,
+        task: Task,
+        adapters: &Adapters,
+        compares_copies: bool,
+    ) -> anyhow::Result<Self> {
         let ConfigFile { config, task: trained_for, .. } = ConfigFile::read(&origin.base)?;
         let instead = match origin.base.join(METRICS_FILE).exists() {
             true => {
@@ -43,7 +48,7 @@ impl Weights {
         // A head of the language model is no new one that only fine-tuning makes good.
         let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };
         let matched = match_tensors(&file, &config, task, trained_for, &shapes(&found))?;
-        if matches!(task, Task::CausalLanguageModel | Task::MaskedLanguageModel) {
+        if compares_copies && matches!(task, Task::CausalLanguageModel | Task::MaskedLanguageModel) {
             check_copies(&file, &config, &matched)?;
         }
         let mut names = matched.names;

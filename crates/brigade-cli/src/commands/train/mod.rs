@@ -28,6 +28,7 @@ use crate::data::tasks::{TaskModel, TaskName};
 use crate::model_files::adapters::adapters_config;
 use crate::model_files::tokenizer::tokenizer_companions;
 use crate::model_files::weights::Weights;
+use crate::ranks::checks_for_all;
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -112,7 +113,8 @@ fn run_decided(args: &TrainArgs, chosen: Option<&Chosen>) -> anyhow::Result<Exit
     let mut described = config.describe().map_err(UsageError)?;
     // What memory it needs is known without weights and text.
     let dry_run = args.standard.dry_run;
-    let weights = if dry_run { Weights::default() } else { described.weights().map_err(UsageError)? };
+    let weights = || described.weights(checks_for_all(&args.standard.world)?);
+    let weights = if dry_run { Weights::default() } else { weights().map_err(UsageError)? };
     if !dry_run || config.model.resize_embeddings {
         config.fit_vocabulary(&mut described).map_err(UsageError)?;
     }
