@@ -23,7 +23,7 @@ fn documents() -> Vec<Example> {
         let mut ids: Vec<u32> = (0..length).map(|at| ((at * 31 + index * 17) * 7919 % 23) as u32).collect();
         ids[length - 1] = END;
         let learned = (0..length).map(|at| at > index % 3).collect();
-        Example { ids, learned, label: None }
+        Example { ids, learned, label: None, cut: 0 }
     };
     (0..40).map(document).collect()
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::bail;
+use brigade::data::LongExamples;
 use brigade::launcher::StandardStreams;
 use brigade::models::{LoadWeights, Strict};
 use brigade::report::{ConsoleMode, HumanCount};
@@ -135,7 +136,6 @@ fn evaluate<T: TextTask>(
 fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     let own = [
         "data.validation_fraction=0",
-        "data.long=split",
         "train.validation_samples=0",
         "train.validate_every=0",
         "train.micro_batch_size=4",
@@ -168,6 +168,10 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     settings.train.global_batch_size = settings.train.micro_batch_size.saturating_mul(dp);
     settings.resolve();
     config.resolve()?;
+    // Every token is predicted once; the label of a text is that of the whole.
+    if !config.task.has_labels() && !args.sets.iter().any(|set| set.trim_start().starts_with("data.long")) {
+        config.data.long = LongExamples::Split;
+    }
     Ok(config)
 }
 

@@ -110,7 +110,7 @@ impl RecordEncoder for Chats {
             Learn::Assistant => tokens.learned,
             Learn::All => vec![true; tokens.ids.len()],
         };
-        Ok(Example { ids: tokens.ids, learned, label: None })
+        Ok(Example { ids: tokens.ids, learned, label: None, cut: 0 })
     }
 }
 

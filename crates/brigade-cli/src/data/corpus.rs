@@ -27,7 +27,7 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
     work.tokenizer = data.tokenizer.clone();
     let length = model.shape.sequence_length;
     work.rows = config.task.rows(data.rows(length));
-    work.records = match config.task.records(length) {
+    work.records = match config.task.records(length, data.long) {
         Some(labelled) => Some(labelled),
         None => Some(Arc::new(Chats::new(&data.tokenizer, data.learn)?)),
     };
@@ -89,7 +89,8 @@ fn describe(prepared: &PreparedData, validate_every: u64) {
         summary.vocabulary_size,
         if summary.from_cache { " (from the cache)" } else { "" }
     ));
-    for note in counts.notes.iter().chain(&prepared.sources.iter().flat_map(row_notes).collect::<Vec<_>>()) {
+    let rows = prepared.sources.iter().flat_map(row_notes);
+    for note in counts.notes.iter().cloned().chain(cut_note(prepared)).chain(rows) {
         brigade::print_stderr(format_args!("note: {note}"));
     }
     if prepared.sources.len() > 1 {
@@ -140,6 +141,24 @@ fn notes_on_amounts(prepared: &PreparedData, data: &DataSection, length: usize) 
     notes
 }
 
+/// What was cut of texts with labels before they became rows.
+fn cut_note(prepared: &PreparedData) -> Option<String> {
+    let counts = &prepared.summary.counts;
+    let length = prepared.sources.first()?.train.sequence_length();
+    let done = format!("cut ({} dropped)", counted(counts.cut_tokens as usize, "token"));
+    (counts.cut_examples > 0)
+        .then(|| long_note((counts.cut_examples, counts.examples as usize), length, &done))
+}
+
+/// Of so many documents, and of how many, what was done as they are longer than a row.
+fn long_note((long, documents): (u64, usize), length: usize, done: &str) -> String {
+    format!(
+        "{} of {} are longer than model.sequence_length = {length} and were {done} (data.long)",
+        HumanCount(long),
+        counted(documents, "document")
+    )
+}
+
 /// What became of documents that rows hold whole.
 fn row_notes(PreparedSource { train: rows, .. }: &PreparedSource) -> Vec<String> {
     let Some(met) = rows.row_counts() else { return Vec::new() };
@@ -160,11 +179,7 @@ fn row_notes(PreparedSource { train: rows, .. }: &PreparedSource) -> Vec<String>
             LongExamples::Split => "split into several".to_owned(),
             _ => format!("cut ({} dropped)", counted(met.cut_tokens as usize, "token")),
         };
-        notes.push(format!(
-            "{} of {} are longer than model.sequence_length = {length} and were {done} (data.long)",
-            HumanCount(met.long),
-            counted(documents, "document")
-        ));
+        notes.push(long_note((met.long, documents), length, &done));
     }
     if met.unlearned > 0 {
         notes.push(format!(

@@ -45,7 +45,7 @@ pub struct DataSection {
     /// With `bfd` and `documents`, rows are padded to the longest of their micro-batch, in multiples of this many tokens; 0 pads all to
     /// `model.sequence_length`.
     pub pad_to_multiple: usize,
-    /// What to do with documents longer than a row with `bfd` and `documents`: `cut`, `split` into several, or `refuse`.
+    /// What to do with documents longer than a row with `bfd` and `documents`: `cut`, `split` into several (not texts with labels), or `refuse`.
     pub long: LongExamples,
     /// The tokens of chats and completions that are learned: the `assistant`'s (or the completion's), or `all`.
     pub learn: Learn,

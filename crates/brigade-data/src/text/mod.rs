@@ -21,4 +21,6 @@ pub use prepare::{
     DataCounts, DataSource, DataSummary, PrepareOptions, PreparedData, PreparedSource, prepare,
 };
 pub use progress::{NoProgress, Progress};
-pub use tokenizer::{CachingEncoder, END_OF_TEXT, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec};
+pub use tokenizer::{
+    CachingEncoder, END_OF_TEXT, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec, WholeText,
+};

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use brigade::data::{Columns, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec};
+use brigade::data::{
+    Columns, LongExamples, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec,
+};
 use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::{Encoder, Masking};
 use brigade::models::{Adapters, CausalLm, LoraConfig};
@@ -192,7 +194,20 @@ impl TaskSection {
             }
             _ => {}
         }
+        if self.has_labels() && data.long == LongExamples::Split {
+            bail!(
+                "data.long = \"split\" is not possible for texts with labels: a part of a text has no label of its own; \"cut\" keeps its beginning, \"refuse\" ends the run"
+            );
+        }
         Ok(self)
+    }
+
+    /// Whether texts have labels, or numbers.
+    pub fn has_labels(&self) -> bool {
+        matches!(
+            self.name,
+            TaskName::Classification | TaskName::MultiLabelClassification | TaskName::Regression
+        )
     }
 
     /// Checks that the head of a model that is a classifier already, with these labels, has as many outputs as the task needs.
@@ -308,14 +323,15 @@ impl TaskSection {
         }
     }
 
-    /// What makes examples of records that have labels.
-    pub fn records(&self, sequence_length: usize) -> Option<Arc<dyn RecordEncoder>> {
+    /// What makes examples of records that have labels, for rows of so many tokens.
+    pub fn records(&self, sequence_length: usize, long: LongExamples) -> Option<Arc<dyn RecordEncoder>> {
         let labels = match self.name {
             TaskName::Classification => LabelMap::One(self.labels.clone()),
             TaskName::MultiLabelClassification => LabelMap::Several(self.labels.clone()),
             TaskName::Regression => LabelMap::Numbers,
             TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm => return None,
         };
-        Some(Arc::new(LabelledTexts { labels, most: sequence_length }))
+        let refuses_long = long == LongExamples::Refuse;
+        Some(Arc::new(LabelledTexts { labels, most: sequence_length, refuses_long }))
     }
 }

@@ -1,6 +1,6 @@
 //! Records with a text and a label.
 
-use brigade::data::{Example, Label, Record, RecordEncoder, RecordLocation, Result, Tokenizer};
+use brigade::data::{Example, Label, Record, RecordEncoder, RecordLocation, Result, Tokenizer, WholeText};
 use serde_json::{Map, Value};
 
 use super::labels::not_a_label;
@@ -12,6 +12,8 @@ pub struct LabelledTexts {
     pub labels: LabelMap,
     /// The most tokens of an example.
     pub most: usize,
+    /// Whether longer texts are refused, and not cut.
+    pub refuses_long: bool,
 }
 
 /// What the labels of texts may be.
@@ -27,11 +29,12 @@ pub enum LabelMap {
 
 impl RecordEncoder for LabelledTexts {
     fn identity(&self) -> String {
-        match &self.labels {
-            LabelMap::One(labels) => format!("labelled 1 {:?} {}", Some(labels), self.most),
-            LabelMap::Numbers => format!("labelled 1 None {}", self.most),
-            LabelMap::Several(labels) => format!("labelled several {labels:?} {}", self.most),
-        }
+        let labels = match &self.labels {
+            LabelMap::One(labels) => format!("one of {labels:?}"),
+            LabelMap::Numbers => "numbers".to_owned(),
+            LabelMap::Several(labels) => format!("several of {labels:?}"),
+        };
+        format!("labelled 2 {labels} {} {}", self.most, self.refuses_long)
     }
 
     fn takes(&self, _: &Record) -> bool {
@@ -46,15 +49,21 @@ impl RecordEncoder for LabelledTexts {
             return Err(place.error(format!("the text is {}, but must be a string", column("text"))));
         };
         let label = self.labels.label(column("label")).map_err(|problem| place.error(problem))?;
-        let example = match column("text_pair") {
-            Value::Null => Example::of(tokenizer.encode_whole(text, self.most)?),
-            Value::String(pair) => {
-                let (ids, of_second) = tokenizer.encode_pair([text, pair], self.most)?;
-                Example { learned: of_second.into_iter().map(|second| !second).collect(), ..Example::of(ids) }
-            }
+        let (whole, is_pair) = match column("text_pair") {
+            Value::Null => (tokenizer.encode_whole(text, self.most)?, false),
+            Value::String(pair) => (tokenizer.encode_pair([text, pair], self.most)?, true),
             other => return Err(place.error(format!("the text_pair is {other}, but must be a string"))),
         };
-        Ok(example.with_label(label))
+        let WholeText { ids, of_second, cut } = whole;
+        if self.refuses_long && cut > 0 {
+            return Err(place.error(format!(
+                "it has {} tokens, more than the {} of a row (model.sequence_length), and data.long = \"refuse\"; use \"cut\" or longer rows",
+                ids.len() + cut,
+                self.most
+            )));
+        }
+        let learned = of_second.into_iter().map(|of_second| !(is_pair && of_second)).collect();
+        Ok(Example { ids, learned, label: Some(label), cut })
     }
 }
 

@@ -75,6 +75,28 @@ pub(super) fn train(place: &Place, name: &str, line: &str) -> Vec<u8> {
     place.read(&format!("{name}/model.safetensors"))
 }
 
+#[test]
+fn long_texts_with_labels_are_cut_and_counted_or_refused() {
+    let place = with_bert();
+    let line = format!(
+        "train --config tiny.toml {SET} --set model.sequence_length=6 --model bert --set model.pretrained=false --task classification --data reviews.jsonl \
+         --nproc-per-node 1 --steps 1"
+    );
+    // A quarter of the texts has five words, and two tokens around them.
+    for out in ["cut", "again"] {
+        let done = place.succeed(&mut place.brigade(&format!("{line} --out {out}")));
+        let said = "15 of 60 documents are longer than model.sequence_length = 6 and were cut (15 tokens dropped) (data.long)";
+        assert!(done.err.contains(said), "{}", done.err);
+    }
+    for (long, said) in [
+        ("refuse", "it has 7 tokens, more than the 6 of a row (model.sequence_length)"),
+        ("split", "data.long = \"split\" is not possible for texts with labels"),
+    ] {
+        let done = place.run(&mut place.brigade(&format!("{line} --set data.long={long} --out {long}")));
+        assert!(done.code == Some(2) && done.err.contains(said), "{:?}: {}", done.code, done.err);
+    }
+}
+
 /// Trains alone, on a mesh, and on another one after a resume.
 fn same_everywhere(place: &Place, line: &str) {
     let line = format!("{line} --model bert --set model.pretrained=false --checkpoint-every 40");

@@ -12,6 +12,8 @@ pub struct Example {
     /// The class, the classes or the number that belongs to them, if there is one. What is learned is the label then, and `learned` says which tokens are of the first of two
     /// texts.
     pub label: Option<Label>,
+    /// How many tokens its record had besides, which were cut, as a row does not hold them.
+    pub cut: usize,
 }
 
 /// What belongs to an example as a whole.
@@ -49,7 +51,7 @@ impl fmt::Display for LabelKind {
 impl Example {
     /// An example all of whose tokens are learned.
     pub fn of(ids: Vec<u32>) -> Self {
-        Self { learned: vec![true; ids.len()], ids, label: None }
+        Self { learned: vec![true; ids.len()], ids, label: None, cut: 0 }
     }
 
     /// The same with a label.

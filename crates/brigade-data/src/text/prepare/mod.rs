@@ -230,6 +230,12 @@ pub struct DataCounts {
     /// Documents that were records of examples rather than texts.
     #[serde(default)]
     pub examples: u64,
+    /// Examples that were cut because a row does not hold them.
+    #[serde(default)]
+    pub cut_examples: u64,
+    /// How many tokens were cut of them.
+    #[serde(default)]
+    pub cut_tokens: u64,
     /// Documents to train on.
     pub train_documents: usize,
     /// Documents to validate on.
@@ -250,6 +256,8 @@ impl DataCounts {
     fn add(&mut self, other: &Self) {
         self.text_bytes += other.text_bytes;
         self.examples += other.examples;
+        self.cut_examples += other.cut_examples;
+        self.cut_tokens += other.cut_tokens;
         self.train_documents += other.train_documents;
         self.validation_documents += other.validation_documents;
         self.train_tokens += other.train_tokens;

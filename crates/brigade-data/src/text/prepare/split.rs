@@ -52,6 +52,8 @@ impl Split {
             }
             documents += piece.counts.documents;
             counts.examples += piece.counts.examples;
+            counts.cut_examples += piece.counts.cut_examples;
+            counts.cut_tokens += piece.counts.cut_tokens;
             counts.text_bytes += piece.counts.text_bytes;
         }
         let (for_validation, order) = (self.count(documents), Permutation::new(documents, self.seed, 0));
@@ -122,7 +124,7 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
         for masked in from.masked_within(document.clone()) {
             learned[masked.start - document.start..masked.end - document.start].fill(false);
         }
-        return to.push_example(&Example { ids, learned, label });
+        return to.push_example(&Example { ids, learned, label, cut: 0 });
     }
     let mut push = |mut range: std::ops::Range<usize>, masked| -> Result<()> {
         while !range.is_empty() {

@@ -437,7 +437,9 @@ impl RecordEncoder for Labelled {
         let record: serde_json::Value = serde_json::from_str(record).unwrap();
         let text = record["text"].as_str().ok_or_else(|| place.error("it has no `text`"))?;
         let mut example = Example::of(tokenizer.encode(text)?);
-        example.learned.fill(false);
+        example.cut = example.ids.len().saturating_sub(16);
+        example.ids.truncate(16);
+        example.learned = vec![false; example.ids.len()];
         *example.learned.last_mut().unwrap() = true;
         Ok(match record["label"].as_u64() {
             Some(class) => example.with_label(Label::Class(class as u32)),
@@ -456,6 +458,18 @@ fn labelled(bench: &Bench, lines: &str, layout: SequenceLayout) -> Result<Prepar
     let mut settings = settings;
     settings.sources[0].columns = Columns::new(&[], &["text", "label"]);
     prepare(&settings, &NoProgress)
+}
+
+#[test]
+fn what_encoders_cut_is_counted_also_from_the_cache() {
+    let bench = Bench::new(0);
+    let lines: String =
+        (0..20).map(|index| format!("{{\"label\":1,\"text\":\"{}\"}}\n", "a".repeat(8 + index))).collect();
+    for from_cache in [false, true] {
+        let summary = labelled(&bench, &lines, SequenceLayout::Auto).unwrap().summary;
+        assert_eq!(summary.from_cache, from_cache);
+        assert_eq!((summary.counts.cut_examples, summary.counts.cut_tokens), (11, 66));
+    }
 }
 
 #[test]

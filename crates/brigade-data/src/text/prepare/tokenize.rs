@@ -23,12 +23,18 @@ const TOKENS: &str = "tokens";
 const COUNTS_FILE: &str = "counts.json";
 
 /// What was counted in a piece.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PieceCounts {
     pub(super) text_bytes: u64,
     pub(super) documents: u64,
     /// Documents that were whole examples.
     pub(super) examples: u64,
+    /// Examples that were cut.
+    #[serde(default)]
+    pub(super) cut_examples: u64,
+    /// What was cut of them.
+    #[serde(default)]
+    pub(super) cut_tokens: u64,
 }
 
 /// The tokens of a piece, with all its documents.
@@ -71,7 +77,7 @@ impl PieceWriter<'_> {
             beginning: tokenizer.beginning()?,
             end_of_text: tokenizer.end_of_text(),
             in_document: 0,
-            examples: 0,
+            counts: PieceCounts::default(),
             labels: None,
         };
         let mut shown = Shown { progress: self.progress, left: spans.iter().map(|span| span.bytes).sum() };
@@ -97,9 +103,8 @@ impl PieceWriter<'_> {
             return Err(Error::ChangedWhileReading { path: self.files[changed.file].file.path.clone() });
         }
         let documents = tokens.writer.document_count() as u64;
-        let examples = tokens.examples;
+        let counts = PieceCounts { text_bytes: text_bytes + bytes as u64, documents, ..tokens.counts };
         tokens.writer.finish()?;
-        let counts = PieceCounts { text_bytes: text_bytes + bytes as u64, documents, examples };
         let path = folder.join(COUNTS_FILE);
         let counts = serde_json::to_vec(&counts).map_err(|error| Error::io("write", &path, error.into()))?;
         write_synced(&path, &counts)
@@ -133,7 +138,8 @@ struct Documents {
     end_of_text: u32,
     /// Tokens of the document at hand.
     in_document: u64,
-    examples: u64,
+    /// Of examples.
+    counts: PieceCounts,
     /// The kind of label that all documents have, since the first is known.
     labels: Option<Option<LabelKind>>,
 }
@@ -151,7 +157,9 @@ impl Documents {
         let (ids, of_prompt) = match encoded {
             Encoded::Text { ids, of_prompt } => (ids, *of_prompt),
             Encoded::Example(example) => {
-                self.examples += u64::from(!example.ids.is_empty());
+                self.counts.examples += u64::from(!example.ids.is_empty());
+                self.counts.cut_examples += u64::from(example.cut > 0);
+                self.counts.cut_tokens += example.cut as u64;
                 return self.writer.push_example(example);
             }
         };

@@ -7,6 +7,7 @@ mod marked;
 mod pre_tokenizer;
 mod spec;
 mod train;
+mod whole;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -21,6 +22,7 @@ use class::ClassSettings;
 pub use encode::CachingEncoder;
 use encode::SpecialNames;
 pub use spec::TokenizerSpec;
+pub use whole::WholeText;
 
 use crate::text::panics::catch_panics;
 use crate::{Error, Result};
@@ -237,22 +239,19 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] where the library fails, or `most` has no room for the special tokens.
-    pub fn encode_whole(&self, text: &str, most: usize) -> Result<Vec<u32>> {
-        Ok(self.encode_texts(text, None, most)?.get_ids().to_vec())
+    pub fn encode_whole(&self, text: &str, most: usize) -> Result<WholeText> {
+        self.encode_texts(text, None, most)
     }
 
-    /// As [`encode_whole`](Self::encode_whole) of two texts, and of each token whether it belongs to the second of them. What does not fit is cut from the end of the
-    /// longer text.
+    /// As [`encode_whole`](Self::encode_whole) of two texts. What does not fit is cut from the end of the longer text.
     ///
     /// # Errors
     /// As [`encode_whole`](Self::encode_whole).
-    pub fn encode_pair(&self, texts: [&str; 2], most: usize) -> Result<(Vec<u32>, Vec<bool>)> {
-        let encoding = self.encode_texts(texts[0], Some(texts[1]), most)?;
-        let of_second = encoding.get_type_ids().iter().map(|kind| *kind > 0).collect();
-        Ok((encoding.get_ids().to_vec(), of_second))
+    pub fn encode_pair(&self, texts: [&str; 2], most: usize) -> Result<WholeText> {
+        self.encode_texts(texts[0], Some(texts[1]), most)
     }
 
-    fn encode_texts(&self, text: &str, second: Option<&str>, most: usize) -> Result<Encoding> {
+    fn encode_texts(&self, text: &str, second: Option<&str>, most: usize) -> Result<WholeText> {
         let library = &self.inner.library;
         let is_pair = second.is_some();
         let added = library.get_post_processor().map_or(0, |processor| processor.added_tokens(is_pair));
@@ -265,11 +264,18 @@ impl Tokenizer {
         let encoded = catch_panics(|| {
             let first = library.encode_fast(text, false)?;
             let second = second.map(|second| library.encode_fast(second, false)).transpose()?;
+            let tokens = |first: &Encoding, second: Option<&Encoding>| {
+                first.get_ids().len() + second.map_or(0, |second| second.get_ids().len())
+            };
+            let given = tokens(&first, second.as_ref());
             let cut = TruncationParams { max_length: most, ..TruncationParams::default() };
             let (first, second) = truncate_encodings(first, second, &cut)?;
-            library.post_process(first, second, true)
+            let cut = given - tokens(&first, second.as_ref());
+            library.post_process(first, second, true).map(|encoding| (encoding, cut))
         });
-        encoded.map_err(|message| self.error(message))
+        let (encoding, cut) = encoded.map_err(|message| self.error(message))?;
+        let of_second = encoding.get_type_ids().iter().map(|kind| *kind > 0).collect();
+        Ok(WholeText { ids: encoding.get_ids().to_vec(), of_second, cut })
     }
 
     /// The id of the token that stands for one that is masked (`[MASK]`, `<mask>`), if there is one.

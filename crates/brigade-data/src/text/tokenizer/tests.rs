@@ -207,18 +207,20 @@ fn of_two_texts_the_longer_one_is_cut() {
         "special_tokens": {END_OF_TEXT: {"id": END_OF_TEXT, "ids": [256], "tokens": [END_OF_TEXT]}},
     });
     let tokenizer = Tokenizer::from_json("pairs", json.to_string()).unwrap();
-    for (texts, most, expected) in [
-        (["ab", "c"], 9, "ab|c|"),
-        (["ab", "cdefgh"], 7, "ab|cde|"),
-        (["abcdef", "g"], 5, "ab|g|"),
-        (["abcdef", "ghijkl"], 7, "ab|ghi|"),
+    for (texts, most, expected, dropped) in [
+        (["ab", "c"], 9, "ab|c|", 0),
+        (["ab", "cdefgh"], 7, "ab|cde|", 3),
+        (["abcdef", "g"], 5, "ab|g|", 4),
+        (["abcdef", "ghijkl"], 7, "ab|ghi|", 7),
     ] {
-        let (ids, of_second) = tokenizer.encode_pair(texts, most).unwrap();
+        let WholeText { ids, of_second, cut } = tokenizer.encode_pair(texts, most).unwrap();
+        assert_eq!(cut, dropped);
         assert_eq!(tokenizer.decode(&ids).unwrap().replace(END_OF_TEXT, "|"), expected);
         let first = expected.find('|').unwrap() + 1;
         assert_eq!(of_second, [vec![false; first], vec![true; expected.len() - first]].concat());
     }
-    assert_eq!(tokenizer.encode_whole("abcd", 3).unwrap(), [0x61, 0x62, 256]);
+    let alone = tokenizer.encode_whole("abcd", 3).unwrap();
+    assert_eq!((alone.ids, alone.cut), (vec![0x61, 0x62, 256], 2));
     let error = tokenizer.encode_pair(["a", "b"], 1).unwrap_err().to_string();
     assert!(
         error.contains("puts 2 special tokens around two texts, but at most 1 tokens are wanted"),

@@ -159,7 +159,7 @@ fn files_have_the_bytes_of_the_format() {
     for ((ids, prompt), label) in documents.iter().zip(&labels) {
         let learned = (0..ids.len()).map(|place| place >= *prompt).collect();
         let label = Some(Label::Class(*label as u32));
-        labelled.push_example(&Example { ids: ids.clone(), learned, label }).unwrap();
+        labelled.push_example(&Example { ids: ids.clone(), learned, label, cut: 0 }).unwrap();
     }
     labelled.finish().unwrap();
     assert!(files(folder.path()) == as_documented(&documents, (1, &labels)));

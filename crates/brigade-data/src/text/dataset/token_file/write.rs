@@ -119,7 +119,7 @@ impl TokenWriter {
     /// As [`push`](Self::push); [`Error::TokenFile`] where not every token is said to be learned or not, or not every document has a
     /// label of the same kind, or a label is not finite.
     pub fn push_example(&mut self, example: &Example) -> Result<()> {
-        let Example { ids, learned, label } = example;
+        let Example { ids, learned, label, .. } = example;
         if ids.is_empty() {
             return Ok(());
         }
