@@ -73,24 +73,47 @@ impl FormArgs {
 pub fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     let origin = Origin::read(&args.run).map_err(UsageError)?;
     check(args, &origin).map_err(UsageError)?;
-    // The folder appears once all is in it.
-    let out = std::path::absolute(&args.out).with_context(|| format!("--out {}", args.out.display()))?;
+    print(&in_new_folder(&args.out, |part| write(args, &origin, part))?)?;
+    Ok(ExitCode::from(exit::DONE))
+}
+
+/// Makes a folder that must be new or empty; it appears once all is in it. Returns what is said about it.
+///
+/// # Errors
+/// [`UsageError`] if there are files in it; if it cannot be written.
+pub fn in_new_folder(
+    given: &Path,
+    write: impl FnOnce(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<String> {
+    check_empty(given).map_err(UsageError)?;
+    let out = std::path::absolute(given).with_context(|| format!("--out {}", given.display()))?;
     let beside = out.parent().unwrap_or(Path::new("/"));
-    let given = || format!("--out {}", args.out.display());
-    std::fs::create_dir_all(beside).with_context(given)?;
+    let context = || format!("--out {}", given.display());
+    std::fs::create_dir_all(beside).with_context(context)?;
     let mut prefix = std::ffi::OsString::from(".");
     prefix.push(out.file_name().unwrap_or_default());
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(&prefix).suffix(".part");
     let part = builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    let part = part.tempdir_in(beside).map_err(|error| about_target(&error, beside)).with_context(given)?;
-    write(args, &origin, part.path())?;
-    std::fs::rename(part.path(), &out).with_context(given)?;
+    let part = part.tempdir_in(beside).map_err(|error| about_target(&error, beside)).with_context(context)?;
+    write(part.path())?;
+    std::fs::rename(part.path(), &out).with_context(context)?;
     // There is nothing left to remove.
     drop(part.keep());
-    let (files, bytes) = size(&out).with_context(given)?;
-    print(&format!("{}: {}, {}\n", args.out.display(), counted(files, "file"), HumanBytes(bytes)))?;
-    Ok(ExitCode::from(exit::DONE))
+    let (files, bytes) = size(&out).with_context(context)?;
+    Ok(format!("{}: {}, {}\n", given.display(), counted(files, "file"), HumanBytes(bytes)))
+}
+
+/// Refuses a folder with files.
+fn check_empty(out: &Path) -> anyhow::Result<()> {
+    let entries = match std::fs::read_dir(out) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("--out {}", out.display()))?,
+    };
+    if entries.count() > 0 {
+        bail!("--out {} has files in it; give another folder", out.display());
+    }
+    Ok(())
 }
 
 /// The number of files in a folder and below, and their bytes.
@@ -164,16 +187,20 @@ fn merge(
 }
 
 /// Writes the configuration of a model with the type that its weights have now.
-fn write_config(mut file: ConfigFile, out: &Path, format: WeightsFormat) -> anyhow::Result<()> {
-    file.dtype = Some(format.dtype.torch_name().to_owned());
-    let text = serde_json::to_vec_pretty(&file.to_fields()?).context("cannot write JSON")?;
+fn write_config(file: ConfigFile, out: &Path, format: WeightsFormat) -> anyhow::Result<()> {
     let path = out.join("config.json");
-    std::fs::write(&path, text).with_context(|| path.display().to_string())
+    std::fs::write(&path, with_type(file, format)?).with_context(|| path.display().to_string())
+}
+
+/// The content of a `config.json` for weights of this type.
+pub fn with_type(mut file: ConfigFile, format: WeightsFormat) -> anyhow::Result<Vec<u8>> {
+    file.dtype = Some(format.dtype.torch_name().to_owned());
+    serde_json::to_vec_pretty(&file.to_fields()?).context("cannot write JSON")
 }
 
 /// Refuses a run that is not finished, missing adapters, and a folder that is not empty.
 fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
-    let (run, out) = (args.run.display(), args.out.display());
+    let run = args.run.display();
     let is_there = |name: &str| args.run.join(name).is_file();
     let needed = match &origin.adapters {
         Some(_) if args.form.is_given() && !args.merge_lora => {
@@ -198,24 +225,17 @@ fn check(args: &ExportArgs, origin: &Origin) -> anyhow::Result<()> {
         };
         bail!("{run}: it has no {missing}; {hint}");
     }
-    let entries = match std::fs::read_dir(&args.out) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries.with_context(|| format!("--out {out}"))?,
-    };
-    if entries.count() > 0 {
-        bail!("--out {out} has files in it; give another folder");
-    }
-    Ok(())
+    check_empty(&args.out)
 }
 
 /// Copies what lies beside the weights and `config.json`.
-fn copy_beside(from: &Path, to: &Path) -> anyhow::Result<()> {
+pub fn copy_beside(from: &Path, to: &Path) -> anyhow::Result<()> {
     copy(from, to, ["generation_config.json", TOKENIZER_FILE])?;
     copy(from, to, tokenizer_companions(from)?.iter().map(String::as_str))
 }
 
 /// Copies those of these files that exist.
-fn copy<'n>(from: &Path, to: &Path, names: impl IntoIterator<Item = &'n str>) -> anyhow::Result<()> {
+pub fn copy<'n>(from: &Path, to: &Path, names: impl IntoIterator<Item = &'n str>) -> anyhow::Result<()> {
     for name in names.into_iter().filter(|name| from.join(name).exists()) {
         let to = to.join(name);
         let folder = to.parent().map_or(Ok(()), std::fs::create_dir_all);

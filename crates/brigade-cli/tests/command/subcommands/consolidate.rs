@@ -99,3 +99,33 @@ fn each_model_has_a_file_of_its_own() {
     place.succeed(&mut place.brigade(&format!("{consolidate} --overwrite")));
     assert!(place.read("w.safetensors") == place.read("a/model.safetensors"));
 }
+
+#[test]
+fn a_checkpoint_becomes_the_folder_of_a_model() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 1");
+    let of_step = "checkpoint consolidate a --step 4";
+    place.succeed(&mut place.brigade(&format!("{of_step} --dtype bf16 --to w")));
+    place.succeed(&mut place.brigade(&format!("{of_step} --dtype bf16 --out b")));
+    let dtype = |folder: &str| {
+        let config = place.text(&format!("{folder}/config.json"));
+        serde_json::from_str::<serde_json::Value>(&config).unwrap()["torch_dtype"].clone()
+    };
+    assert!(place.read("b/model.safetensors") == place.read("w"));
+    assert!(dtype("b") == "bfloat16" && dtype("a") != "bfloat16");
+    assert!(place.read("b/tokenizer.json") == place.read("a/tokenizer.json"));
+    assert!(!place.path("b/metrics.jsonl").exists());
+    place.succeed(&mut place.brigade("generate --model b --tokens 3"));
+    // In the run's own folder, its configuration follows.
+    place.succeed(&mut place.brigade(&format!("{of_step} --dtype bf16 --overwrite")));
+    assert!(place.read("a/model.safetensors") == place.read("w") && dtype("a") == "bfloat16");
+    for (line, said) in [
+        ("a --out b", "--out b has files in it; give another folder"),
+        ("a/checkpoints --out c", "the folder of a model needs a config.json, and a/checkpoints has none"),
+        ("a --out c --to d", "cannot be used with"),
+    ] {
+        let done = place.run(&mut place.brigade(&format!("checkpoint consolidate {line}")));
+        assert!(done.code == Some(2) && done.err.contains(said), "{line}: {}", done.err);
+        assert!(!place.path("c").exists());
+    }
+}

@@ -1,8 +1,9 @@
 //! `brigade checkpoint`
 
+mod consolidate;
+
 use std::fmt::Write as _;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,19 +12,17 @@ use brigade::checkpoints::{
     Checkpoint, CheckpointSummary, Error as CheckpointError, ListedCheckpoint, Manifest, Storage, list,
     open_storage, verify,
 };
-use brigade::models::{WeightsError, WeightsFormat};
 use brigade::report::{HumanBytes, counted};
 use brigade::{
-    ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, CHECKPOINT_FOLDER, CONFIG_FILE, UsageError, WEIGHTS_FILE, best_step,
-    consolidate, exit, format_error, parse_whole_number,
+    CHECKPOINT_FOLDER, CONFIG_FILE, UsageError, best_step, exit, format_error, parse_whole_number,
 };
 use brigade_sorted::SortedMap;
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, CellAlignment, Row};
 
-use crate::commands::export::FormArgs;
 use crate::data::columns::columns;
 use crate::output::print;
+use consolidate::{ConsolidateArgs, consolidated};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -31,6 +30,7 @@ Examples:
   brigade checkpoint show runs/a --step 50
   brigade checkpoint verify runs/a                        reads and checks every byte
   brigade checkpoint consolidate runs/a --to model.safetensors
+  brigade checkpoint consolidate runs/a --step 50 --out a-50     a folder that transformers loads
 
 A location is a run's folder, the folder of its checkpoints, or its URL (gs://, s3://, in a build with object stores).
 Exit codes: 0 whole, 1 damaged or unreadable, 2 wrong usage.";
@@ -53,7 +53,7 @@ enum CheckpointCommand {
     Show(OneStep),
     /// Read every byte of a run's checkpoints and compare checksums.
     Verify(VerifyArgs),
-    /// Write the weights of a checkpoint into a file, and those of each additional model into a file beside it,
+    /// Write the weights of a checkpoint into a file, or into a folder with all that belongs to the model, and those of each additional model into a file beside them,
     /// reading one parameter at a time.
     Consolidate(ConsolidateArgs),
 }
@@ -81,21 +81,6 @@ struct VerifyArgs {
     /// Only the checkpoint of this step [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     step: Option<u64>,
-}
-
-#[derive(Debug, Args)]
-struct ConsolidateArgs {
-    #[command(flatten)]
-    of: OneStep,
-    /// The file to write [default: model.safetensors in the run's folder, or adapter_model.safetensors where adapters are trained]. An additional model's file ends with its name:
-    /// model-NAME.safetensors.
-    #[arg(long, value_name = "FILE")]
-    to: Option<PathBuf>,
-    /// Replace existing files.
-    #[arg(long)]
-    overwrite: bool,
-    #[command(flatten)]
-    form: FormArgs,
 }
 
 pub fn run(args: &CheckpointArgs) -> anyhow::Result<ExitCode> {
@@ -284,57 +269,4 @@ fn verified(of: &VerifyArgs) -> anyhow::Result<(String, u8)> {
         bail!("{} holds no checkpoint", storage.location());
     }
     Ok((text, if damaged == 0 { exit::DONE } else { exit::FAILED }))
-}
-
-fn consolidated(args: &ConsolidateArgs) -> anyhow::Result<String> {
-    let run = Path::new(&args.of.location.location);
-    let name = if run.join(ADAPTERS_CONFIG_FILE).is_file() { ADAPTERS_FILE } else { WEIGHTS_FILE };
-    let to = args.to.clone().unwrap_or_else(|| run.join(name));
-    let is_there = |file: &Path| {
-        let why = "already exists; give another file with --to, or --overwrite";
-        anyhow::Error::from(UsageError(anyhow::anyhow!("{} {why}", file.display())))
-    };
-    if to.exists() && !args.overwrite {
-        return Err(is_there(&to));
-    }
-    // A run writes this file at its end: newer weights must not be replaced by older ones.
-    let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !beside.is_dir() {
-        let (to, folder) = (to.display(), beside.display());
-        return Err(UsageError(anyhow::anyhow!("--to {to}: the folder {folder} does not exist")).into());
-    }
-    let _held = match args.overwrite && beside.join(CONFIG_FILE).exists() {
-        true => brigade::lock_folder(beside, "--to").map_err(UsageError)?,
-        false => None,
-    };
-    let mut format = args.form.format();
-    if name == ADAPTERS_FILE && args.to.is_none() {
-        // `peft` reads one file.
-        format.max_shard_size = WeightsFormat::ONE_FILE.max_shard_size;
-    }
-    args.of.with(|checkpoint| written(checkpoint, &to, format, args.overwrite)).map_err(|error| {
-        let lost = error.chain().find_map(|cause| match cause.downcast_ref()? {
-            WeightsError::Io { path, source } if source.kind() == ErrorKind::AlreadyExists => {
-                Some(path.clone())
-            }
-            _ => None,
-        });
-        match lost {
-            Some(file) if !args.overwrite => is_there(&file),
-            _ => error,
-        }
-    })
-}
-
-fn written(
-    checkpoint: &Checkpoint,
-    to: &Path,
-    format: WeightsFormat,
-    replaces: bool,
-) -> anyhow::Result<String> {
-    let step = checkpoint.manifest().step;
-    let files = consolidate(checkpoint, to, format, replaces)?.into_iter();
-    Ok(files
-        .map(|(file, tensors)| format!("{}: {} of step {step}\n", file.display(), counted(tensors, "tensor")))
-        .collect())
 }
