@@ -41,6 +41,7 @@ impl Session {
         self.heartbeat.send("making the model");
         let mut settings = self.plan.engine.clone();
         settings.split = self.plan.split(&model.chain().costs())?;
+        settings.inference = true;
         Ok(Engine::new(model, self.seed(), &self.plan.optimizer, self.groups(), settings)?)
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use brigade_core::{Block, Chain, Model, NamedTensor};
+use brigade_core::{Block, Chain, Float, Model, NamedTensor};
 use brigade_models::{LoadReport, LoadWeights, Stored, Strict, WeightsMapping, save_safetensors};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -65,6 +65,23 @@ fn sharded(folder: &Path) -> Vec<NamedTensor> {
     let index = serde_json::json!({ "metadata": { "total_size": 1 }, "weight_map": index });
     std::fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
     values
+}
+
+#[test]
+fn values_for_inference_are_in_its_number_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let values = sharded(folder.path());
+    let mut found = chain(2);
+    found.load_weights(folder.path(), &plain(), Strict::Parameters).unwrap();
+    found.initialize_in(0, Float::Bf16).unwrap();
+    let found = found.valid();
+    let x = Tensor::<2>::from_floats([[1.0, -2.0, 0.5, 3.0]], &Device::default());
+    let output = found.predict(x.cast(burn::tensor::DType::BF16)).unwrap();
+    assert_eq!(output.dtype(), burn::tensor::DType::BF16);
+    for (found, given) in found.tensors().unwrap().iter().zip(&values) {
+        let pairs = found.data.as_slice::<f32>().unwrap().iter().zip(given.data.as_slice::<f32>().unwrap());
+        assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() <= b.abs() / 256.0), "{}", found.name);
+    }
 }
 
 #[test]

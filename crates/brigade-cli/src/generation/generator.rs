@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use brigade::core::Float;
 use brigade::data::Tokenizer;
 use brigade::models::{CausalLm, LoraConfig};
 use brigade::{CachedText, LanguageModel, Session};
@@ -57,10 +58,10 @@ impl UnloadedModel {
         Ok(Self { folder: folder.to_owned(), base: base.clone(), model, weights, file, tokenizer })
     }
 
-    /// The model on this process alone.
-    pub fn load(&self, settings: GenerationSettings) -> anyhow::Result<Generator<'static>> {
+    /// The model on this process alone, in this number type.
+    pub fn load(&self, settings: GenerationSettings, compute: Float) -> anyhow::Result<Generator<'static>> {
         let mapping = self.weights.mapping(self.model.mapping());
-        let model = LanguageModel::load(&self.model, &self.weight_paths(), &mapping)?;
+        let model = LanguageModel::load_in(&self.model, &self.weight_paths(), &mapping, compute)?;
         Ok(self.generator(model, settings))
     }
 

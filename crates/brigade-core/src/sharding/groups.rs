@@ -91,6 +91,13 @@ impl Blocks {
             block.freeze(&|path| grouping.is_frozen(&format!("{name}.{path}")));
         }
     }
+
+    /// Freezes all parameters.
+    pub(crate) fn freeze_all(&mut self) {
+        for NamedBlock { block, .. } in &mut self.blocks {
+            block.freeze(&|_| true);
+        }
+    }
 }
 
 impl<I, O, T> Model<I, O, T> {

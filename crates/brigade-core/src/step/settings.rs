@@ -86,6 +86,8 @@ pub struct EngineSettings {
     /// Where this world is one worker of several that have worlds of their own: its number among them, by which its micro-batches are
     /// numbered in the global batch, and its inner state is found in a checkpoint of one world. It then makes outer steps by [`UntypedEngine::outer_sums`](crate::UntypedEngine::outer_sums).
     pub worker: Option<usize>,
+    /// Whether nothing is trained: all parameters are frozen, so that none has a copy in fp32 beside that in which blocks compute.
+    pub inference: bool,
 }
 
 impl Default for EngineSettings {
@@ -107,6 +109,7 @@ impl Default for EngineSettings {
             strategy: Arc::new(Synchronous::default()),
             buckets: Buckets::default(),
             worker: None,
+            inference: false,
         }
     }
 }

@@ -29,6 +29,12 @@ fn a_trained_run_goes_on_with_text() {
     let best = text("--tokens 30 --temperature 0 --seed 1");
     assert_eq!(text("--tokens 30 --temperature 0 --seed 2"), best);
     assert!(best.len() > 20 && best.is_ascii(), "{best:?}");
+    // In bf16, alone and on stages.
+    let short = "--tokens 8 --temperature 0";
+    assert_eq!(text(&format!("{short} --dtype fp32")), text(short));
+    let rounded = text(&format!("{short} --dtype bf16"));
+    assert!(rounded.starts_with("fn number_"), "{rounded:?}");
+    assert_eq!(text(&format!("{short} --dtype bf16 --pp 2")), rounded);
 
     let done = place.succeed(&mut place.brigade("generate --model a --tokens 5"));
     assert!(!done.out.contains("endoftext"), "{:?}", done.out);

@@ -11,6 +11,8 @@ use crate::error::{BoxError, Error, Result};
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::{Blocks, Source};
 use crate::model::chain::ties::Tie;
+use crate::model::parameters::ParamValue;
+use crate::model::parameters::precision::{Float, cast};
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,14 +30,36 @@ impl Blocks {
     /// # Errors
     /// If the list of blocks or a tie is wrong, or values cannot be loaded.
     pub fn initialize(&mut self, seed: u64) -> Result<()> {
+        self.initialize_in(seed, Float::F32)
+    }
+
+    /// As [`initialize`](Self::initialize), with values in this number type, but for those that a block [keeps in fp32](crate::Block::keep_in_f32): for inference. No more
+    /// than one block's values are in memory in fp32.
+    ///
+    /// # Errors
+    /// As [`initialize`](Self::initialize).
+    pub fn initialize_in(&mut self, seed: u64, compute: Float) -> Result<()> {
         self.check_names()?;
         let ties = self.resolved_ties()?;
         for index in 0..self.blocks.len() {
             self.initialize_block(index, seed, &|_| true)?;
+            if compute != Float::F32 {
+                self.cast_block(index, compute);
+            }
         }
         self.source = None;
         self.apply_ties(&ties);
         Ok(())
+    }
+
+    fn cast_block(&mut self, index: usize, compute: Float) {
+        let block = &mut self.blocks[index].block;
+        let (specs, mut values) = (block.specs(), block.values());
+        block.replace(&mut |path| {
+            let ParamValue { flat, shape } = values.remove(path)?;
+            let is_kept = specs.get(path).is_some_and(|spec| spec.keep_in_f32 || spec.running);
+            (!is_kept).then(|| (cast(flat, compute.dtype()), shape))
+        });
     }
 
     /// Adds a source of parameters' values, which are loaded when first needed, block by block: the closure

@@ -99,8 +99,12 @@ impl UntypedEngine {
         chain.check_names()?;
         let optimizer = optimizer.with_groups(&settings.groups)?;
         let grouping = chain.grouping(&settings.groups)?;
-        chain.check_trainable(&grouping)?;
-        chain.freeze(&grouping);
+        if settings.inference {
+            chain.freeze_all();
+        } else {
+            chain.check_trainable(&grouping)?;
+            chain.freeze(&grouping);
+        }
         let first_trained = chain.first_trained();
         let (ties, mesh) = (chain.resolved_ties()?, groups.mesh().clone());
         check_mesh(&mesh, groups.world().size(), &*settings.strategy)?;
