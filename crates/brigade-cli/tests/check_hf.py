@@ -3,8 +3,8 @@
 For each family, `transformers` writes a tiny model with random weights, in shards, with a tokenizer; `brigade train --model` goes on from it for some
 steps on two stages; then `transformers` loads the run's folder, where no tensor may be missing or left over, must compute the same logits as Brigade within 1e-5 of
 the largest, for the model that it wrote and for the run's, and must continue a text with the same tokens as `brigade generate`. A Llama that begins from nothing in
-Brigade is loaded with `AutoTokenizer` and `AutoModelForCausalLM` as it is. Encoders and decoders are trained for labels and numbers, and `transformers` must find the loss that Brigade finds. Where `peft` is installed,
-it does so with adapters, too. Weights exported in 16 bits and in shards must be those that `transformers` rounds to, and embeddings that a tokenizer needs
+Brigade is loaded with `AutoTokenizer` and `AutoModelForCausalLM` as it is. Encoders and decoders are trained for labels and numbers, and `transformers` must find the loss that Brigade finds, or for masked tokens the
+logits. Where `peft` is installed, it does so with adapters of every family, too. Weights exported in 16 bits and in shards must be those that `transformers` rounds to, and embeddings that a tokenizer needs
 besides must be there. Needs torch and transformers.
 """
 import argparse
@@ -61,29 +61,36 @@ def train(brigade, place, base, out, *flags):
         "--set", "schedule.warmup_steps=2", "--quiet", *flags)
 
 
-def same_text(name, brigade, folder, model, tokens, odd):
-    """Whether the model continues the prompt as `brigade generate` does, and nothing in its files was odd."""
+def report(name, problems, note=""):
+    """Prints the line of one check; returns whether there were no problems."""
+    print(f"{name:22} {'FAILED' if problems else 'ok'}{note and ', ' + note}", *(f"\n  {problem}" for problem in problems))
+    return not problems
+
+
+def text_problems(brigade, folder, model, tokens, odd):
+    """What is wrong where the model does not continue the prompt as `brigade generate` does, or something in its files was odd."""
     said = run(brigade, "generate", "--model", folder, "--prompt", PROMPT, "--temperature", 0, "--tokens", 40).rstrip("\n")
     ids = tokens(PROMPT, return_tensors="pt").input_ids
     expected = tokens.decode(model.generate(ids, max_new_tokens=40, do_sample=False)[0], skip_special_tokens=True).rstrip("\n")
-    good = not odd and said == expected
-    print(f"{name:12} {'ok' if good else 'FAILED'}", *([] if good else [f"\n  brigade      {said!r}\n  transformers {expected!r}\n  {odd}"]))
-    return good
+    return [f"brigade {said!r}, transformers {expected!r}"] * (said != expected) + [str(odd)] * bool(odd)
 
 
-def logits_differ(example, folder, model, vocabulary):
+def logits_differ(example, folder, model, tokens):
     """The largest difference between Brigade's logits and those of `transformers`, in parts of the largest logit."""
-    rows = torch.randint(0, vocabulary, (2, 48), generator=torch.Generator().manual_seed(1))
+    ids = [number for number in range(len(tokens)) if number != tokens.pad_token_id]
+    rows = torch.tensor(ids)[torch.randint(0, len(ids), (2, 48), generator=torch.Generator().manual_seed(1))]
     ours = torch.tensor(json.loads(run(example, folder, input=json.dumps(rows.tolist()).encode())))
     with torch.no_grad():
         theirs = model(rows).logits.flatten(0, 1)
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 
-def same_logits(name, differences):
-    good = max(differences) <= 1e-5
-    print(f"{name:12} {'ok' if good else 'FAILED'}, logits differ by", ", ".join(f"{each:.1e}" for each in differences))
-    return good
+def logits_note(differences):
+    return "logits differ by " + ", ".join(f"{each:.1e}" for each in differences)
+
+
+def logits_problems(differences):
+    return [] if max(differences) <= 1e-5 else ["they differ by more than 1e-5"]
 
 
 def check(brigade, example, place, family, fields, tokens):
@@ -95,8 +102,9 @@ def check(brigade, example, place, family, fields, tokens):
     model, loaded = AutoModelForCausalLM.from_pretrained(tuned, dtype=torch.float32, output_loading_info=True)
     odd = {kind: names for kind, names in loaded.items() if names}
     before = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    differences = [logits_differ(example, folder, of, len(tokens)) for folder, of in [(base, before), (tuned, model)]]
-    return same_text(family, brigade, tuned, model, AutoTokenizer.from_pretrained(tuned), odd) & same_logits(family, differences)
+    differences = [logits_differ(example, folder, of, tokens) for folder, of in [(base, before), (tuned, model)]]
+    problems = text_problems(brigade, tuned, model, AutoTokenizer.from_pretrained(tuned), odd)
+    return report(family, problems + logits_problems(differences), logits_note(differences))
 
 
 def check_new(brigade, example, place):
@@ -111,14 +119,16 @@ def check_new(brigade, example, place):
     odd = {kind: names for kind, names in loaded.items() if names}
     if not tokens.eos_token_id == tokens.bos_token_id == model.generation_config.eos_token_id == model.config.eos_token_id:
         odd["end of a text"] = [tokens.eos_token_id, tokens.bos_token_id, model.generation_config.eos_token_id, model.config.eos_token_id]
-    return same_text("from nothing", brigade, out, model, tokens, odd) & same_logits("from nothing", [logits_differ(example, out, model, len(tokens))])
+    differences = [logits_differ(example, out, model, tokens)]
+    problems = text_problems(brigade, out, model, tokens, odd) + logits_problems(differences)
+    return report("from nothing", problems, logits_note(differences))
 
 
 def has_peft():
     try:
         import peft
     except ImportError:
-        print("adapters     skipped: peft is not installed")
+        print(f"{'adapters':22} skipped: peft is not installed")
         return False
     return True
 
@@ -130,7 +140,8 @@ def check_adapters(brigade, place, family, tokens):
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), tuned)
     run(brigade, "export", tuned, "--out", merged, "--merge-lora")
     whole = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32)
-    return same_text(f"{family} adapters", brigade, tuned, model, tokens, {}) & same_text(f"{family} merged", brigade, merged, whole, tokens, {})
+    good = report(f"{family} adapters", text_problems(brigade, tuned, model, tokens, {}))
+    return report(f"{family} merged", text_problems(brigade, merged, whole, tokens, {})) and good
 
 
 def check_exports(brigade, place):
@@ -144,8 +155,7 @@ def check_exports(brigade, place):
         same = all(torch.equal(value, whole[key].to(dtype)) for key, value in model.state_dict().items())
         fine = same and model.dtype == dtype and not any(loaded.values()) and len(list(out.glob("model-*"))) > 2
         shards = len(list(out.glob("model-*")))
-        print(f"{name:12} {'ok' if fine else 'FAILED'}", *([] if fine else [same, model.dtype, shards, loaded]))
-        good &= fine
+        good &= report(f"export {name}", [] if fine else [f"{same} {model.dtype} {shards} {loaded}"])
     return good
 
 
@@ -162,7 +172,7 @@ def check_resized(brigade, place, tokens):
     odd = {kind: names for kind, names in loaded.items() if names}
     if model.get_input_embeddings().weight.shape[0] != len(larger):
         odd["embeddings"] = model.get_input_embeddings().weight.shape[0]
-    return same_text("resized", brigade, grown, model, AutoTokenizer.from_pretrained(grown), odd)
+    return report("resized", text_problems(brigade, grown, model, AutoTokenizer.from_pretrained(grown), odd))
 
 
 def encoder_tokenizer(texts):
@@ -185,8 +195,8 @@ def without_head(family, tokens):
     return AutoModel.from_config(config)
 
 
-def check_task(brigade, place, family, task, tokens, adapters=False):
-    """Trains a model for a task that it has no head for, and compares the loss over all texts."""
+def check_task(brigade, example, place, family, task, tokens, adapters=False):
+    """Trains a model for a task that it has no head for, and compares the loss over all texts, or the logits of masked tokens."""
     name = f"{family}-{task}" + ("-adapters" if adapters else "")
     base, tuned, again, data = place / f"{name}-base", place / f"{name}-tuned", place / f"{name}-again", place / f"{name}.jsonl"
     without_head(family, tokens).save_pretrained(base)
@@ -213,24 +223,26 @@ def check_task(brigade, place, family, task, tokens, adapters=False):
     else:
         model, loaded = kind.from_pretrained(tuned, dtype=torch.float32, output_loading_info=True)
     odd = {kind: names for kind, names in loaded.items() if names}
+    problems = [str(odd)] * bool(odd)
+    if task == "masked-lm":
+        differences = [logits_differ(example, tuned, model, tokens)]
+        return report(name, problems + logits_problems(differences), logits_note(differences))
     # Steps that are too small for fp32 change nothing: this is the loss of the trained model.
     run(brigade, "train", "--model", tuned, "--out", again, "--nproc-per-node", 1, "--steps", 1, "--set", "optimizer.learning_rate=1e-30", *flags)
     said = json.loads((again / "metrics.jsonl").read_text().splitlines()[0])["loss"]
-    good = not odd
-    if task != "masked-lm":
-        encode = lambda texts, pairs: tokens(texts, pairs, padding=True, return_tensors="pt", return_token_type_ids=pairs is not None and family in ENCODERS)
-        wanted = [model.config.label2id[label] for label in labels] if task == "classification" else labels
-        if task == several:
-            wanted = [[float(model.config.id2label[index] in own) for index in range(model.config.num_labels)] for own in labels]
-        wanted = torch.tensor([wanted[n % 2] for n in range(TEXTS)])
-        # In a window that sees padding alone there are no numbers, so such texts are not padded.
-        size = 1 if "sliding_window" in FAMILIES.get(family, {}) else TEXTS
-        with torch.no_grad():
-            parts = [model(**encode(texts[n:n + size], pairs and pairs[n:n + size]), labels=wanted[n:n + size]).loss.item() for n in range(0, TEXTS, size)]
-        expected = sum(parts) / len(parts)
-        good &= abs(said - expected) <= 1e-5 * max(abs(expected), 1e-2)
-    print(f"{name:22} {'ok' if good else 'FAILED'}", *([] if good else [f"\n  brigade {said}\n  transformers {expected}\n  {odd}"]))
-    return good
+    encode = lambda texts, pairs: tokens(texts, pairs, padding=True, return_tensors="pt", return_token_type_ids=pairs is not None and family in ENCODERS)
+    wanted = [model.config.label2id[label] for label in labels] if task == "classification" else labels
+    if task == several:
+        wanted = [[float(model.config.id2label[index] in own) for index in range(model.config.num_labels)] for own in labels]
+    wanted = torch.tensor([wanted[n % 2] for n in range(TEXTS)])
+    # In a window that sees padding alone there are no numbers, so such texts are not padded.
+    size = 1 if "sliding_window" in FAMILIES.get(family, {}) else TEXTS
+    with torch.no_grad():
+        parts = [model(**encode(texts[n:n + size], pairs and pairs[n:n + size]), labels=wanted[n:n + size]).loss.item() for n in range(0, TEXTS, size)]
+    expected = sum(parts) / len(parts)
+    if abs(said - expected) > 1e-5 * max(abs(expected), 1e-2):
+        problems.append(f"brigade {said}, transformers {expected}")
+    return report(name, problems)
 
 
 if __name__ == "__main__":
@@ -250,14 +262,14 @@ if __name__ == "__main__":
         results = [check(brigade, example, place, family, fields, tokens) for family, fields in FAMILIES.items()]
         results.append(check_new(brigade, example, place))
         if has_peft():
-            results += [check_adapters(brigade, place, family, tokens) for family in ["llama", "gpt2"]]
+            results += [check_adapters(brigade, place, family, tokens) for family in FAMILIES]
         results.append(check_exports(brigade, place))
         results.append(check_resized(brigade, place, tokens))
         tokens = encoder_tokenizer(texts)
         several = ["classification", "multi-label-classification", "regression"]
-        results += [check_task(brigade, place, family, task, tokens) for family in ENCODERS for task in [*several, "masked-lm"]]
-        results += [check_task(brigade, place, family, "classification", tokens) for family in FAMILIES]
-        results += [check_task(brigade, place, family, task, tokens) for family in ["llama", "gpt2"] for task in several[1:]]
+        tasks = [(family, task) for family in ENCODERS for task in [*several, "masked-lm"]]
+        tasks += [(family, "classification") for family in FAMILIES] + [(family, task) for family in ["llama", "gpt2"] for task in several[1:]]
+        results += [check_task(brigade, example, place, family, task, tokens) for family, task in tasks]
         if has_peft():
-            results += [check_task(brigade, place, family, "classification", tokens, adapters=True) for family in ["llama", "gpt2", "bert"]]
+            results += [check_task(brigade, example, place, family, "classification", tokens, adapters=True) for family in [*ENCODERS, *FAMILIES]]
     sys.exit(0 if all(results) else 1)
