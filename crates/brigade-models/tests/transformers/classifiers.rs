@@ -1,4 +1,4 @@
-//! Models that classify, and GPT-2 with adapters, on padded rows.
+//! Models that classify, and decoders that predict tokens, on padded rows.
 
 use brigade_core::Batch;
 use brigade_models::classifier::{SequenceClassifier, with_label_sets, with_labels, with_number};
@@ -50,10 +50,8 @@ fn numbers(folder: &str, case: &str) {
     follows(&reference, |device| with_number(chain(device)), batch, |logits| logits);
 }
 
-/// A GPT-2 that predicts the next token, with adapters.
-#[test]
-fn gpt2_with_adapters_in_all_layers_predicts_tokens() {
-    let mut reference = Reference::load("classifiers", "gpt2-tokens-lora", |_| WeightsMapping::default());
+fn next_tokens(folder: &str, case: &str) {
+    let mut reference = Reference::load(folder, case, |_| WeightsMapping::default());
     let model = CausalLm::from_config(&reference.config, None).unwrap();
     let model = model.with_adapters(&lora(&reference)).unwrap();
     reference.mapping = model.mapping();
@@ -94,4 +92,13 @@ cases! {
     gpt2_classifies: labels("classifiers", "gpt2"),
     gpt2_classifies_with_adapters: labels("classifiers", "gpt2-lora"),
     gpt2_predicts_numbers: numbers("classifiers", "gpt2-regression"),
+    gpt2_predicts_tokens: next_tokens("classifiers", "gpt2-tokens"),
+    gpt2_with_a_head_of_its_own_predicts_tokens_of_packed_documents: next_tokens("classifiers", "gpt2-packed"),
+    gpt2_with_adapters_in_all_layers_predicts_tokens: next_tokens("classifiers", "gpt2-tokens-lora"),
+    llama_predicts_tokens_of_padded_rows: next_tokens("classifiers", "llama-tokens"),
+    mistral_predicts_tokens_of_padded_rows: next_tokens("classifiers", "mistral-tokens"),
+    qwen2_predicts_tokens_of_padded_rows: next_tokens("classifiers", "qwen2-tokens"),
+    qwen3_predicts_tokens_of_padded_rows: next_tokens("classifiers", "qwen3-tokens"),
+    gemma2_predicts_tokens_of_padded_rows: next_tokens("classifiers", "gemma2-tokens"),
+    gemma3_predicts_tokens_of_padded_rows: next_tokens("classifiers", "gemma3-tokens"),
 }

@@ -42,6 +42,16 @@ fn roberta_predicts_masked_tokens() {
     masked_tokens("roberta-masked");
 }
 
+#[test]
+fn bert_predicts_masked_tokens_of_packed_documents() {
+    masked_tokens("bert-packed");
+}
+
+#[test]
+fn roberta_predicts_masked_tokens_of_packed_documents() {
+    masked_tokens("roberta-packed");
+}
+
 /// Encodings of a row do not depend on its padding, and their mean is that of the row's own tokens.
 #[test]
 fn means_are_of_the_text_alone() {

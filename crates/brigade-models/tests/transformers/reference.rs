@@ -47,16 +47,18 @@ pub fn row(numbers: &[i64], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [1, numbers.len()]), device)
 }
 
-/// A row of a fixture, padded by tokens that see themselves alone.
+/// A row of a fixture, of one document or several, padded by tokens that see themselves alone.
 pub fn padded(reference: &Reference, index: usize, device: &Device) -> Tokens {
     let with = |mut numbers: Vec<i64>, value| {
         numbers.resize(LENGTH, value);
         row(&numbers, device)
     };
     let ids = reference.rows("ids").unwrap().swap_remove(index);
-    let mut lengths = vec![ids.len() as i64];
-    lengths.resize(1 + LENGTH - ids.len(), 1);
-    let documents = (ids.len() < LENGTH).then(|| documents(&lengths, device));
+    let packed = reference.rows("documents").map(|mut rows| rows.swap_remove(index));
+    let is_alone = packed.is_none() && ids.len() == LENGTH;
+    let mut lengths = packed.unwrap_or_else(|| vec![ids.len() as i64]);
+    lengths.resize(lengths.len() + LENGTH - ids.len(), 1);
+    let documents = (!is_alone).then(|| documents(&lengths, device));
     let types = reference.rows("types").map(|mut types| with(types.swap_remove(index), 0));
     Tokens { ids: with(ids, 0), documents, types }
 }

@@ -34,7 +34,9 @@ fn a_trained_run_goes_on_with_text() {
     assert_eq!(text(&format!("{short} --dtype fp32")), text(short));
     let rounded = text(&format!("{short} --dtype bf16"));
     assert!(rounded.starts_with("fn number_"), "{rounded:?}");
-    assert_eq!(text(&format!("{short} --dtype bf16 --pp 2")), rounded);
+    let mut stages = place.brigade("generate --model a");
+    stages.args(["--prompt", "fn number_"]).args(format!("{short} --dtype bf16 --pp 2").split(' '));
+    assert_eq!(place.succeed(&mut stages).out, rounded);
 
     let done = place.succeed(&mut place.brigade("generate --model a --tokens 5"));
     assert!(!done.out.contains("endoftext"), "{:?}", done.out);
