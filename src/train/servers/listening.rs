@@ -44,7 +44,9 @@ impl ServedWorkers {
         let own = listener.local_addr()?.port().to_string();
         let ports = all_gather_text(session.group(), &own)?;
         let ports = ports.iter().map(|port| port.parse()).collect::<Result<Vec<u16>, _>>()?;
-        let links = WorkerLinks::new(Duration::from_secs_f64(comm.init_timeout_seconds));
+        let [patience, deadline] =
+            [comm.init_timeout_seconds, comm.train_timeout_seconds].map(Duration::from_secs_f64);
+        let links = WorkerLinks::new(patience, deadline);
         let acceptor = Acceptor {
             token: session.token.clone(),
             configuration: shared_configuration(session, facts)?,

@@ -97,7 +97,7 @@ fn weights(engine: &Gpt, groups: &Groups) -> Vec<NamedTensor> {
 
 impl Row {
     /// The micro-batches of a share.
-    fn share(
+    pub(crate) fn share(
         &self,
         share: Share,
     ) -> Vec<brigade::core::Batch<brigade::models::Tokens, brigade::models::gpt::Targets>> {

@@ -6,4 +6,5 @@ pub(crate) mod coded_gathers;
 pub(crate) mod compressed;
 pub(crate) mod elastic_workers;
 pub(crate) mod local_updates;
+mod separate_servers;
 pub(crate) mod strategy;

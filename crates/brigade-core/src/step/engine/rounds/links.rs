@@ -10,7 +10,9 @@ use burn::tensor::Device;
 
 use crate::dist::{Collectives, Message, Pending, Traffic, add_traffic};
 use crate::error::{Error, Result};
-use crate::step::engine::rounds::message::Request;
+use crate::step::engine::rounds::held::HeldPushes;
+use crate::step::engine::rounds::message::{Request, RoundState};
+use crate::step::engine::rounds::server::Push;
 
 /// The rank of a worker in the group that it has with all servers.
 pub(super) const WORKER: usize = 0;
@@ -35,10 +37,16 @@ pub struct WorkerLinks {
     /// How long there may be no worker, and since when there is none.
     patience: Duration,
     alone_since: Instant,
+    /// How long a worker may take for a share.
+    deadline: Duration,
+    /// On servers but the first one: what workers have pushed that the first one has not counted; none for a share that is left out.
+    pub(super) held: HeldPushes<Option<Push>>,
     /// What has happened since it was asked.
     messages: Vec<String>,
     /// Workers that were lost since it was asked.
     lost: u64,
+    /// The pushes of connections that were lost since the round began.
+    gone: Vec<(u64, u64)>,
     /// What was sent to workers that are not there any more.
     sent_before: Traffic,
 }
@@ -60,8 +68,8 @@ pub(super) enum Event {
     Connected(WorkerLink),
     /// A worker, its connection, and what it asked for or why nothing more can be heard of it.
     Asked(usize, u64, Result<(Request, Message)>),
-    /// What the first server says of the round: the pushes of each connection, once it is over.
-    Round(Result<Option<Vec<(u64, u64)>>>),
+    /// What the first server says of the round.
+    Round(Result<RoundState>),
 }
 
 struct Link {
@@ -76,8 +84,8 @@ struct Link {
 }
 
 impl WorkerLinks {
-    /// None yet. There may be no worker for as long as `patience` says.
-    pub fn new(patience: Duration) -> Self {
+    /// None yet. There may be no worker for as long as `patience` says; `deadline` is that of their groups: how long a worker may take for a share.
+    pub fn new(patience: Duration, deadline: Duration) -> Self {
         let (sender, events) = channel();
         Self {
             sender,
@@ -85,10 +93,24 @@ impl WorkerLinks {
             links: SortedMap::new(),
             patience,
             alone_since: Instant::now(),
+            deadline,
+            held: HeldPushes::default(),
             messages: Vec::new(),
             lost: 0,
+            gone: Vec::new(),
             sent_before: Traffic::new(),
         }
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Forgets what was pushed over connections that are not there any more.
+    pub(super) fn begin_round(&mut self) {
+        self.gone.clear();
+        let Self { links, held, .. } = self;
+        held.retain(|connection| links.values().any(|link| link.connection == connection));
     }
 
     /// What new workers are given to.
@@ -174,8 +196,7 @@ impl WorkerLinks {
 
     /// Forgets a worker that was lost, if it is there.
     pub(super) fn lose(&mut self, worker: usize, share: Option<u64>, why: &str) {
-        if let Some(link) = self.links.remove(&worker) {
-            add_traffic(&mut self.sent_before, link.group.traffic());
+        if self.forget(worker).is_some() {
             self.lost += 1;
             let share = if share.is_some() { "; its share goes to another" } else { "" };
             let why = why.lines().next().unwrap_or_default();
@@ -185,12 +206,18 @@ impl WorkerLinks {
 
     /// A worker has nothing more to do; waits until all have left its group.
     pub(super) fn leave(&mut self, worker: usize) {
-        if let Some(link) = self.links.remove(&worker) {
-            add_traffic(&mut self.sent_before, link.group.traffic());
+        if let Some(link) = self.forget(worker) {
             drop(link.answers);
             // Its waits have deadlines.
             drop(link.thread.join());
         }
+    }
+
+    fn forget(&mut self, worker: usize) -> Option<Link> {
+        let link = self.links.remove(&worker)?;
+        add_traffic(&mut self.sent_before, link.group.traffic());
+        self.gone.push((link.connection, link.pushes));
+        Some(link)
     }
 
     /// Notes that a worker waits for a share.
@@ -221,17 +248,15 @@ impl WorkerLinks {
         }
     }
 
-    /// The number of pushes of each connection.
+    /// The number of pushes of each connection of the round, also of those that were lost.
     pub(super) fn pushes(&self) -> Vec<(u64, u64)> {
-        self.links.values().map(|link| (link.connection, link.pushes)).collect()
+        let present = self.links.values().map(|link| (link.connection, link.pushes));
+        present.chain(self.gone.iter().copied()).collect()
     }
 
-    /// Whether all connections that are still there have pushed as often as on another server.
-    pub(super) fn have_pushed(&self, pushes: &[(u64, u64)]) -> bool {
-        let lacks = |link: &Link| {
-            pushes.iter().any(|(connection, count)| *connection == link.connection && *count > link.pushes)
-        };
-        !self.links.values().any(lacks)
+    /// Whether what the first server has counted has come over all connections that are still there.
+    pub(super) fn have_pushed(&self) -> bool {
+        !self.links.values().any(|link| self.held.lacks(link.connection))
     }
 }
 

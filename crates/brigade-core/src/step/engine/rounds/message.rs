@@ -129,24 +129,30 @@ pub(super) fn read_found(
     })
 }
 
-/// What the first server tells the others of a round: that it goes on, or that it is over, with the number of pushes of each worker's
-/// connection, by its identity.
-pub(super) fn round_state(pushes: Option<&[(u64, u64)]>, device: &Device) -> Message {
-    let pushes =
-        pushes.map(|pushes| pushes.iter().flat_map(|(link, count)| [*link, *count]).collect::<Vec<_>>());
-    let numbers = pushes.map_or(vec![0], |pushes| [vec![1], pushes].concat());
-    vec![numbers_part(&numbers, device)]
+/// What the first server tells the others of a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RoundState {
+    pub is_over: bool,
+    /// How many pushes it has counted of each worker's connection, by its identity.
+    pub pushes: Vec<(u64, u64)>,
 }
 
-/// The number of pushes of each connection, once the round is over.
-pub(super) fn read_round_state(message: Message, from: usize) -> Result<Option<Vec<(u64, u64)>>> {
-    let numbers = read_numbers(message.into_iter().next().flatten(), from)?;
-    match numbers[..] {
-        [0] => Ok(None),
-        [1, ref pushes @ ..] if pushes.len() % 2 == 0 => {
-            Ok(Some(pushes.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()))
+impl RoundState {
+    pub(super) fn message(&self, device: &Device) -> Message {
+        let pushes = self.pushes.iter().flat_map(|(connection, count)| [*connection, *count]);
+        let numbers: Vec<u64> = std::iter::once(u64::from(self.is_over)).chain(pushes).collect();
+        vec![numbers_part(&numbers, device)]
+    }
+
+    pub(super) fn read(message: Message, from: usize) -> Result<Self> {
+        let numbers = read_numbers(message.into_iter().next().flatten(), from)?;
+        match numbers[..] {
+            [is_over @ (0 | 1), ref pushes @ ..] if pushes.len() % 2 == 0 => Ok(Self {
+                is_over: is_over == 1,
+                pushes: pushes.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect(),
+            }),
+            _ => Err(damaged(from)),
         }
-        _ => Err(damaged(from)),
     }
 }
 
@@ -208,9 +214,11 @@ mod tests {
         for share in [None, given(0), given(u64::MAX)] {
             assert_eq!(read_answer(answer(share, [], &device), 1).unwrap().0, share);
         }
-        for pushes in [None, Some(vec![]), Some(vec![(u64::MAX, 3), (5, 0)])] {
-            let message = round_state(pushes.as_deref(), &device);
-            assert_eq!(read_round_state(message, 0).unwrap(), pushes);
+        for pushes in [vec![], vec![(u64::MAX, 3), (5, 0)]] {
+            for is_over in [false, true] {
+                let state = RoundState { is_over, pushes: pushes.clone() };
+                assert_eq!(RoundState::read(state.message(&device), 0).unwrap(), state);
+            }
         }
     }
 

@@ -1,9 +1,11 @@
 //! Rounds of steps in which workers push gradients to servers as they come: the parameter server that does not wait.
 //!
 //! `shares` is who works on what, and the bound; `message` what is sent; `worker` and `server` are the two sides. Where workers are
-//! worlds of their own, which may come and go, `links` has the servers' connections to them, and `separate` serves over these.
+//! worlds of their own, which may come and go, `links` has the servers' connections to them, and `separate` serves over these;
+//! `held` is what keeps several servers from applying different pushes.
 
 mod batch_seed;
+mod held;
 mod links;
 mod message;
 mod separate;

@@ -1,14 +1,13 @@
 //! Servers whose workers are worlds of their own, in a round.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::dist::{Message, Pending, add_traffic};
 use crate::error::{BoxError, Error, Result};
 use crate::step::engine::rounds::links::{Event, WORKER, WorkerLinks};
-use crate::step::engine::rounds::message::{
-    Given, Request, answer, read_found, read_round_state, round_state,
-};
-use crate::step::engine::rounds::server::Serving;
+use crate::step::engine::rounds::message::{Given, Request, RoundState, answer, read_found};
+use crate::step::engine::rounds::server::{Push, Serving};
 use crate::step::engine::rounds::shares::{Answer, Shares};
 use crate::step::engine::{UntypedEngine, difference};
 use crate::step::report::StepReport;
@@ -18,6 +17,9 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Between two messages of the first server to the others.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Such messages to each of the others that may be under way.
+const UNDER_WAY: usize = 8;
 
 /// What is told of a round while it goes on.
 pub struct RoundProgress {
@@ -40,8 +42,11 @@ struct Served<'a, 'c> {
     before: u64,
     ahead: u64,
     updates: u64,
-    /// On servers but the first one: the pushes of each connection, once the round is over.
-    ends_after: Option<Vec<(u64, u64)>>,
+    /// On servers but the first one: whether the first one has the gradients of all shares.
+    is_over: bool,
+    /// On the first server: what it has told the others, and when.
+    told: VecDeque<Pending<()>>,
+    told_at: Instant,
 }
 
 impl UntypedEngine {
@@ -67,6 +72,7 @@ impl UntypedEngine {
         let before = self.step;
         let (mut clock, traffic) = self.begin_step();
         let sent_to_workers = links.traffic();
+        links.begin_round();
         let shares = Shares::new(workers, rounds.steps, rounds.staleness).that_may_return();
         let mut served = Served {
             serving: Serving::new(rounds, shares, workers, &mut clock),
@@ -74,7 +80,9 @@ impl UntypedEngine {
             before: before * workers as u64,
             ahead,
             updates: 0,
-            ends_after: None,
+            is_over: false,
+            told: VecDeque::new(),
+            told_at: Instant::now(),
         };
         let ended = self.serve_separate(&mut served, watch);
         let (staleness, present) = (served.serving.shares.found, served.links.len());
@@ -115,8 +123,7 @@ impl UntypedEngine {
     }
 
     fn serve_separate(&mut self, served: &mut Served<'_, '_>, watch: &mut Watch<'_>) -> Result<()> {
-        let (is_first, servers) = (self.store.server() == Some(0), self.store.servers);
-        let (mut told, mut last_tick): (Vec<Pending<()>>, _) = (Vec::new(), Instant::now());
+        let is_first = self.store.server() == Some(0);
         if is_first {
             for worker in served.links.asking() {
                 self.give_share(worker, served)?;
@@ -125,20 +132,17 @@ impl UntypedEngine {
             self.hear_first_server(served.links)?;
         }
         loop {
-            let is_over = match &served.ends_after {
-                _ if is_first => served.serving.shares.is_done(),
-                Some(pushes) => served.links.have_pushed(pushes),
-                None => false,
+            let is_over = match is_first {
+                true => served.serving.shares.is_done(),
+                false => served.is_over && served.links.have_pushed(),
             };
-            if is_first && servers > 1 && (is_over || last_tick.elapsed() > TICK) {
-                let pushes = is_over.then(|| served.links.pushes());
-                let state = || round_state(pushes.as_deref(), &self.store.device);
-                told.extend((1..servers).map(|server| self.store.groups.data.send(state(), server)));
-                last_tick = Instant::now();
+            if is_first && (is_over || served.told_at.elapsed() > TICK) {
+                self.tell_other_servers(is_over, served)?;
             }
             if is_over {
                 let clock = &mut *served.serving.clock;
-                return told.into_iter().try_for_each(|told| clock.waiting("server", || told.wait()));
+                let mut told = served.told.drain(..);
+                return told.try_for_each(|told| clock.waiting("server", || told.wait()));
             }
             let (clock, links) = (&mut *served.serving.clock, &mut *served.links);
             let event = clock.waiting("server", || links.next(LOOK))?;
@@ -155,14 +159,35 @@ impl UntypedEngine {
                     if served.links.is_current(worker, connection) =>
                 {
                     match asked {
-                        Ok((request, parts)) => self.serve_request(worker, request, parts, served)?,
+                        Ok((request, parts)) => {
+                            self.serve_request((worker, connection), request, parts, served)?;
+                        }
                         Err(error) => self.lose_worker(worker, &error.to_string(), served)?,
                     }
                 }
                 Some(Event::Asked(..)) => {}
-                Some(Event::Round(state)) => served.ends_after = state?,
+                Some(Event::Round(state)) => {
+                    let RoundState { is_over, pushes } = state?;
+                    let held = &mut served.links.held;
+                    pushes.into_iter().for_each(|(connection, count)| held.count(connection, count));
+                    served.is_over = is_over;
+                    self.apply_counted(served)?;
+                }
             }
         }
+    }
+
+    /// Tells the other servers how many pushes of each worker have been counted, and whether the round is over.
+    fn tell_other_servers(&self, is_over: bool, served: &mut Served<'_, '_>) -> Result<()> {
+        let state = RoundState { is_over, pushes: served.links.pushes() };
+        let message = || state.message(&self.store.device);
+        let group = &self.store.groups.data;
+        served.told.extend((1..self.store.servers).map(|server| group.send(message(), server)));
+        served.told_at = Instant::now();
+        let clock = &mut *served.serving.clock;
+        let done = served.told.len().saturating_sub(UNDER_WAY * self.store.servers);
+        let mut done = served.told.drain(..done);
+        done.try_for_each(|told| clock.waiting("server", || told.wait()))
     }
 
     /// Hears from the first server when the round is over, on a thread.
@@ -170,8 +195,8 @@ impl UntypedEngine {
         let (group, device, events) =
             (self.store.groups.data.clone(), self.store.device.clone(), links.events());
         let hear = move || loop {
-            let state = group.receive(0, &device).wait().and_then(|message| read_round_state(message, 0));
-            let goes_on = matches!(state, Ok(None));
+            let state = group.receive(0, &device).wait().and_then(|message| RoundState::read(message, 0));
+            let goes_on = matches!(&state, Ok(state) if !state.is_over);
             if events.send(Event::Round(state)).is_err() || !goes_on {
                 return;
             }
@@ -182,51 +207,102 @@ impl UntypedEngine {
 
     fn serve_request(
         &mut self,
-        worker: usize,
+        (worker, connection): (usize, u64),
         request: Request,
-        mut parts: Message,
+        parts: Message,
         served: &mut Served<'_, '_>,
     ) -> Result<()> {
         let is_first = self.store.server() == Some(0);
         match request {
-            Request::Share if is_first => {
+            Request::Share if is_first && served.serving.shares.of(worker).is_none() => {
                 served.links.asks(worker);
                 self.give_share(worker, served)
             }
             Request::Parameters if !is_first => {
+                // The first server has given it another share, and so has counted what it pushed before.
+                served.links.held.count_all(connection);
+                self.apply_counted(served)?;
                 let message = self.answer_with(None, true, worker, &mut served.serving)?;
                 served.links.answer(worker, message);
                 Ok(())
             }
             Request::Update { learning_rate, scale, is_skipped } => {
-                if is_first {
-                    let share = served.serving.shares.of(worker);
-                    if parts.is_empty() || !served.serving.shares.push(worker) {
-                        return self.lose_worker(worker, "protocol error: unexpected push", served);
+                let step = (learning_rate, scale, is_skipped);
+                match self.read_push(worker, step, parts, served) {
+                    Ok((Some(found), push)) => self.count_push(worker, found, push, served),
+                    Ok((None, push)) => {
+                        served.links.held.hold(connection, push);
+                        self.apply_counted(served)
                     }
-                    let step = 1 + (served.before + share.unwrap_or(0)) / self.store.workers() as u64;
-                    let names = self.objective.names.clone();
-                    let found = read_found(parts.remove(0), (step, is_skipped), &names, WORKER)?;
-                    self.inner_steps.add(found);
+                    Err(error) => self.lose_worker(worker, &error.to_string(), served),
                 }
-                if !is_skipped {
-                    let learning_rate = learning_rate / self.store.workers() as f64;
-                    self.apply(worker, parts, learning_rate, scale, &mut served.serving)?;
-                }
-                served.links.count_push(worker);
-                served.updates += 1;
-                self.answer_ready(served)
             }
-            // A worker leaves when it is told that there is nothing more to do, or is stopped by the user.
+            // A worker leaves when it is told that there is nothing more to do: all of its pushes have been counted.
             Request::Leave => {
+                served.links.held.count_all(connection);
+                self.apply_counted(served)?;
                 served.links.leave(worker);
-                served.serving.shares.lose(worker);
+                served.serving.shares.lose(worker, served.links.deadline());
                 self.answer_ready(served)
             }
             Request::Share | Request::Parameters => {
                 self.lose_worker(worker, "protocol error: unexpected request", served)
             }
         }
+    }
+
+    /// What a worker pushed: on the first server what it found in its share, and the update, unless it is to be left out. Every error is the
+    /// worker's.
+    fn read_push(
+        &self,
+        worker: usize,
+        (learning_rate, scale, is_skipped): (f64, f64, bool),
+        mut parts: Message,
+        served: &Served<'_, '_>,
+    ) -> Result<(Option<StepReport>, Option<Push>)> {
+        let mut found = None;
+        if self.store.server() == Some(0) {
+            let share = served.serving.shares.of(worker).filter(|_| !parts.is_empty());
+            let share = share.ok_or_else(|| Error::Model("protocol error: unexpected push".into()))?;
+            let step = 1 + (served.before + share) / self.store.workers() as u64;
+            let names = &self.objective.names;
+            found = Some(read_found(parts.remove(0), (step, is_skipped), names, WORKER)?);
+        }
+        let push = match is_skipped {
+            true => None,
+            false => Some(self.push_of(worker, (learning_rate, scale), parts, &served.serving)?),
+        };
+        Ok((found, push))
+    }
+
+    /// Counts a push on the first server, and applies it.
+    fn count_push(
+        &mut self,
+        worker: usize,
+        found: StepReport,
+        push: Option<Push>,
+        served: &mut Served<'_, '_>,
+    ) -> Result<()> {
+        served.serving.shares.push(worker);
+        served.links.count_push(worker);
+        served.updates += 1;
+        self.tell_other_servers(false, served)?;
+        self.inner_steps.add(found);
+        if let Some(push) = push {
+            self.apply(push, &mut served.serving)?;
+        }
+        self.answer_ready(served)
+    }
+
+    /// Applies what the first server has counted, on another one.
+    fn apply_counted(&mut self, served: &mut Served<'_, '_>) -> Result<()> {
+        while let Some(push) = served.links.held.release() {
+            served.updates += 1;
+            if let Some(push) = push {
+                self.apply(push, &mut served.serving)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives a worker a share, unless it has to wait.
@@ -255,8 +331,17 @@ impl UntypedEngine {
     }
 
     fn lose_worker(&self, worker: usize, why: &str, served: &mut Served<'_, '_>) -> Result<()> {
-        let share = served.serving.shares.lose(worker);
+        let deadline = served.links.deadline();
+        let share = served.serving.shares.lose(worker, deadline);
         served.links.lose(worker, share, why);
+        if let Some(times) = served.serving.shares.too_late() {
+            return Err(Error::Model(format!(
+                "a share was given to a worker {times} times, and each time took longer than comm.train_timeout_seconds = {} s; there was \
+                 no update in between: set it above what the slowest worker needs for a share, or make shares smaller \
+                 (train.global_batch_size, --workers)",
+                deadline.as_secs_f64()
+            )));
+        }
         self.answer_ready(served)
     }
 }

@@ -22,6 +22,18 @@ use crate::step::strategy::async_server::{checked, flat};
 /// What a worker asked for, with its parts.
 type Asked = (usize, Result<(Request, Message)>);
 
+/// An update that a worker pushed.
+pub(super) struct Push {
+    worker: usize,
+    /// Gradients of this server's shards, by unit.
+    gradients: Vec<(usize, Tensor<1>)>,
+    /// The parameters that they are of, by unit, where they are compensated for the delay.
+    pulled: Vec<Option<Tensor<1>>>,
+    learning_rate: f64,
+    /// Which factor clips them.
+    scale: f64,
+}
+
 /// What a server keeps while it serves.
 pub(super) struct Serving<'a> {
     rounds: Rounds,
@@ -76,7 +88,8 @@ impl UntypedEngine {
                         return Err(out_of_turn(worker));
                     }
                     if !is_skipped {
-                        self.apply(worker, parts, learning_rate / workers as f64, scale, serving)?;
+                        let push = self.push_of(worker, (learning_rate, scale), parts, serving)?;
+                        self.apply(push, serving)?;
                     }
                     updates += 1;
                     watch(updates).map_err(Error::Load)?;
@@ -137,25 +150,35 @@ impl UntypedEngine {
         Ok(answer(share, parts, &self.store.device))
     }
 
-    /// Makes an update of what a worker pushed.
-    pub(super) fn apply(
-        &mut self,
+    /// What a worker pushed, with its learning rate and the factor that clips it.
+    ///
+    /// # Errors
+    /// If it is not of this server's shards.
+    pub(super) fn push_of(
+        &self,
         worker: usize,
+        (learning_rate, scale): (f64, f64),
         parts: Message,
-        learning_rate: f64,
-        scale: f64,
-        serving: &mut Serving<'_>,
-    ) -> Result<()> {
-        let (began, clock) = (std::time::Instant::now(), &mut *serving.clock);
+        serving: &Serving<'_>,
+    ) -> Result<Push> {
         let own = |unit: &crate::sharding::store::StoredUnit| -> Option<Range<usize>> {
             unit.is_updated().then(|| unit.own.clone())
         };
         let own: Vec<_> = self.store.units.iter().map(own).collect();
-        for (unit, gradient) in checked(parts, &own, worker)? {
+        let gradients = checked(parts, &own, worker)?;
+        let learning_rate = learning_rate / self.store.workers() as f64;
+        Ok(Push { worker, gradients, pulled: serving.pulled[worker].clone(), learning_rate, scale })
+    }
+
+    /// Makes an update of what a worker pushed.
+    pub(super) fn apply(&mut self, push: Push, serving: &mut Serving<'_>) -> Result<()> {
+        let (began, clock) = (std::time::Instant::now(), &mut *serving.clock);
+        let Push { worker, gradients, pulled, learning_rate, scale } = push;
+        for (unit, gradient) in gradients {
             let values = self.store.own_values(unit)?;
             let gradient = cast(gradient, FloatDType::F32).to_device(&values.device());
             let lambda = serving.rounds.delay_compensation;
-            let (gradient, scale) = match serving.pulled[worker].get(unit).cloned().flatten() {
+            let (gradient, scale) = match pulled.get(unit).cloned().flatten() {
                 None => (gradient, (scale != 1.0).then_some(scale)),
                 Some(pulled) => {
                     let gradient = gradient.mul_scalar(scale);

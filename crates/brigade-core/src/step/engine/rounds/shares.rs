@@ -3,6 +3,11 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use brigade_sorted::SortedMap;
+
+/// How often a share may take too long, with no update meanwhile.
+const MAX_LATE: u32 = 3;
+
 /// The shares of a round, as the first server gives them out.
 pub(super) struct Shares {
     /// Of the whole round.
@@ -12,15 +17,26 @@ pub(super) struct Shares {
     pushed: u64,
     /// How many steps the parameters that a worker takes may be ahead of those that another one computes with.
     staleness: u64,
-    /// Of each worker that computes: its share, and how many had been pushed when it was given its parameters.
-    computing: Vec<Option<(u64, u64)>>,
+    /// What each worker computes.
+    computing: Vec<Option<Computing>>,
     /// Shares of workers that were lost.
     returned: VecDeque<u64>,
     /// Whether workers are lost, so that a share that was given out may be given to another.
     may_return: bool,
     /// Workers that wait at the bound, and since when.
     waiting: VecDeque<(usize, Instant)>,
+    /// How often each share has taken too long since the last push.
+    late: SortedMap<u64, u32>,
     pub found: Staleness,
+}
+
+/// What a worker computes.
+#[derive(Debug, Clone, Copy)]
+struct Computing {
+    share: u64,
+    /// How many shares had been pushed when it was given its parameters, and when that was.
+    pushed: u64,
+    since: Instant,
 }
 
 /// How stale the gradients of a round were, and how long workers waited for slower ones.
@@ -55,6 +71,7 @@ impl Shares {
             returned: VecDeque::new(),
             may_return: false,
             waiting: VecDeque::new(),
+            late: SortedMap::new(),
             found: Staleness::default(),
         }
     }
@@ -89,7 +106,7 @@ impl Shares {
         }
         // In whole steps.
         let step = |shares: u64| shares / self.workers();
-        let oldest = self.computing.iter().flatten().map(|(_, pushed)| step(*pushed)).min();
+        let oldest = self.computing.iter().flatten().map(|computing| step(computing.pushed)).min();
         if oldest.is_some_and(|oldest| step(self.pushed) > oldest + self.staleness) {
             return Answer::Later;
         }
@@ -97,7 +114,7 @@ impl Shares {
             self.given += 1;
             self.given - 1
         });
-        self.computing[worker] = Some((share, self.pushed));
+        self.computing[worker] = Some(Computing { share, pushed: self.pushed, since: Instant::now() });
         Answer::Share(share)
     }
 
@@ -108,20 +125,29 @@ impl Shares {
 
     /// The share that a worker computes.
     pub(super) fn of(&self, worker: usize) -> Option<u64> {
-        self.computing[worker].map(|(share, _)| share)
+        self.computing[worker].map(|computing| computing.share)
     }
 
-    /// A worker was lost: its share is given to another. Gives the number of that share, if it had one.
-    pub(super) fn lose(&mut self, worker: usize) -> Option<u64> {
+    /// A worker was lost: its share is given to another. Gives the number of that share, if it had one. `deadline`: how long a share may take.
+    pub(super) fn lose(&mut self, worker: usize, deadline: Duration) -> Option<u64> {
         self.waiting.retain(|(waiting, _)| *waiting != worker);
-        let (share, _) = self.computing[worker].take()?;
+        let Computing { share, since, .. } = self.computing[worker].take()?;
+        if since.elapsed() >= deadline {
+            *self.late.entry(share).or_default() += 1;
+        }
         self.returned.push_back(share);
         Some(share)
     }
 
+    /// How often the same share has taken too long, if that is too often: no worker seems to be fast enough.
+    pub(super) fn too_late(&self) -> Option<u32> {
+        self.late.values().copied().find(|times| *times >= MAX_LATE)
+    }
+
     /// The gradient of a worker's share is there. False if it had none.
     pub(super) fn push(&mut self, worker: usize) -> bool {
-        let Some((_, pulled)) = self.computing[worker].take() else { return false };
+        let Some(Computing { pushed: pulled, .. }) = self.computing[worker].take() else { return false };
+        self.late.clear();
         let staleness = (self.pushed - pulled) as f64 / self.workers() as f64;
         self.pushed += 1;
         self.found.most = self.found.most.max(staleness);
@@ -151,6 +177,8 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(1000);
 
     #[test]
     fn a_worker_is_no_further_ahead_than_the_bound() {
@@ -220,10 +248,34 @@ mod tests {
         }
         assert!(shares.push(1));
         assert_eq!((shares.ask(1), shares.is_done(), shares.of(0)), (Answer::Later, false, Some(0)));
-        assert_eq!((shares.lose(0), shares.ready()), (Some(0), vec![(1, Answer::Share(0))]));
+        assert_eq!((shares.lose(0, LONG), shares.ready()), (Some(0), vec![(1, Answer::Share(0))]));
         assert!(!shares.push(0), "it has no share any more");
         assert!(shares.push(1) && shares.is_done());
-        assert_eq!((shares.ask(1), shares.lose(1), shares.ready()), (Answer::Later, None, vec![]));
+        assert_eq!((shares.ask(1), shares.lose(1, LONG), shares.ready()), (Answer::Later, None, vec![]));
+    }
+
+    #[test]
+    fn a_share_that_no_worker_computes_in_time_is_noticed() {
+        let mut shares = Shares::new(2, 3, 1).that_may_return();
+        let late = |shares: &mut Shares, worker| {
+            assert_eq!(shares.ask(worker), Answer::Share(0));
+            assert_eq!(shares.lose(worker, Duration::ZERO), Some(0));
+        };
+        late(&mut shares, 0);
+        late(&mut shares, 1);
+        assert_eq!(shares.too_late(), None);
+        late(&mut shares, 0);
+        assert_eq!(shares.too_late(), Some(3));
+        // An update shows that one is fast enough.
+        assert_eq!(shares.ask(1), Answer::Share(0));
+        assert!(shares.push(1));
+        assert_eq!(shares.too_late(), None);
+        // Workers that die early are no reason, however many.
+        for _ in 0..10 {
+            assert_eq!(shares.ask(0), Answer::Share(1));
+            assert_eq!(shares.lose(0, LONG), Some(1));
+        }
+        assert_eq!(shares.too_late(), None);
     }
 
     #[test]
