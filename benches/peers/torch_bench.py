@@ -8,8 +8,9 @@ README.md beside this file says how to set up the environment.
 Modes: single, ddp, fsdp (FSDP2, per-block), pp (1F1B, one stage a rank), allreduce (gloo, sizes 4 KiB to 64 MiB).
 Rank 0 prints one JSON line a step: tokens_per_second counts the tokens of the whole world.
 
-Mode ddp with --tokens trains on Brigade's token files, once with each of the ways to travel in --hook: none, fp16, powersgd, and
-local-sgd, where ranks make updates of their own and average parameters every 50 steps (a line for each average then).
+Mode ddp with --tokens trains on Brigade's token files, once with each of the ways to travel in --hook: none, fp16, powersgd,
+local-sgd, where ranks make updates of their own and average parameters every 50 steps (a line for each average then), and
+post-local-sgd, which is the same after --synchronous-steps of plain DDP.
 """
 import argparse, json, os, resource, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -21,7 +22,8 @@ p.add_argument("--threads", type=int, default=1)
 p.add_argument("--steps", type=int, default=8)
 p.add_argument("--micro-batches", type=int, default=4)
 p.add_argument("--dtype", default="fp32", choices=["fp32", "bf16"], help="bf16: autocast, fp32 masters (not in mode pp)")
-p.add_argument("--hook", default="none", help="none, fp16, powersgd or local-sgd; or several with commas, which may have steps of their own: local-sgd:100")
+p.add_argument("--hook", default="none", help="none, fp16, powersgd, local-sgd or post-local-sgd; or several with commas, which may have steps of their own: local-sgd:100")
+p.add_argument("--synchronous-steps", type=int, default=100, help="of post-local-sgd, a multiple of 50")
 p.add_argument("--tokens", default="", help="a folder with train.bin and validation.bin, two bytes a token")
 p.add_argument("--tied", action="store_true", help="the head has the token table's weights")
 p.add_argument("--validate-every", type=int, default=0)
@@ -118,13 +120,14 @@ def train_with(hook, steps, period=50):
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
         ddp.register_comm_hook(PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2), powerSGD_hook)
-    elif hook == "local-sgd":
+    elif hook in ("local-sgd", "post-local-sgd"):
         from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
         from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
+        first = a.synchronous_steps if hook == "post-local-sgd" else 0
         alone, _ = dist.new_subgroups(group_size=1)
-        ddp.register_comm_hook(PostLocalSGDState(None, alone, start_localSGD_iter=0), post_localSGD_hook)
-        averager = PeriodicModelAverager(period=period, warmup_steps=period - 1)
+        ddp.register_comm_hook(PostLocalSGDState(None, alone, start_localSGD_iter=first), post_localSGD_hook)
+        averager = PeriodicModelAverager(period=period, warmup_steps=first + period - 1)
     decay, rest = [[p for p in model.parameters() if (p.dim() > 1) == wide] for wide in (True, False)]
     groups = [dict(params=decay, weight_decay=0.1), dict(params=rest, weight_decay=0.0)]
     optimizer = torch.optim.AdamW(groups, lr=2e-3, betas=(0.9, 0.95))

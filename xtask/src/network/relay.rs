@@ -20,6 +20,9 @@ const OFFLOADS: usize = 10;
 const FRAME: usize = OFFLOADS + (1 << 17);
 /// What a socket holds while its thread waits for a core. `tbf` drops what is too much for the network, not the relay.
 const BUFFER: usize = 32 << 20;
+/// For how long nothing but errors may come from an interface, which may not be up yet, and between two looks at one.
+const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(1);
 
 type Address = [u8; 6];
 /// A frame, and when it is due.
@@ -36,28 +39,38 @@ pub fn start(ports: &[String], delay: Duration) -> Result<()> {
         std::thread::spawn(move || write(&socket, &waiting));
     }
     let places = Arc::new(Mutex::new(HashMap::new()));
-    for (port, socket) in sockets.into_iter().enumerate() {
+    for (port, (socket, name)) in sockets.into_iter().zip(ports.to_vec()).enumerate() {
         let (queues, places) = (queues.clone(), Arc::clone(&places));
-        std::thread::spawn(move || read(&socket, port, delay, &queues, &places));
+        std::thread::spawn(move || {
+            let error = read(&socket, port, (delay, PATIENCE), &queues, &places);
+            eprintln!("nothing more can be read from {name}: {error}");
+        });
     }
     Ok(())
 }
 
-/// Puts what comes in at a port into the queues of the others.
+/// Puts what comes in at a port into the queues of the others, after `delay`; gives the last error once there was nothing else for `patience`.
 fn read(
     socket: &OwnedFd,
     port: usize,
-    delay: Duration,
+    (delay, patience): (Duration, Duration),
     queues: &[Sender<Delayed>],
     places: &Mutex<HashMap<Address, usize>>,
-) {
+) -> Errno {
     let mut frame = vec![0; FRAME];
+    let mut failing: Option<Instant> = None;
     loop {
         let length = match recv(socket, &mut frame[..], RecvFlags::empty()) {
             Ok((length, _)) => length,
+            Err(error) if failing.is_some_and(|since| since.elapsed() >= patience) => return error,
             // The interface is not up yet, or something was lost.
-            Err(_) => continue,
+            Err(_) => {
+                failing.get_or_insert_with(Instant::now);
+                std::thread::sleep(RETRY);
+                continue;
+            }
         };
+        failing = None;
         let Some((to, from)) = addresses(&frame[..length]) else { continue };
         let known = {
             let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,6 +148,14 @@ fn open(port: &str) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_that_gives_nothing_but_errors_is_given_up() {
+        let patience = Duration::from_millis(50);
+        let (no_socket, began) = (OwnedFd::from(tempfile::tempfile().unwrap()), Instant::now());
+        let error = read(&no_socket, 0, (Duration::ZERO, patience), &[], &Mutex::default());
+        assert_eq!((error, began.elapsed() >= patience), (Errno::NOTSOCK, true));
+    }
 
     #[test]
     fn a_frame_says_where_it_goes() {

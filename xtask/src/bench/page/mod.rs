@@ -83,7 +83,9 @@ impl Page<'_> {
     /// As Markdown.
     pub fn markdown(&self) -> String {
         let figures = match self.runs {
-            1 => "Each figure is of one run".to_owned(),
+            1 => "Each figure is of one run, and another run may differ by several percent: a goal that is met or missed by less is \
+                  not decided"
+                .to_owned(),
             runs => format!(
                 "Each figure is the median of {runs} runs, with the lowest and the highest in brackets"
             ),

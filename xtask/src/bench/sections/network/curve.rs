@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::methods::{HOOKS, METHODS, PLAIN, RANKS, peer_line};
+use super::methods::{HOOKS, METHODS, Method, PLAIN, RANKS, peer_line};
 use crate::bench::page::{Goal, Row, Section, Table};
-use crate::bench::runner::{Kind, Runner};
+use crate::bench::runner::{Kind, Runner, metrics, results};
 
 pub const TITLE: &str = "Effect on the loss";
 
@@ -14,7 +14,10 @@ pub const STEPS: usize = 400;
 /// How far a validation loss may be above plain training's, in hundredths; of all methods but those that are known to need longer.
 const POINTS: f64 = 2.0;
 const SLOW_LEARNERS: [&str; 2] = ["topk", "onebit"];
-const VALIDATION: &str = "--set train.validate_every=50 --set train.validation_samples=64";
+/// Steps from one validation to the next: on the slowest network, the time that counts is that of few steps.
+const VALIDATE_EVERY: usize = 10;
+/// The run whose losses are measured.
+const CURVE: &str = "curve";
 
 /// The losses of a run.
 #[derive(Debug, Clone, Default)]
@@ -90,13 +93,14 @@ pub fn measure(
 ) -> Result<Curves> {
     let mut ours: Vec<Vec<Curve>> = vec![Vec::new(); METHODS.len()];
     for seed in 0..seeds {
-        for (place, method) in METHODS.iter().enumerate() {
+        for (place, method) in METHODS.into_iter().enumerate() {
             let curve = if method.is_exact && method.name != PLAIN {
                 ours[0].last().cloned().unwrap_or_default()
             } else {
-                let line = line(place, seed);
-                let curve = Curve::of(&runner.steps("curve", &line)?);
-                let loss = curve.last().with_context(|| format!("`{line}` recorded no validation"))?;
+                let lines = lines(method, seed);
+                let curve = Curve::of(&run(runner, &lines)?);
+                let loss = curve.last();
+                let loss = loss.with_context(|| format!("`{}` recorded no validation", lines.join("; ")))?;
                 eprintln!("seed {seed}: {}: validation loss {loss:.4}", method.name);
                 curve
             };
@@ -114,18 +118,40 @@ pub fn measure(
     Ok(Curves { ours, theirs: theirs.to_vec() })
 }
 
-fn line(method: usize, seed: u32) -> String {
-    let line = METHODS[method].line("curve", RANKS, STEPS, seed.into());
-    line.replacen("--nproc-per-node", "--standalone --nproc-per-node", 1).replacen(
-        "--quiet",
-        &format!("{VALIDATION} --quiet"),
-        1,
-    )
+/// Runs these one after the other, each but the first from where the one before ended; gives the steps of all.
+fn run(runner: &Runner, lines: &[String]) -> Result<Vec<Value>> {
+    for (number, line) in lines.iter().enumerate() {
+        let running =
+            if number == 0 { runner.start_training(CURVE, line)? } else { runner.start(CURVE, line)? };
+        running.finish()?.succeeded()?;
+    }
+    metrics(&results(CURVE))
+}
+
+/// The run of a method without a network; two if it begins with steps of plain training.
+fn lines(method: Method, seed: u32) -> Vec<String> {
+    let every = if method.period == 1 { VALIDATE_EVERY } else { method.period };
+    let validated = |method: Method, steps: usize| {
+        let line = method.line(CURVE, RANKS, steps, seed.into());
+        let line = line.replacen("--nproc-per-node", "--standalone --nproc-per-node", 1);
+        let flags = format!("--set train.validate_every={every} --set train.validation_samples=64 --quiet");
+        line.replacen("--quiet", &flags, 1)
+    };
+    let last = validated(method, STEPS);
+    match method.synchronous_steps {
+        0 => vec![last],
+        steps => {
+            let saved = format!("--checkpoint-every {steps}");
+            let first = validated(METHODS[0], steps).replacen("--checkpoint-every 0", &saved, 1);
+            vec![first, format!("{last} --resume auto")]
+        }
+    }
 }
 
 fn theirs_line(tokens: &str) -> String {
     let line = peer_line(&HOOKS.map(|hook| hook.name).join(","), tokens, RANKS, STEPS);
-    line.replacen("torchrun", "torchrun --standalone", 1) + " --validate-every 50"
+    let line = line.replacen("torchrun", "torchrun --standalone", 1);
+    format!("{line} --validate-every {VALIDATE_EVERY}")
 }
 
 /// What the page says of them.
@@ -160,7 +186,12 @@ pub fn section(runner: &Runner, curves: &Curves, seeds: u32, notes: Vec<String>)
              on other sequences of the same text, from other initial weights.",
             super::methods::TOKENS / 128
         ),
-        commands: vec![line(3, 0), theirs_line("runs/bench/tokens/KEY")],
+        commands: METHODS
+            .into_iter()
+            .filter(|method| method.name == "bf16" || method.synchronous_steps > 0)
+            .flat_map(|method| lines(method, 0))
+            .chain([theirs_line("runs/bench/tokens/KEY")])
+            .collect(),
         tables: vec![Table::of(&["mean", "lowest", "highest", "vs synchronous"], rows)],
         notes,
     }
@@ -213,8 +244,21 @@ mod tests {
 
     #[test]
     fn runs_without_a_network_are_validated() {
-        let line = line(METHODS.iter().position(|method| method.name == "diloco").unwrap(), 2);
+        let lines = |name: &str| lines(METHODS.into_iter().find(|method| method.name == name).unwrap(), 2);
+        let [line] = &lines("diloco")[..] else { panic!("one run") };
         assert!(line.contains("--standalone --nproc-per-node 4") && line.contains("--seed 2"), "{line}");
-        assert!(line.contains(VALIDATION) && line.contains("--strategy diloco"), "{line}");
+        assert!(line.contains("train.validate_every=50 ") && line.contains("--strategy diloco"), "{line}");
+        let [line] = &lines("int8")[..] else { panic!("one run") };
+        assert!(line.contains("--set train.validate_every=10 --set train.validation_samples=64 --quiet"));
+    }
+
+    #[test]
+    fn a_synchronous_start_is_a_run_of_its_own() {
+        let method = METHODS.into_iter().find(|method| method.name == "post-local-sgd").unwrap();
+        let [first, last] = &lines(method, 0)[..] else { panic!("two runs") };
+        assert!(first.contains("--steps 100 ") && !first.contains("--strategy"), "{first}");
+        assert!(first.contains("--checkpoint-every 100 ") && first.contains("validate_every=50 "), "{first}");
+        assert!(last.contains("--steps 400 ") && last.contains("--strategy local-sgd"), "{last}");
+        assert!(last.ends_with("--out runs/bench/curve --resume auto"), "{last}");
     }
 }

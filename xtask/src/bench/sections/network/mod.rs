@@ -24,7 +24,8 @@ const PLACES: [Place; 2] = [Place { hosts: 2, ranks: 2 }, Place { hosts: 4, rank
 
 /// What is true of every network.
 const CAUSES: &str = " Brigade encrypts traffic between hosts by default, gloo does not. Plain sums run in two levels, so \
-each byte leaves a host once; codes go from each rank to every other one, unless `--replicate` has the ranks of a host add up first. PyTorch's PowerSGD hook has all gradients in one bucket, because it fails over gloo with several.";
+each byte leaves a host once; codes go from each rank to every other one, unless `--replicate` has the ranks of a host add up first. PyTorch's PowerSGD hook has all gradients in one bucket, because it fails over gloo with several. Of `async-server`, \
+two of the four ranks are workers, each with two of the four sequences of a step.";
 
 /// Plain training over PyTorch's.
 const OVER_TORCH: f64 = 1.3;
@@ -32,7 +33,7 @@ const OVER_TORCH: f64 = 1.3;
 const OVER_FLAT: f64 = 1.6;
 /// How many times fewer bytes.
 const FEWER: [(&str, f64); 3] = [("bf16", 1.8), ("int8", 3.5), ("powersgd", 20.0)];
-/// What the names of methods end with that send codes once per host, which hosts of several ranks should use.
+/// What the names of methods end with that send codes once per host.
 const LEVELS: &str = "-levels";
 /// Over plain training, of those that must be seen in it.
 const SEEN: f64 = 1.05;
@@ -44,14 +45,15 @@ pub fn measure(runner: &Runner, seeds: u32) -> Result<Vec<Section>> {
     let curves = curve::measure(runner, seeds, tokens, &mut notes)?;
     let tokens = tokens()?;
     let (one, mut on_networks) = (Place { hosts: 1, ranks: 4 }, Vec::new());
-    let is_compared = |method: &methods::Method| method.name == PLAIN || method.period > 1;
+    let is_compared =
+        |method: &methods::Method| method.name == PLAIN || (method.period > 1 && method.is_timed(4));
     let alone = speed::measure(runner, (&NONE, one), is_compared, (&curves, &tokens), &mut on_networks)?;
     let mut sections = vec![section(runner, &NONE, &[(one, &alone)], &alone, &curves, on_networks)];
     for network in &NETWORKS {
         let mut notes = Vec::new();
         let measured = PLACES.map(|place| {
             eprintln!("{}, {}", network.title, named(place));
-            let fits = |method: &methods::Method| place.ranks > 1 || !method.is_for_hosts;
+            let fits = |method: &methods::Method| method.is_timed(place.ranks);
             speed::measure(runner, (network, place), fits, (&curves, &tokens), &mut notes)
         });
         let [two, four] = measured;
@@ -153,7 +155,7 @@ fn rows(
         let goal = goal(method.name, network, place, (number, measured), alone);
         row(method.label(), &measured.ours[number], curves.ours(number), goal)
     });
-    let theirs = HOOKS.iter().enumerate();
+    let theirs = HOOKS.iter().enumerate().filter(|(_, hook)| hook.is_timed);
     let theirs = theirs.map(|(number, hook)| {
         row(hook.label.into(), &measured.theirs[number], Some(curves.theirs(number)), None)
     });
@@ -177,10 +179,8 @@ fn goal(
         Some(Goal { text: text + &ratio_text, met: ratio.map(|ratio| ratio >= bound) })
     };
     let is = |slow: &str| network.title.starts_with(slow);
-    let in_levels = name.strip_suffix(LEVELS);
-    let has_levels = METHODS.iter().any(|method| method.name.strip_suffix(LEVELS) == Some(name));
-    let judged = |fewer: &str| fewer == in_levels.unwrap_or(name) && !(place.ranks > 1 && has_levels);
-    if let Some((_, bound)) = FEWER.iter().find(|(fewer, _)| judged(fewer)) {
+    let method = name.strip_suffix(LEVELS).unwrap_or(name);
+    if let Some((_, bound)) = FEWER.iter().find(|(fewer, _)| *fewer == method) {
         let fewer = plain.bytes.over(&own.bytes);
         if name == "powersgd" || !is("1 Gbit") {
             return at_least(format!("≥ {bound} × fewer"), fewer, *bound);
@@ -197,7 +197,7 @@ fn goal(
         "flat" if place.ranks > 1 && is("1 Gbit") => {
             at_least(format!("synchronous ≥ {OVER_FLAT} × this"), plain.rates.over(&own.rates), OVER_FLAT)
         }
-        "streaming" | "streaming-int8" if is("100 Mbit") => {
+        "diloco" | "streaming" | "streaming-int8" if is("100 Mbit") => {
             let share = own.rates.over(&alone.ours[number].rates);
             at_least(format!("≥ {OF_ALONE} × without a network"), share, OF_ALONE)
         }
@@ -228,11 +228,13 @@ mod tests {
 
     #[test]
     fn goals_are_judged_by_what_was_measured() {
-        let alone = measured(&[("streaming", 1000.0, 0.0)]);
+        let alone = measured(&[("streaming", 1000.0, 0.0), ("diloco", 1000.0, 0.0)]);
         let slow = measured(&[
             ("sync", 160.0, 100.0),
             ("flat", 101.0, 200.0),
             ("int8", 170.0, 28.0),
+            ("bf16", 170.0, 75.0),
+            ("diloco", 949.0, 1.0),
             ("streaming", 951.0, 1.0),
             ("int8-levels", 170.0, 28.0),
             ("none", 122.0, 1.0),
@@ -245,8 +247,10 @@ mod tests {
         assert_eq!(met("sync", 0, 0), Some(true));
         assert_eq!([met("flat", 1, 0), met("flat", 1, 1), met("flat", 2, 0)], [Some(false), None, None]);
         assert_eq!([met("int8", 1, 1), met("int8", 2, 1)], [Some(true), Some(true)]);
-        assert_eq!([met("int8", 1, 0), met("int8-levels", 1, 0)], [None, Some(true)]);
+        assert_eq!([met("bf16", 1, 0), met("bf16", 2, 0)], [Some(false); 2]);
+        assert_eq!([met("int8", 1, 0), met("int8-levels", 1, 0)], [Some(true); 2]);
         assert_eq!([met("streaming", 2, 0), met("streaming", 1, 0)], [Some(true), None]);
+        assert_eq!([met("diloco", 2, 0), met("diloco", 1, 0)], [Some(false), None]);
     }
 
     #[test]

@@ -69,18 +69,19 @@ pub fn measure(
         theirs: vec![Figures::default(); HOOKS.len()],
         commands: vec![line(network, place, "sync", &METHODS[0].line("sync", place.ranks, network.steps, 0))],
     };
-    let hooks = HOOKS.map(|hook| {
-        if hook.period == 1 { hook.name.to_owned() } else { format!("{}:{LOCAL_STEPS}", hook.name) }
+    let hooks = HOOKS.iter().filter(|hook| hook.is_timed).map(|hook| match hook.period {
+        1 => hook.name.to_owned(),
+        _ => format!("{}:{LOCAL_STEPS}", hook.name),
     });
-    let peer =
-        line(network, place, "torch", &peer_line(&hooks.join(","), tokens, place.ranks, network.steps));
+    let hooks = hooks.collect::<Vec<_>>().join(",");
+    let peer = line(network, place, "torch", &peer_line(&hooks, tokens, place.ranks, network.steps));
     measured.commands.push(peer.clone());
     for run in 1..=runner.runs {
         for (number, method) in METHODS.iter().enumerate().filter(|(_, method)| methods(method)) {
             let steps = if method.period == 1 { network.steps } else { LOCAL_STEPS };
             let line = line(network, place, method.name, &method.line(method.name, place.ranks, steps, 0));
             let records = runner.steps(method.name, &line)?;
-            if let Some(curve) = curves.ours(number) {
+            if let Some(curve) = curves.ours(number).filter(|_| method.repeats) {
                 curve.check(&records, &format!("`{line}`"))?;
             }
             let figures = figures(&records, method.period, &traffic(method.name)?);
