@@ -1,5 +1,7 @@
 //! What happens when ranks do different things, nothing, or die.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use brigade_comm::{DType, ProcessGroup, ReduceOp};
@@ -153,7 +155,7 @@ fn processes_that_another_program_started_are_told_so() {
         println!("done");
         return;
     }
-    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let mut alone = Command::new(std::env::current_exe().unwrap());
     let name = "failures::processes_that_another_program_started_are_told_so";
     alone.args([name, "--exact", "--nocapture"]).env(ALONE, "1");
     let output = alone.output().unwrap();
@@ -161,4 +163,41 @@ fn processes_that_another_program_started_are_told_so() {
     assert!(text.contains("this process is rank 3 of 8, but rank 0 of 1 for"), "{text}");
     assert!(text.contains("again: this program has already initialised MPI"), "{text}");
     assert!(text.contains("done") && output.status.success(), "{text}");
+}
+
+/// Set for a process whose MPI cannot be called from a thread.
+const UNTHREADED: &str = "BRIGADE_TEST_MPI_UNTHREADED";
+
+/// The library's own function, with less to offer.
+const SINGLE: &str = "
+#include <mpi.h>
+
+int MPI_Init_thread(int *argc, char ***argv, int required, int *provided) {
+    int code = PMPI_Init_thread(argc, argv, required, provided);
+    *provided = MPI_THREAD_SINGLE;
+    return code;
+}
+";
+
+#[test]
+fn an_mpi_without_support_for_threads_is_refused() {
+    if std::env::var_os(UNTHREADED).is_some() {
+        println!("{}", Mpi::init(PATIENT).unwrap_err());
+        return;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("single-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (source, library) = (folder.join("single.c"), folder.join("single.so"));
+    std::fs::write(&source, SINGLE).unwrap();
+    let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    let compiled = Command::new(mpicc).args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiled.unwrap().success());
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    let name = "failures::an_mpi_without_support_for_threads_is_refused";
+    alone.args([name, "--exact", "--nocapture"]).env(UNTHREADED, "1").env("LD_PRELOAD", &library);
+    let output = alone.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("offers MPI_THREAD_SINGLE, but MPI_THREAD_FUNNELED is needed"), "{text}");
+    assert!(text.contains("comm.collectives (--collectives) = host"), "{text}");
+    std::fs::remove_dir_all(folder).unwrap();
 }
