@@ -8,6 +8,7 @@ mod backward_halves;
 mod blocks;
 mod case;
 mod footprint;
+mod hosts;
 mod in_flight;
 mod layers;
 mod mesh;

@@ -19,7 +19,9 @@ use crate::memory::{Measurable, MemoryPlan, Sampled};
 use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, RunPlan};
 use interfaces::interfaces_line;
-use parallelism::{buckets_line, compresses, compression_line, levels_note, mesh_text, parallelism_lines};
+use parallelism::{
+    buckets_line, compresses, compression_line, levels_note, mesh_text, parallelism_lines, replicas_note,
+};
 
 impl Session {
     /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
@@ -181,6 +183,7 @@ impl Session {
         lines.extend(interfaces_line(&places));
         let hosts: Vec<usize> = places.iter().map(|place| place.host).collect();
         lines.extend(levels_note(plan, &hosts));
+        lines.extend(replicas_note(plan, &hosts));
         lines.extend(same_bits_note(&self.settings, plan, compresses(plan, chain)));
         lines.extend(parallelism_lines(plan, chain, seconds));
         lines

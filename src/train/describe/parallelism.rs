@@ -129,6 +129,28 @@ pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
     ))
 }
 
+/// That a replica is on several hosts, where another number of replicas has each on one. `hosts` is the host of each rank.
+pub(super) fn replicas_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
+    let (mesh, ranks) = (&plan.mesh, plan.mesh.size_over(&DATA));
+    if mesh.size(REPLICATE) == 1 || mesh.world() != hosts.len() {
+        return None;
+    }
+    // Data-parallel ranks are neighbours, and so are those of a replica.
+    let spanning = |shards: usize| {
+        let mut replicas = hosts.chunks(shards);
+        replicas.position(|hosts| hosts.iter().any(|host| *host != hosts[0]))
+    };
+    let shards = mesh.size(DP);
+    let first = spanning(shards)? * shards;
+    let within =
+        (2..ranks).rev().find(|shards| ranks.is_multiple_of(*shards) && spanning(*shards).is_none())?;
+    Some(format!(
+        "note: ranks {first} to {} are one replica on several hosts, so what ZeRO gathers and reduces crosses the network; with --replicate {} each replica is on one host",
+        first + shards - 1,
+        ranks / within
+    ))
+}
+
 /// The axes of the mesh with their sizes.
 pub(super) fn mesh_text(plan: &RunPlan) -> String {
     // Those of a launch that has nothing else are its mesh.
@@ -147,6 +169,38 @@ mod tests {
 
     use super::*;
     use crate::settings::Settings;
+
+    #[test]
+    fn replicas_on_several_hosts_are_named_where_another_number_has_each_on_one() {
+        let note = |replicas: usize, hosts: &[usize]| {
+            let toml = format!(
+                "[train]\nmicro_batch_size = 1\nglobal_batch_size = 24\n[zero]\nstage = 1\n[mesh]\nreplicate = {replicas}\n"
+            );
+            let settings: Settings = crate::settings::parse_defaults(&toml).unwrap();
+            replicas_note(&settings.plan(hosts.len(), 1).unwrap(), hosts)
+        };
+        let said = note(2, &[0, 0, 1, 1, 2, 2, 3, 3]).unwrap();
+        assert!(
+            said.contains("ranks 0 to 3 are one replica") && said.contains("with --replicate 4 each"),
+            "{said}"
+        );
+        // Fewer replicas, of three ranks.
+        let said = note(3, &[0, 0, 0, 1, 1, 1]).unwrap();
+        assert!(
+            said.contains("ranks 2 to 3 are one replica") && said.contains("with --replicate 2 each"),
+            "{said}"
+        );
+        for (replicas, hosts) in [
+            (4, &[0, 0, 1, 1, 2, 2, 3, 3][..]),
+            (2, &[0, 0, 1, 1]),
+            (2, &[0, 0, 0, 0]),
+            // Shards are within a replica on several hosts, or nowhere.
+            (2, &[0, 1, 2, 3]),
+            (1, &[0, 0, 1, 1]),
+        ] {
+            assert_eq!(note(replicas, hosts), None, "{replicas} {hosts:?}");
+        }
+    }
 
     #[test]
     fn codes_in_two_levels_are_named_where_they_would_help() {
