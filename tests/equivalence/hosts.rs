@@ -1,29 +1,32 @@
-//! Replicas on hosts of their own: how many bytes of a step leave a host.
+//! Ranks on several hosts: how many bytes of a step leave a host, with replicas and with codes.
 
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use brigade::comm::{AuthToken, Join, ProcessGroup, join};
-use brigade::core::{CHUNK, CollectiveKind, Collectives, Groups, Mesh, Zero};
-use brigade_host::{HostCollectives, MemorySpace, SubgroupArgs, subgroup};
+use brigade::comm::{AuthToken, Driver, Error, Join, OpArgs, OpBuffer, ProcessGroup, Result, Stats, join};
+use brigade::core::compress::{Compression, Method};
+use brigade::core::{CHUNK, CollectiveKind, Groups, Mesh, NamedTensor, Traffic, Zero};
 
+use crate::mesh::same_bits;
 use crate::row::{RATE, Row};
+use crate::strategies::compressed::compressed;
 
 /// Ranks of a host.
 const PER_HOST: usize = 2;
 
-/// What a rank sent in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Sent {
-    /// To ranks of other hosts, of all groups and operations.
+/// What a rank sent in a step, and has after it.
+struct Stepped {
+    /// Bytes to ranks of other hosts, of all groups and operations.
     between_hosts: u64,
-    /// The sums of gradients over replicas.
-    over_replicas: u64,
+    /// What the step counted of all bytes.
+    traffic: Traffic,
+    weights: Vec<NamedTensor>,
 }
 
 /// Runs a step on hosts of two ranks.
-fn step(row: &Row) -> Vec<Sent> {
+fn step(row: &Row) -> Vec<Stepped> {
     let (mesh, listener) = (&row.mesh(), &TcpListener::bind("127.0.0.1:0").unwrap());
     thread::scope(|scope| {
         let rank = |rank: usize| scope.spawn(move || step_of_rank(row, mesh, rank, listener));
@@ -32,7 +35,7 @@ fn step(row: &Row) -> Vec<Sent> {
     })
 }
 
-fn step_of_rank(row: &Row, mesh: &Mesh, rank: usize, listener: &TcpListener) -> Sent {
+fn step_of_rank(row: &Row, mesh: &Mesh, rank: usize, listener: &TcpListener) -> Stepped {
     let endpoint = listener.local_addr().unwrap().to_string();
     let world = join(Join {
         listener: (rank == 0).then(|| listener.try_clone().unwrap()),
@@ -40,39 +43,96 @@ fn step_of_rank(row: &Row, mesh: &Mesh, rank: usize, listener: &TcpListener) -> 
         ..Join::new(rank, mesh.world(), endpoint, AuthToken::new("ranks of several hosts"))
     });
     let world = world.unwrap();
-    let all: Arc<dyn ProcessGroup> = Arc::new(world.group().clone());
-    let mut made = vec![all.clone()];
-    let over = |group: Arc<dyn ProcessGroup>| -> Arc<dyn Collectives> {
-        Arc::new(HostCollectives::new(group, MemorySpace::Host))
-    };
-    let groups = Groups::new(mesh.clone(), over(all.clone()), |axes| {
-        let SubgroupArgs { name, color, key } = subgroup(mesh, rank, axes);
-        let group = all.split(&name, color, key)?;
-        made.push(group.clone());
-        Ok::<_, brigade::comm::Error>(over(group))
-    });
-    let groups = groups.unwrap();
+    let made: Made = Arc::default();
+    let all = Recorded::new(Arc::new(world.group().clone()), &made);
+    let groups = brigade_cpu::groups(&all, mesh.clone()).unwrap();
     let crossed = |made: &[Arc<dyn ProcessGroup>]| -> u64 {
         made.iter().map(|group| group.stats().between_hosts()).sum()
     };
     let mut engine = row.engine(groups.clone()).unwrap();
-    let before = crossed(&made);
+    let before = crossed(&made.lock().unwrap());
     let report = engine.step(row.batches(0, &groups), RATE).unwrap();
-    let between_hosts = crossed(&made) - before;
-    let over_replicas = report.traffic.get(&CollectiveKind::AllReduce).map_or(0, |(_, bytes)| *bytes);
+    let between_hosts = crossed(&made.lock().unwrap()) - before;
+    let traffic = report.traffic;
+    let mut weights = Vec::new();
+    for root in 0..mesh.world() {
+        let tensors = engine.tensors(root).unwrap();
+        if root == rank {
+            weights = tensors;
+        }
+    }
     drop((engine, groups));
     world.shutdown().unwrap();
-    Sent { between_hosts, over_replicas }
+    Stepped { between_hosts, traffic, weights }
 }
+
+/// Bytes to other hosts, and of sums over ranks that have the same elements.
+type Sent = (u64, u64);
 
 /// What more blocks add: numbers of the whole step, such as losses, are as many with any number of blocks.
 fn added(row: &Row) -> Vec<Sent> {
     let [few, many] = [2, 4].map(|layers| step(&Row { layers, ..row.clone() }));
-    let added = |(few, many): (&Sent, &Sent)| Sent {
-        between_hosts: many.between_hosts - few.between_hosts,
-        over_replicas: many.over_replicas - few.over_replicas,
-    };
-    few.iter().zip(&many).map(added).collect()
+    let sums = |of: &Stepped| of.traffic.get(&CollectiveKind::AllReduce).map_or(0, |(_, bytes)| *bytes);
+    let pairs = few.iter().zip(&many);
+    pairs.map(|(few, many)| (many.between_hosts - few.between_hosts, sums(many) - sums(few))).collect()
+}
+
+/// A group that keeps all groups that are made of it.
+#[derive(Clone)]
+struct Recorded {
+    group: Arc<dyn ProcessGroup>,
+    made: Made,
+}
+
+type Made = Arc<Mutex<Vec<Arc<dyn ProcessGroup>>>>;
+
+impl Recorded {
+    fn new(group: Arc<dyn ProcessGroup>, made: &Made) -> Self {
+        made.lock().unwrap().push(group.clone());
+        Self { group, made: made.clone() }
+    }
+}
+
+impl ProcessGroup for Recorded {
+    fn rank(&self) -> usize {
+        self.group.rank()
+    }
+    fn size(&self) -> usize {
+        self.group.size()
+    }
+    fn name(&self) -> &str {
+        self.group.name()
+    }
+    fn start(&self, args: OpArgs, buffer: Box<dyn OpBuffer>) {
+        self.group.start(args, buffer);
+    }
+    fn driver(&self) -> Option<Arc<dyn Driver>> {
+        self.group.driver()
+    }
+    fn barrier(&self) -> Result<()> {
+        self.group.barrier()
+    }
+    fn split(&self, name: &str, color: u32, key: u32) -> Result<Arc<dyn ProcessGroup>> {
+        Ok(Arc::new(Self::new(self.group.split(name, color, key)?, &self.made)))
+    }
+    fn spans_hosts(&self) -> bool {
+        self.group.spans_hosts()
+    }
+    fn ranks_per_host(&self) -> Option<usize> {
+        self.group.ranks_per_host()
+    }
+    fn stats(&self) -> Stats {
+        self.group.stats()
+    }
+    fn op_timeout(&self) -> Duration {
+        self.group.op_timeout()
+    }
+    fn failure(&self) -> Option<Error> {
+        self.group.failure()
+    }
+    fn abort(&self, reason: &str) {
+        self.group.abort(reason);
+    }
 }
 
 /// Two replicas send each other their shard of the gradients, `2 (R - 1) / R` times its bytes, and nothing else.
@@ -86,13 +146,51 @@ fn with_a_replica_on_each_host_only_sums_of_shards_leave_a_host() {
         let shard = (4 * elements / PER_HOST) as u64;
         let with_replicas = added(&row);
         for sent in &with_replicas {
-            assert_eq!((sent.between_hosts, sent.over_replicas), (2 * shard, 2 * shard), "stage {stage}");
+            assert_eq!(*sent, (2 * shard, 2 * shard), "stage {stage}");
         }
         // Without replicas, both hosts have shards of all that each micro-batch gathers or reduces.
         if stage > 1 {
             let sharded = added(&Row { replicate: 1, dp: 4, ..row });
             let mut pairs = sharded.iter().zip(&with_replicas);
-            assert!(pairs.all(|(a, b)| a.between_hosts > b.between_hosts), "{stage}: {sharded:?}");
+            assert!(pairs.all(|(sharded, replicated)| sharded.0 > replicated.0), "{stage}: {sharded:?}");
         }
     }
+}
+
+/// As bytes leave a host once in plain sums, so do codes of the sums of each host's ranks.
+#[test]
+fn codes_leave_a_host_once_and_all_ranks_have_the_same_sums() {
+    let plain = Row { dp: 4, micro_batches: 2, ..Row::default() };
+    let sums = added(&plain);
+    for (method, fewer) in [(Method::Bf16, 1.8), (Method::Int8, 3.5), (Method::Int4, 6.5)] {
+        let row = compressed(Compression { method, ..Compression::default() }, plain.clone());
+        for (rank, (coded, exact)) in added(&row).iter().zip(&sums).enumerate() {
+            let ratio = exact.0 as f64 / coded.0 as f64;
+            assert!(ratio >= fewer, "{method}, rank {rank}: {coded:?} and {exact:?}");
+        }
+        let [once, again] = [step(&row), step(&row)];
+        for rank in once.iter().chain(&again) {
+            same_bits(&rank.weights, &once[0].weights, &method.to_string());
+        }
+        let weights = |stepped: &[Stepped]| -> Vec<f32> {
+            let tensors = stepped[0].weights.iter();
+            tensors.flat_map(|tensor| tensor.data.as_slice::<f32>().unwrap().to_vec()).collect()
+        };
+        // Only the rounding differs.
+        let row = Row { optimizer: "sgd", ..row };
+        let exact = Row { optimizer: "sgd", ..plain.clone() };
+        let [coded, exact] = [step(&row), step(&exact)].map(|stepped| weights(&stepped));
+        let square =
+            |values: &mut dyn Iterator<Item = f32>| values.map(|x| f64::from(x).powi(2)).sum::<f64>();
+        let apart = square(&mut coded.iter().zip(&exact).map(|(a, b)| a - b));
+        let start = weights_at_the_start(&plain);
+        let moved = square(&mut exact.iter().zip(&start).map(|(a, b)| a - b));
+        assert!(apart > 0.0 && apart < 0.1 * moved, "{method}: {apart} of {moved}");
+    }
+}
+
+fn weights_at_the_start(row: &Row) -> Vec<f32> {
+    let engine = row.reference().engine(Groups::single_rank()).unwrap();
+    let tensors = engine.tensors(0).unwrap();
+    tensors.iter().flat_map(|tensor| tensor.data.as_slice::<f32>().unwrap().to_vec()).collect()
 }

@@ -1,7 +1,7 @@
 //! Collectives over tensors, through host memory.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use brigade_comm::{DType, ProcessGroup, ReduceOp};
 use brigade_core::{
@@ -27,6 +27,8 @@ pub struct HostCollectives {
     pool: Arc<PagePool>,
     scalar_gathers: AtomicU64,
     scalar_bytes: AtomicU64,
+    /// The groups of its levels, whose traffic is its own.
+    levels: Mutex<Vec<Arc<dyn Collectives>>>,
 }
 
 impl HostCollectives {
@@ -39,6 +41,7 @@ impl HostCollectives {
             pool: Arc::default(),
             scalar_gathers: AtomicU64::new(0),
             scalar_bytes: AtomicU64::new(0),
+            levels: Mutex::default(),
         }
     }
 
@@ -78,6 +81,21 @@ impl Collectives for HostCollectives {
 
     fn spans_hosts(&self) -> bool {
         self.group.spans_hosts()
+    }
+
+    fn levels(&self) -> Result<Option<[Arc<dyn Collectives>; 2]>> {
+        let Some(per_host) = self.group.ranks_per_host() else { return Ok(None) };
+        let (host, place) = (self.rank() / per_host, self.rank() % per_host);
+        let split = |what: String, color: usize, key: usize| -> Result<Arc<dyn Collectives>> {
+            let name = format!("{} {what}", self.group.name());
+            let group = self.group.split(&name, color as u32, key as u32).map_err(Error::collective)?;
+            Ok(Arc::new(Self::new(group, self.copier.memory_space)))
+        };
+        let within = split(format!("on host {host}"), host, place)?;
+        let between = split(format!("at place {place} of each host"), place, host)?;
+        let levels = [within, between];
+        self.levels.lock().unwrap_or_else(PoisonError::into_inner).extend(levels.iter().cloned());
+        Ok(Some(levels))
     }
 
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
@@ -193,6 +211,12 @@ impl Collectives for HostCollectives {
             };
             let counted = (count.calls.saturating_sub(apart.0), count.bytes.saturating_sub(apart.1));
             traffic.insert(operation, counted);
+        }
+        for level in self.levels.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for (operation, (calls, bytes)) in level.traffic() {
+                let counted = traffic.entry(operation).or_default();
+                *counted = (counted.0 + calls, counted.1 + bytes);
+            }
         }
         traffic
     }

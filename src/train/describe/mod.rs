@@ -17,7 +17,7 @@ use super::same_bits::same_bits_note;
 use crate::error::DryRun;
 use crate::memory::{Measurable, MemoryPlan, Sampled};
 use crate::run::{CountedModel, Session};
-use crate::settings::{Backend, Balance, RunPlan};
+use crate::settings::{Backend, Balance, CollectivesBackend, RunPlan};
 use interfaces::interfaces_line;
 use parallelism::{
     buckets_line, compresses, compression_line, levels_note, mesh_text, parallelism_lines, replicas_note,
@@ -182,7 +182,8 @@ impl Session {
         let places: Vec<Locality> = (0..group.size()).map(|rank| group.locality(rank)).collect();
         lines.extend(interfaces_line(&places));
         let hosts: Vec<usize> = places.iter().map(|place| place.host).collect();
-        lines.extend(levels_note(plan, &hosts));
+        let is_host = self.settings.collectives() == CollectivesBackend::Host;
+        lines.extend(levels_note(plan, &hosts, is_host && group.ranks_per_host().is_some()));
         lines.extend(replicas_note(plan, &hosts));
         lines.extend(same_bits_note(&self.settings, plan, compresses(plan, chain)));
         lines.extend(parallelism_lines(plan, chain, seconds));

@@ -110,8 +110,9 @@ pub(super) fn buckets_line(plan: &RunPlan) -> Option<String> {
     })
 }
 
-/// How codes would cross the network once per host, where each of several hosts has several ranks. `hosts` is the host of each rank.
-pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
+/// How codes cross the network once per host, or would, where each of several hosts has several ranks. `hosts` is the host of each rank;
+/// `has_levels`: whether collectives are in two levels.
+pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize], has_levels: bool) -> Option<String> {
     let count = hosts.iter().max().map_or(1, |last| last + 1);
     let per_host = hosts.len() / count;
     let is_even = (0..hosts.len()).all(|rank| hosts[rank] == rank / per_host.max(1));
@@ -121,6 +122,12 @@ pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
     if matches!(method, Method::None | Method::PowerSgd) || !is_flat || !is_even || count < 2 || per_host < 2
     {
         return None;
+    }
+    if has_levels && plan.engine.zero.stage == 0 {
+        return Some(
+            "the ranks of a host first add up their gradients, and codes of the sums travel between hosts"
+                .into(),
+        );
     }
     let stage = plan.engine.zero.stage.max(1);
     Some(format!(
@@ -207,12 +214,20 @@ mod tests {
         let note = |toml: &str, hosts: &[usize]| {
             let toml = format!("[train]\nmicro_batch_size = 1\n{toml}");
             let settings: Settings = crate::settings::parse_defaults(&toml).unwrap();
-            levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts)
+            levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts, false)
         };
         let coded = "[comm]\ncompress = \"int8\"\n";
         assert!(
             note(coded, &[0, 0, 1, 1]).unwrap().contains("with --zero 1 --replicate 2 each host first sums")
         );
+        let in_levels = |toml: &str| {
+            let toml = format!("[train]\nmicro_batch_size = 1\n{toml}");
+            let settings: Settings = crate::settings::parse_defaults(&toml).unwrap();
+            levels_note(&settings.plan(4, 1).unwrap(), &[0, 0, 1, 1], true)
+        };
+        assert!(in_levels(coded).unwrap().contains("codes of the sums travel between hosts"));
+        assert!(in_levels(&format!("{coded}[zero]\nstage = 1\n")).unwrap().contains("--replicate 2"));
+        assert_eq!(in_levels(""), None);
         let sharded = format!("{coded}[zero]\nstage = 3\n");
         assert!(note(&sharded, &[0, 0, 1, 1]).unwrap().contains("--zero 3 --replicate 2"));
         let with_replicas = format!("{sharded}[mesh]\nreplicate = 2\n");

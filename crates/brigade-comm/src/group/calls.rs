@@ -68,6 +68,10 @@ impl ProcessGroup for Group {
         (1..self.size()).any(|rank| self.locality(rank).host != self.locality(0).host)
     }
 
+    fn ranks_per_host(&self) -> Option<usize> {
+        self.0.progress.layout.ranks_per_host()
+    }
+
     fn start(&self, args: OpArgs, buffer: Box<dyn OpBuffer>) {
         match self.check(args, buffer.size()) {
             Err(error) => buffer.complete(Err(error)),

@@ -64,6 +64,12 @@ pub trait ProcessGroup: Send + Sync {
         false
     }
 
+    /// How many neighbouring ranks are on each of several hosts, where collectives are in two levels, inside hosts and between them. By
+    /// default none: they are in one.
+    fn ranks_per_host(&self) -> Option<usize> {
+        None
+    }
+
     /// What this rank has done in this group so far. An all-reduce of L bytes over n ranks counts exactly 2·L·(n−1)/n sent bytes
     /// where n divides the number of elements.
     fn stats(&self) -> Stats;
@@ -109,6 +115,10 @@ impl<G: ProcessGroup + ?Sized> ProcessGroup for Arc<G> {
 
     fn spans_hosts(&self) -> bool {
         (**self).spans_hosts()
+    }
+
+    fn ranks_per_host(&self) -> Option<usize> {
+        (**self).ranks_per_host()
     }
 
     fn stats(&self) -> Stats {

@@ -94,6 +94,26 @@ fn hosts_of_three_ranks_add_host_by_host_only_when_asked() {
 }
 
 #[test]
+fn a_group_says_how_many_neighbours_are_on_each_host() {
+    for (hosts, algorithm, per_host) in [
+        (&[0, 0, 1, 1][..], Algorithm::Auto, Some(2)),
+        (&[0, 0, 1, 1], Algorithm::Hierarchical, Some(2)),
+        (&[0, 0, 1, 1], Algorithm::Flat, None),
+        (&[0, 0, 1, 1], Algorithm::Halving, None),
+        (&[0, 1, 0, 1], Algorithm::Auto, None),
+        (&[0, 1, 2, 3], Algorithm::Auto, None),
+        (&[0, 0], Algorithm::Auto, None),
+        (&[0, 0, 1], Algorithm::Hierarchical, None),
+        (&[0, 0, 0, 1, 1, 1], Algorithm::Auto, None),
+        (&[0, 0, 0, 1, 1, 1], Algorithm::Hierarchical, Some(3)),
+    ] {
+        for rank in on_hosts(hosts, &[algorithm], |group| Ok(group.ranks_per_host())) {
+            assert_eq!(rank.unwrap(), per_host, "{hosts:?} {algorithm}");
+        }
+    }
+}
+
+#[test]
 fn a_group_of_some_ranks_has_the_levels_of_its_hosts() {
     // Uneven as a world, even as two groups.
     for rank in on_hosts(&[0, 0, 1, 1, 2], &[Algorithm::Auto], |group| {

@@ -272,6 +272,13 @@ impl Collectives for BucketedCollectives {
         self.group.spans_hosts()
     }
 
+    /// What travels between hosts travels together there too.
+    fn levels(&self) -> Result<Option<[Arc<dyn Collectives>; 2]>> {
+        let buckets = Buckets { bytes: self.capacity, within_hosts: true };
+        let levels = self.group.levels()?;
+        Ok(levels.map(|[within, between]| [within, Self::over(between, buckets)]))
+    }
+
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor {
         self.put_tensor(CollectiveKind::AllReduce, tensor)
     }

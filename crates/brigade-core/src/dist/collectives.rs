@@ -1,5 +1,7 @@
 //! The operations that strategies need from a backend: collectives over flat tensors.
 
+use std::sync::Arc;
+
 use brigade_sorted::SortedMap;
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -73,6 +75,14 @@ pub trait Collectives: Send + Sync {
     /// Whether its ranks are known to be on several hosts.
     fn spans_hosts(&self) -> bool {
         false
+    }
+    /// Two groups, where collectives are in two levels: its ranks on this one's host, and those at this one's place on each host. None where
+    /// they are in one. All ranks call it together.
+    ///
+    /// # Errors
+    /// If the groups cannot be made: the group has then failed on all ranks.
+    fn levels(&self) -> Result<Option<[Arc<dyn Collectives>; 2]>> {
+        Ok(None)
     }
     /// Sums a tensor of any length over the ranks; all get the sum.
     fn all_reduce(&self, tensor: Tensor<1>) -> PendingTensor;

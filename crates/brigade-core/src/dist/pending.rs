@@ -47,6 +47,11 @@ impl<T: Send + 'static> Pending<T> {
         }
     }
 
+    /// Whether a phase follows the one that is under way.
+    pub fn has_next_phase(&self) -> bool {
+        matches!(self.0, Phase::Earlier(_))
+    }
+
     /// Waits for the phase that is under way and begins the next one; the last phase stays as it is.
     ///
     /// # Errors

@@ -11,6 +11,8 @@ pub(crate) struct Layout {
     direct: Levels,
     chosen: Levels,
     algorithm: Algorithm,
+    /// Neighbours on each host, where `chosen` is inside hosts first.
+    ranks_per_host: Option<usize>,
     /// What calls use instead of `chosen`: the first row that fits.
     table: Vec<(AlgorithmRow, Levels)>,
     warning: Option<String>,
@@ -54,12 +56,18 @@ impl Layout {
             }
             _ => flat(),
         };
+        let ranks_per_host = match (algorithm, Hosts::of(hosts)) {
+            (Algorithm::Auto, Hosts::Even(per_host)) if per_host.is_power_of_two() => Some(per_host),
+            (Algorithm::Hierarchical, Hosts::Even(per_host)) => Some(per_host),
+            _ => None,
+        };
         let algorithm = match algorithm {
             Algorithm::Halving => Algorithm::Halving,
             _ if chosen == flat() => Algorithm::Flat,
             _ => Algorithm::Hierarchical,
         };
-        Self { direct: Levels::direct(ranks), chosen, algorithm, table: Vec::new(), warning }
+        let direct = Levels::direct(ranks);
+        Self { direct, chosen, algorithm, ranks_per_host, table: Vec::new(), warning }
     }
 
     /// With a table of algorithms, for a group of ranks on these hosts.
@@ -85,6 +93,11 @@ impl Layout {
     /// The algorithm that is used, which is not `Auto`.
     pub(crate) fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// How many neighbours are on each host, where that is what makes levels.
+    pub(crate) fn ranks_per_host(&self) -> Option<usize> {
+        self.ranks_per_host
     }
 
     /// What the user should know, where the algorithm that was asked for cannot be used, or changes the bits.

@@ -25,6 +25,10 @@ use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState
 /// | with ZeRO and replicas | the same as without ZeRO, only between the replicas of a shard; inside a shard, gradients are not
 /// encoded |
 ///
+/// Between ranks that have the same elements, where [collectives are in two levels](Collectives::levels), only sums are encoded: those of a
+/// host first add up the gradients themselves, each a part of them, and hosts exchange codes of these parts. So codes cross the network
+/// once a host, and errors are those of the hosts.
+///
 /// Encoding errors are added to the gradients of the next update (error feedback), if the method needs it. Each rank keeps one array of
 /// them. On a different number of ranks, rank `r` of `n` continues with the arrays `r`, `r + n`, …, so that their sum is the same.
 ///
@@ -58,6 +62,8 @@ struct Coded {
     compression: Compression,
     exact: Exact,
     over: Over,
+    /// The ranks of this host, and those at this one's place on each host, between which codes travel; none where ranks are in one level.
+    levels: Option<[Arc<dyn Collectives>; 2]>,
     units: Vec<Option<Unit>>,
     step: u64,
 }
@@ -86,24 +92,36 @@ impl Coded {
             true => Over::Replicas,
             false => Over::Shards,
         };
-        let mut coded = Self { compression, exact: Exact(data), over, units: Vec::new(), step: 0 };
+        // If the groups cannot be made, no sum can be made either.
+        let levels = match over {
+            Over::Replicas if compression.codec().is_some() => data.replicate.levels().ok().flatten(),
+            _ => None,
+        };
+        let mut coded = Self { compression, exact: Exact(data), over, levels, units: Vec::new(), step: 0 };
         let group = coded.group();
         let unit = |unit: &ReducedUnit| {
-            let (covered, sends_sums) = match over {
-                Over::Shards => (0..unit.elements, false),
-                Over::Replicas => (unit.own.clone(), true),
+            let (covered, sends_sums) = match (over, &coded.levels) {
+                (Over::Shards, _) => (0..unit.elements, false),
+                (Over::Replicas, None) => (unit.own.clone(), true),
+                (Over::Replicas, Some([within, _])) => {
+                    let part = part(unit.own.len(), &**within);
+                    (unit.own.start + part.start..unit.own.start + part.end, true)
+                }
             };
             let codes = UnitCodes::new(compression, unit, covered, (group.rank(), group.size()), sends_sums);
             Unit { codes: Arc::new(Mutex::new(codes)), seed: keyed_seed(0, &unit.name), sums: 0 }
         };
-        coded.units = units.iter().map(|reduced| reduced.is_updated.then(|| unit(reduced))).collect();
+        let units = units.iter().map(|reduced| reduced.is_updated.then(|| unit(reduced))).collect();
+        coded.units = units;
         coded
     }
 
+    /// The ranks between which codes travel.
     fn group(&self) -> Arc<dyn Collectives> {
-        match self.over {
-            Over::Shards => self.exact.0.shard.clone(),
-            Over::Replicas => self.exact.0.replicate.clone(),
+        match (self.over, &self.levels) {
+            (Over::Shards, _) => self.exact.0.shard.clone(),
+            (Over::Replicas, Some([_, between])) => between.clone(),
+            (Over::Replicas, None) => self.exact.0.replicate.clone(),
         }
     }
 
@@ -126,6 +144,9 @@ impl Coded {
         };
         let key = keyed(keyed(unit.seed, self.step), unit.sums);
         unit.sums += 1;
+        if let Some([within, _]) = &self.levels {
+            return Ok(sum_in_levels(&unit.codes, key, gradient, (within.clone(), group)));
+        }
         let whole = Whole { kept, device: gradient.device() };
         let mut values = to_host(gradient)?;
         let (shared, mut codes) = (unit.codes.clone(), lock(&unit.codes));
@@ -212,6 +233,12 @@ impl RankSums for Coded {
     fn commit(&mut self, updates: bool) {
         // Before codes are used, nothing is left out, and nothing of what was before is added.
         let updates = updates && self.step > self.compression.warmup_steps;
+        if let Some([_, between]) = &self.levels
+            && !updates
+        {
+            // What was dropped is waited for by nobody, but still happens, on all ranks.
+            between.flush();
+        }
         self.units.iter().flatten().for_each(|unit| lock(&unit.codes).commit(updates));
     }
 
@@ -230,6 +257,56 @@ impl RankSums for Coded {
     fn restore(&mut self, unit: usize, saved: &SavedState) -> Result<()> {
         self.codes_of(unit).map_or(Ok(()), |mut codes| codes.restore(saved))
     }
+}
+
+/// The part of some elements that this rank adds up over the ranks of its host; the last ones may be beyond the end.
+fn part(elements: usize, within: &dyn Collectives) -> Range<usize> {
+    let length = elements.div_ceil(within.size());
+    within.rank() * length..(within.rank() + 1) * length
+}
+
+/// Sums in two levels: the ranks of a host add up the numbers themselves, each a part of them, hosts exchange codes of the parts, and
+/// the ranks of a host give each other the sums.
+fn sum_in_levels(
+    codes: &Arc<Mutex<UnitCodes>>,
+    key: u64,
+    gradient: Tensor<1>,
+    (within, between): (Arc<dyn Collectives>, Arc<dyn Collectives>),
+) -> InFlight {
+    let (codes, device, elements) = (codes.clone(), gradient.device(), gradient.dims()[0]);
+    let part = part(elements, &*within).len();
+    let bytes = lock(&codes).in_flight_bytes() + (size_of::<f32>() * elements) as u64;
+    let gradient = match part * within.size() - elements {
+        0 => gradient,
+        padding => Tensor::cat(vec![gradient, Tensor::zeros([padding], (&device, DType::F32))], 0),
+    };
+    let scattering = within.reduce_scatter(gradient);
+    let sum = Pending::in_phases(move || {
+        let mut values = to_host(scattering.wait()?)?;
+        let mut own = lock(&codes);
+        values.truncate(own.count());
+        let exchanging = between.all_to_all_bytes(own.coded(|coded| coded.encode(&values, key)));
+        drop(own);
+        Ok(Pending::in_phases(move || {
+            let received = exchanging.wait()?;
+            let code = lock(&codes).coded(|coded| {
+                let sum = coded.sum(&received, key);
+                coded.encode_sum(sum, key)
+            });
+            let telling = between.all_gather_bytes(code);
+            Ok(Pending::in_phases(move || {
+                let received = telling.wait()?;
+                let mut sum = lock(&codes).coded(|coded| coded.decode_sums(&received, key));
+                sum.resize(part, 0.0);
+                let gathering = within.all_gather(to_device(sum, &device));
+                Ok(Pending::new(move || {
+                    let padded = gathering.wait()?;
+                    Ok(if padded.dims()[0] == elements { padded } else { padded.slice([0..elements]) })
+                }))
+            }))
+        }))
+    });
+    InFlight { sum, bytes }
 }
 
 /// Where a sum goes.

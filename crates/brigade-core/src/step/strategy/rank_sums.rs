@@ -62,8 +62,8 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Waits for the first of two phases, and begins the second, as all ranks do; a single one stays as it is.
-    pub fn last(self, what: &'static str, clock: &mut Clock) -> Result<PendingTensor> {
+    /// Waits for the first of several phases, and begins the second, as all ranks do; a single one stays as it is.
+    pub fn advance(self, what: &'static str, clock: &mut Clock) -> Result<PendingTensor> {
         clock.waiting(what, || self.sum.next_phase())
     }
 }

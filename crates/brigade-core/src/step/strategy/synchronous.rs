@@ -193,16 +193,23 @@ impl AllReduce {
         self.reducing.push_back((unit, moving));
     }
 
-    /// Starts the last operation of a sum. All ranks come here for the same sums in the same order.
+    /// Starts the second operation of a sum, if it has several. All ranks come here for the same sums in the same order.
     fn end(&mut self, sum: Option<(usize, InFlight)>, what: &'static str, clock: &mut Clock) -> Result<()> {
         if let Some((unit, moving)) = sum {
             let bytes = moving.bytes;
-            self.ending.push_back((unit, moving.last(what, clock)?, bytes));
+            self.ending.push_back((unit, moving.advance(what, clock)?, bytes));
         }
         Ok(())
     }
 
     fn wait_for_ends(&mut self, what: &'static str, clock: &mut Clock) -> Result<()> {
+        // One phase of all sums after the other, so that what they send in each can travel together.
+        while self.ending.iter().any(|(_, pending, _)| pending.has_next_phase()) {
+            for (unit, pending, bytes) in std::mem::take(&mut self.ending) {
+                let pending = clock.waiting(what, || pending.next_phase())?;
+                self.ending.push_back((unit, pending, bytes));
+            }
+        }
         while let Some((unit, pending, _)) = self.ending.pop_front() {
             let sum = clock.waiting(what, || pending.wait())?;
             self.slots[unit].own.push(held(sum), |a, b| a + b);

@@ -182,7 +182,7 @@ pub fn section(runner: &Runner, curves: &Curves, seeds: u32, notes: Vec<String>)
         text: format!(
             "`gpt-tiny` for {STEPS} steps of {} sequences on {RANKS} ranks of this machine without a network, with a \
              constant learning rate after 40 steps: the validation loss with {seeds} seeds. The runs on networks had the \
-             same losses in each step, to the bit; this is checked. PyTorch trains the same model with the same optimizer \
+             same losses in each step, to the bit; this is checked, but not of `async-server`, nor of codes on hosts of several ranks. PyTorch trains the same model with the same optimizer \
              on other sequences of the same text, from other initial weights.",
             super::methods::TOKENS / 128
         ),

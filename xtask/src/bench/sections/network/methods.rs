@@ -104,6 +104,11 @@ impl Method {
         }
     }
 
+    /// Whether its losses depend on how many ranks a host has, whose sums travel as codes.
+    pub fn depends_on_hosts(&self) -> bool {
+        self.flags.starts_with("--compress") && !self.is_for_hosts && self.name != "powersgd"
+    }
+
     /// Whether it is measured on hosts of this many ranks.
     pub fn is_timed(&self, ranks: usize) -> bool {
         self.synchronous_steps == 0 && (ranks > 1 || !self.is_for_hosts)

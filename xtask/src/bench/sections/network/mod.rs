@@ -24,7 +24,7 @@ const PLACES: [Place; 2] = [Place { hosts: 2, ranks: 2 }, Place { hosts: 4, rank
 
 /// What is true of every network.
 const CAUSES: &str = " Brigade encrypts traffic between hosts by default, gloo does not. Plain sums run in two levels, so \
-each byte leaves a host once; codes go from each rank to every other one, unless `--replicate` has the ranks of a host add up first. PyTorch's PowerSGD hook has all gradients in one bucket, because it fails over gloo with several. Of `async-server`, \
+each byte leaves a host once; codes are of the sums of a host's ranks. PyTorch's PowerSGD hook has all gradients in one bucket, because it fails over gloo with several. Of `async-server`, \
 two of the four ranks are workers, each with two of the four sequences of a step.";
 
 /// Plain training over PyTorch's.

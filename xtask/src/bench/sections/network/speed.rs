@@ -81,7 +81,8 @@ pub fn measure(
             let steps = if method.period == 1 { network.steps } else { LOCAL_STEPS };
             let line = line(network, place, method.name, &method.line(method.name, place.ranks, steps, 0));
             let records = runner.steps(method.name, &line)?;
-            if let Some(curve) = curves.ours(number).filter(|_| method.repeats) {
+            let repeats = method.repeats && (place.ranks == 1 || !method.depends_on_hosts());
+            if let Some(curve) = curves.ours(number).filter(|_| repeats) {
                 curve.check(&records, &format!("`{line}`"))?;
             }
             let figures = figures(&records, method.period, &traffic(method.name)?);
