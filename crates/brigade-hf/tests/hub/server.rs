@@ -160,7 +160,8 @@ fn respond(
 ) {
     let state = state.lock().unwrap();
     let from_other_server = path.starts_with("/large/");
-    let name = path.rsplit('/').next().unwrap_or_default();
+    let named = state.files.keys().filter(|name| path.ends_with(&format!("/{name}")));
+    let name = named.max_by_key(|name| name.len()).map(String::as_str).unwrap_or_default();
     let closed =
         state.token.as_ref().is_some_and(|needed| token.as_deref() != Some(&format!("Bearer {needed}")));
     let (mut status, mut location, mut body) = (200, String::new(), Vec::new());
