@@ -60,6 +60,7 @@ pub struct Progress<'f> {
 /// The folder of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFolder {
+    /// Where it is.
     pub path: PathBuf,
     /// What it lacks, perhaps, because the hub could not be asked.
     pub note: Option<String>,
