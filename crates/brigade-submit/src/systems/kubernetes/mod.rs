@@ -1,6 +1,7 @@
 //! Kubernetes, by one of three controllers.
 
 mod check;
+mod hardware;
 mod jobset;
 mod names;
 mod pod;
