@@ -162,7 +162,9 @@ fn with_a_replica_on_each_host_only_sums_of_shards_leave_a_host() {
 fn codes_leave_a_host_once_and_all_ranks_have_the_same_sums() {
     let plain = Row { dp: 4, micro_batches: 2, ..Row::default() };
     let sums = added(&plain);
-    for (method, fewer) in [(Method::Bf16, 1.8), (Method::Int8, 3.5), (Method::Int4, 6.5)] {
+    for (method, fewer, off) in
+        [(Method::Bf16, 1.8, 1e-3), (Method::Int8, 3.5, 0.02), (Method::Int4, 6.5, 1.0)]
+    {
         let row = compressed(Compression { method, ..Compression::default() }, plain.clone());
         for (rank, (coded, exact)) in added(&row).iter().zip(&sums).enumerate() {
             let ratio = exact.0 as f64 / coded.0 as f64;
@@ -185,7 +187,7 @@ fn codes_leave_a_host_once_and_all_ranks_have_the_same_sums() {
         let apart = square(&mut coded.iter().zip(&exact).map(|(a, b)| a - b));
         let start = weights_at_the_start(&plain);
         let moved = square(&mut exact.iter().zip(&start).map(|(a, b)| a - b));
-        assert!(apart > 0.0 && apart < 0.1 * moved, "{method}: {apart} of {moved}");
+        assert!(apart > 0.0 && apart < off * moved, "{method}: {apart} of {moved}");
     }
 }
 
