@@ -301,7 +301,7 @@ fn sum_in_levels(
                 let gathering = within.all_gather(to_device(sum, &device));
                 Ok(Pending::new(move || {
                     let padded = gathering.wait()?;
-                    Ok(if padded.dims()[0] == elements { padded } else { padded.slice([0..elements]) })
+                    Ok(if padded.dims()[0] == elements { padded } else { padded.slice(0..elements) })
                 }))
             }))
         }))
