@@ -3,6 +3,7 @@
 mod example;
 mod layout;
 mod mapped;
+mod numbers;
 mod rows;
 mod sequences;
 mod token_file;

@@ -24,11 +24,14 @@ impl Kubernetes {
                 && !name.starts_with("CAP_")
                 && name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_');
             if !is_name {
-                let allowed = "it must be the name of a capability in capital letters without CAP_, as IPC_LOCK";
+                let allowed =
+                    "it must be the name of a capability in capital letters without CAP_, as IPC_LOCK";
                 return Err(Error::value("--capability", name, allowed));
             }
             if self.restricted && name != ADMITTED {
-                let allowed = format!("--restricted admits no other capability than {ADMITTED}; leave one of the two out");
+                let allowed = format!(
+                    "--restricted admits no other capability than {ADMITTED}; leave one of the two out"
+                );
                 return Err(Error::value("--capability", name, allowed));
             }
         }
@@ -51,13 +54,24 @@ fn resource(name: &str, amount: &str) -> Result<()> {
         return Err(Error::value(option, given, format!("{other} says it")));
     }
     if OF_BYTES.iter().any(|beginning| name.starts_with(beginning)) {
-        return quantity(option, &given, amount, &BYTES, "NAME=SIZE with a number of bytes, as in hugepages-2Mi=5120Mi");
+        return quantity(
+            option,
+            &given,
+            amount,
+            &BYTES,
+            "NAME=SIZE with a number of bytes, as in hugepages-2Mi=5120Mi",
+        );
     }
     if !name.contains('/') {
         let allowed = "it must be NAME=N with a name that has a domain, as in vpc.amazonaws.com/efa=4";
         return Err(Error::value(option, given, allowed));
     }
     qualified_name(option, &given, name, "a resource's name")?;
-    let is_count = amount.bytes().all(|byte| byte.is_ascii_digit()) && amount.parse().is_ok_and(|count: u32| count > 0);
-    if is_count { Ok(()) } else { Err(Error::value(option, given, "it must be NAME=N with a whole number, 1 or more")) }
+    let is_count =
+        amount.bytes().all(|byte| byte.is_ascii_digit()) && amount.parse().is_ok_and(|count: u32| count > 0);
+    if is_count {
+        Ok(())
+    } else {
+        Err(Error::value(option, given, "it must be NAME=N with a whole number, 1 or more"))
+    }
 }

@@ -10,6 +10,7 @@ use super::{
     GROUP, LongExamples, RowCounts, RowOptions, SequenceLayout, TokenFile, best_fit_decreasing, pieces,
 };
 use crate::text::dataset::mapped::{HASH_BYTES, MappedFile, read_u64};
+use crate::text::dataset::numbers::Numbers;
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"BRGTROWS";
@@ -75,9 +76,10 @@ impl RowTable {
             file: BufWriter::new(file),
             hasher: hasher(tokens, options),
             parts: 0,
-            starts: Vec::new(),
+            starts: Numbers::create(path)?,
+            path,
         };
-        writer.write(&[MAGIC.as_slice(), &VERSION.to_le_bytes(), &[0; 4]].concat()).map_err(failed)?;
+        writer.write(&[MAGIC.as_slice(), &VERSION.to_le_bytes(), &[0; 4]].concat())?;
         let mut counts = RowCounts::default();
         for first in (0..tokens.document_count()).step_by(GROUP) {
             let mut group = Vec::new();
@@ -87,9 +89,9 @@ impl RowTable {
                 }
                 group.extend(pieces(tokens, document, options, &mut counts));
             }
-            writer.rows(&group, options).map_err(failed)?;
+            writer.rows(&group, options)?;
         }
-        writer.finish(&counts).map_err(failed)
+        writer.finish(&counts)
     }
 
     /// The number of rows.
@@ -166,16 +168,17 @@ fn check_length(tokens: &TokenFile, document: usize, options: &RowOptions) -> Re
     Err(Error::LongExample { document, place, given, most })
 }
 
-struct Writer {
+struct Writer<'a> {
+    path: &'a Path,
     file: BufWriter<AtomicFile>,
     hasher: blake3::Hasher,
     parts: u64,
-    starts: Vec<u64>,
+    starts: Numbers,
 }
 
-impl Writer {
+impl Writer<'_> {
     /// Writes the rows of these parts.
-    fn rows(&mut self, parts: &[Range<usize>], options: &RowOptions) -> std::io::Result<()> {
+    fn rows(&mut self, parts: &[Range<usize>], options: &RowOptions) -> Result<()> {
         let sizes: Vec<u32> =
             parts.iter().map(|part| (part.len() - options.beyond_inputs()) as u32).collect();
         let row_of = match options.layout {
@@ -189,7 +192,7 @@ impl Writer {
         for part in order {
             let row = row_of[part as usize];
             if last != Some(row) {
-                self.starts.push(self.parts);
+                self.starts.push(self.parts)?;
                 last = Some(row);
             }
             let Range { start, end } = &parts[part as usize];
@@ -199,25 +202,31 @@ impl Writer {
         Ok(())
     }
 
-    fn finish(mut self, counts: &RowCounts) -> std::io::Result<()> {
-        let rows = self.starts.len() as u64;
-        self.starts.push(self.parts);
-        for start in std::mem::take(&mut self.starts) {
-            self.write(&start.to_le_bytes())?;
-        }
+    fn finish(mut self, counts: &RowCounts) -> Result<()> {
+        let path = self.path;
+        let failed = |source| Error::io("write", path, source);
+        let rows = self.starts.len();
+        self.starts.push(self.parts)?;
+        let written = self.starts.read_all(|bytes| {
+            self.hasher.update(bytes);
+            self.file.write_all(bytes)
+        });
+        written.map_err(failed)?;
         let RowCounts { long, cut_tokens, unlearned, inputs } = *counts;
         for number in [self.parts, rows, long, cut_tokens, unlearned, inputs] {
             self.write(&number.to_le_bytes())?;
         }
         let hash = self.hasher.finalize();
-        self.file.write_all(hash.as_bytes())?;
-        let file = self.file.into_inner().map_err(|error| error.into_error())?;
-        file.commit().map(drop)
+        let ended = self.file.write_all(hash.as_bytes()).and_then(|()| {
+            let file = self.file.into_inner().map_err(|error| error.into_error())?;
+            file.commit().map(drop)
+        });
+        ended.map_err(failed)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.hasher.update(bytes);
-        self.file.write_all(bytes)
+        self.file.write_all(bytes).map_err(|source| Error::io("write", self.path, source))
     }
 }
 

@@ -24,7 +24,6 @@
 //!
 //! Files are only ever written under a new name, so a map of one stays valid until its last user drops it.
 
-mod numbers;
 mod read;
 mod write;
 

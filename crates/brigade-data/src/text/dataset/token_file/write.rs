@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::numbers::Numbers;
 use super::{FORMAT_VERSION, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, label_code, paths};
 use crate::text::dataset::example::{Example, Label, LabelKind};
+use crate::text::dataset::numbers::Numbers;
 use crate::{Error, Result};
 
 /// Writes the two files of a split. Until [`TokenWriter::finish`] the files cannot be opened as a split. However many documents there are, they take no memory.

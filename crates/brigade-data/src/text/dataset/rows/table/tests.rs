@@ -136,3 +136,24 @@ fn rows_of_other_tokens_are_made_again() {
     let longer = RowOptions { sequence_length: 5, ..options };
     assert!(RowTable::open(&path, &file, &longer).is_err());
 }
+
+/// The bytes of the format, of more rows than buffers hold.
+#[test]
+fn a_file_has_the_bytes_of_the_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let lengths: Vec<(usize, usize)> = (0..20_000).map(|document| (0, 2 + document % 5)).collect();
+    let file = split(folder.path(), &lengths);
+    let options = RowOptions::new(8, SequenceLayout::Documents);
+    let path = RowTable::path(folder.path(), "split", &options);
+    RowTable::write(&path, &file, &options).unwrap();
+    let documents = (0..file.document_count() as u64).map(|index| file.document(index as usize));
+    let parts = documents.flat_map(|part| [part.start as u64, part.end as u64]);
+    let (count, inputs) = (lengths.len() as u64, (file.len() - lengths.len()) as u64);
+    let numbers = parts.chain(0..=count).chain([count, count, 0, 0, 0, inputs]);
+    let mut expected = [MAGIC.as_slice(), &VERSION.to_le_bytes(), &[0; 4]].concat();
+    expected.extend(numbers.flat_map(u64::to_le_bytes));
+    let hash = hasher(&file, &options).update(&expected).finalize();
+    expected.extend(hash.as_bytes());
+    assert!(fs::read(&path).unwrap() == expected);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing else is left");
+}

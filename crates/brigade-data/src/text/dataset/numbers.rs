@@ -1,4 +1,4 @@
-//! The columns of an index while it is being written.
+//! Columns of numbers while a file with them is being written.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
