@@ -83,7 +83,7 @@ fn paths(text: &str, before: &[String], found: &mut Vec<Module>) -> usize {
 /// A file without its tests. A declaration of tests in another file is not the end of it.
 fn own_code(text: &str) -> &str {
     let is_inline =
-        |at: &usize| text[at + TESTS.len()..].lines().next().is_some_and(|line| line.ends_with('{'));
+        |at: &usize| text[at + TESTS.len()..].lines().next().is_some_and(|line| line.contains('{'));
     let end = text.match_indices(TESTS).map(|(at, _)| at).find(is_inline);
     &text[..end.unwrap_or(text.len())]
 }

@@ -10,7 +10,7 @@ use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 use crate::activation::{self, ActivationFunction};
 use crate::gradients::later::leave;
 use crate::host::{
-    Buffer, FusedOperation, Number, WeightProduct, apply, contiguous, forward_strides, matrix, rows, values,
+    Buffer, FusedOperation, HostProduct, Number, apply, contiguous, forward_strides, matrix, rows, values,
 };
 
 /// The weight of a linear layer.
@@ -212,7 +212,7 @@ impl Linear {
         leaf: Option<NodeId>,
     ) -> Option<FlexTensor> {
         let [left, right] = if self.transposed { [slope, x] } else { [x, slope] };
-        leave(leaf, WeightProduct { left, right }).map(WeightProduct::compute)
+        leave(leaf, HostProduct { left, right }).map(|product| product.gradient())
     }
 
     /// By Burn's operations.

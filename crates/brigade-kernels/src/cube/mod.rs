@@ -24,6 +24,5 @@ pub(crate) use attention::{Attention, Layout};
 pub(crate) use cross_entropy::LinearCrossEntropy;
 pub(crate) use embedding::Embedding;
 pub use linear::products::{Epilogue, MatrixProducts, Product, use_products};
-pub(crate) use linear::weight_product::WeightProduct;
 pub(crate) use norm::Norm;
 pub(crate) use squares::square_sums;

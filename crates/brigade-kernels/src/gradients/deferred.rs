@@ -1,5 +1,7 @@
 //! Gradients of weights that are computed later than those of inputs.
 
+use std::sync::Arc;
+
 use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
 use burn_autodiff::checkpoint::strategy::NoCheckpointing;
@@ -10,7 +12,6 @@ use crate::autodiff::graph::primitive;
 use crate::gradients::later::{Products, WeightProduct, leaving};
 
 type InGraph<B> = Autodiff<B, NoCheckpointing>;
-type AutodiffTensor<B> = burn::backend::tensor::FloatTensor<InGraph<B>>;
 
 /// Runs a backward pass in which [`linear`](crate::linear()) operations leave the products for the gradients of their weights for later, where the
 /// weight is a parameter, which is a leaf of the graph. All other gradients are computed as always.
@@ -57,7 +58,7 @@ pub struct DeferredGradient(Vec<Part>);
 
 #[derive(Debug, Clone)]
 enum Part {
-    Product(WeightProduct),
+    Product(Arc<dyn WeightProduct>),
     Computed(DispatchTensor),
 }
 
@@ -80,12 +81,12 @@ impl Part {
 impl DeferredGradient {
     /// Computes at once the products that would read the host memory of this tensor, which will have other values by then.
     pub fn read_now<const D: usize>(&mut self, tensor: &Tensor<D>) {
-        let Some(tensor) = on_host(tensor).map(AutodiffTensor::<Flex>::into_primitive) else { return };
+        let tensor = tensor.clone().into_dispatch();
         for part in &mut self.0 {
             if let Part::Product(product) = part
-                && matches!(product, WeightProduct::Host(product) if product.reads(&tensor))
+                && product.reads(&tensor)
             {
-                *part = Part::Computed(product.clone().compute());
+                *part = Part::Computed(product.compute());
             }
         }
     }
@@ -102,19 +103,12 @@ impl DeferredGradient {
     }
 }
 
-/// The tensor in its graph, if it is in host memory.
-fn on_host<const D: usize>(tensor: &Tensor<D>) -> Option<AutodiffTensor<Flex>> {
-    primitive::<InGraph<Flex>>(&tensor.clone().into_dispatch())
-}
-
 /// The tensor's node in its graph.
 fn node<const D: usize>(tensor: &Tensor<D>) -> Option<NodeId> {
-    let on_host = on_host(tensor).map(|tensor| tensor.id());
+    let tensor = tensor.clone().into_dispatch();
+    let on_host = primitive::<InGraph<Flex>>(&tensor).map(|tensor| tensor.id());
     #[cfg(feature = "cube")]
-    let found = on_host.or_else(|| {
-        primitive::<InGraph<burn::backend::Cube>>(&tensor.clone().into_dispatch()).map(|tensor| tensor.id())
-    });
-    #[cfg(not(feature = "cube"))]
-    let found = on_host;
-    found
+    let on_host =
+        on_host.or_else(|| primitive::<InGraph<burn::backend::Cube>>(&tensor).map(|tensor| tensor.id()));
+    on_host
 }

@@ -1,59 +1,28 @@
 //! Products for gradients of weights, which a backward pass may leave for later.
 
 use std::cell::RefCell;
+use std::fmt::Debug;
+use std::sync::Arc;
 
 use burn::backend::DispatchTensor;
 use burn_autodiff::NodeId;
-use burn_flex::Flex;
-
-use crate::autodiff::graph::of_primitive;
-use crate::host;
 
 thread_local! {
     static LEFT: RefCell<Option<Products>> = const { RefCell::new(None) };
 }
 
 /// In the order in which a backward pass comes to them, each for a leaf of the graph.
-pub(crate) type Products = Vec<(NodeId, WeightProduct)>;
+pub(crate) type Products = Vec<(NodeId, Arc<dyn WeightProduct>)>;
 
 /// The product that is the gradient of a weight, not computed yet, on the device of its factors.
-#[derive(Debug, Clone)]
-pub(crate) enum WeightProduct {
-    Host(host::WeightProduct),
-    #[cfg(feature = "cube")]
-    Cube(crate::cube::WeightProduct),
-}
-
-impl WeightProduct {
-    pub fn compute(self) -> DispatchTensor {
-        match self {
-            Self::Host(product) => of_primitive::<Flex>(product.compute()),
-            #[cfg(feature = "cube")]
-            Self::Cube(product) => of_primitive::<burn::backend::Cube>(product.compute()),
-        }
-    }
+pub(crate) trait WeightProduct: Debug + Send + Sync + 'static {
+    fn compute(&self) -> DispatchTensor;
 
     /// Bytes of what it is computed from.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::Host(product) => product.bytes(),
-            #[cfg(feature = "cube")]
-            Self::Cube(product) => product.bytes(),
-        }
-    }
-}
+    fn bytes(&self) -> usize;
 
-impl From<host::WeightProduct> for WeightProduct {
-    fn from(product: host::WeightProduct) -> Self {
-        Self::Host(product)
-    }
-}
-
-#[cfg(feature = "cube")]
-impl From<crate::cube::WeightProduct> for WeightProduct {
-    fn from(product: crate::cube::WeightProduct) -> Self {
-        Self::Cube(product)
-    }
+    /// Whether it is computed from the host memory of this tensor.
+    fn reads(&self, tensor: &DispatchTensor) -> bool;
 }
 
 /// Runs a backward pass on this thread that leaves the products for gradients of leaves.
@@ -72,10 +41,10 @@ pub(crate) fn leaving<T>(backward: impl FnOnce() -> T) -> (T, Products) {
 }
 
 /// Leaves the product for a leaf for later. Gives it back if it is for no leaf, or none is to be left.
-pub(crate) fn leave<P: Into<WeightProduct>>(leaf: Option<NodeId>, product: P) -> Option<P> {
+pub(crate) fn leave<P: WeightProduct>(leaf: Option<NodeId>, product: P) -> Option<P> {
     LEFT.with_borrow_mut(|left| match (leaf, left) {
         (Some(leaf), Some(left)) => {
-            left.push((leaf, product.into()));
+            left.push((leaf, Arc::new(product)));
             None
         }
         _ => Some(product),

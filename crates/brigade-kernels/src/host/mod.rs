@@ -11,4 +11,4 @@ pub(crate) use buffer::Buffer;
 pub(crate) use fused::{FusedOperation, apply, is_on_host};
 pub(crate) use number::Number;
 pub(crate) use view::{contiguous, forward_strides, matrix, rows, values};
-pub(crate) use weight_product::WeightProduct;
+pub(crate) use weight_product::HostProduct;

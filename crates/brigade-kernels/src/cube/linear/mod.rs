@@ -19,7 +19,7 @@ use crate::cube::launch::{
 };
 use crate::cube::linear::columns::column_sums;
 use crate::cube::linear::products::{Epilogue, product, products, products_with};
-use crate::cube::linear::weight_product::WeightProduct;
+use crate::cube::linear::weight_product::CubeProduct;
 use crate::gradients::later::leave;
 use crate::linear::Linear;
 
@@ -162,10 +162,10 @@ impl Linear {
     }
 
     /// The gradient of the weight, from that of `x · weight`. Both are rows.
-    pub(crate) fn weight_product(self, gradient: &CubeTensor, x: &CubeTensor) -> WeightProduct {
+    pub(crate) fn weight_product(self, gradient: &CubeTensor, x: &CubeTensor) -> CubeProduct {
         let (gradient, x) = (gradient.clone(), x.clone());
         let (left, right) = if self.transposed { (gradient, x) } else { (x, gradient) };
-        WeightProduct { left, right }
+        CubeProduct { left, right }
     }
 
     /// The factors of the input's gradient.

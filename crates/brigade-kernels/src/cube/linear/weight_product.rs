@@ -1,31 +1,38 @@
 //! Products for gradients of weights.
 
+use burn::backend::{Cube, DispatchTensor};
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::autodiff::graph::of_primitive;
 use crate::cube::launch::transposed;
 use crate::cube::linear::products::product;
+use crate::gradients::later::WeightProduct;
 
 /// The gradient of a weight as the product `leftᵀ · right` of two tensors of rows: the operation's input, and the gradient of the product with the weight.
 #[derive(Debug, Clone)]
-pub(crate) struct WeightProduct {
+pub(crate) struct CubeProduct {
     pub left: CubeTensor,
     pub right: CubeTensor,
 }
 
-impl WeightProduct {
-    pub fn factors(self) -> (CubeTensor, CubeTensor) {
-        (transposed(self.left), self.right)
+impl CubeProduct {
+    pub fn factors(&self) -> (CubeTensor, CubeTensor) {
+        (transposed(self.left.clone()), self.right.clone())
     }
+}
 
-    pub fn compute(self) -> CubeTensor {
-        let dtype = self.right.dtype;
+impl WeightProduct for CubeProduct {
+    fn compute(&self) -> DispatchTensor {
         let (left, right) = self.factors();
-        product(left, right, dtype)
+        of_primitive::<Cube>(product(left, right, self.right.dtype))
     }
 
-    /// Bytes of what it is computed from.
-    pub fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         let bytes = |tensor: &CubeTensor| tensor.meta.shape().num_elements() * tensor.dtype.size();
         bytes(&self.left) + bytes(&self.right)
+    }
+
+    fn reads(&self, _: &DispatchTensor) -> bool {
+        false
     }
 }
