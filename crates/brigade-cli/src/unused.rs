@@ -37,7 +37,7 @@ impl Config {
                 "no effect of task.mask_probability = {probability}: tokens are masked for task.name (--task) = \"masked-lm\" alone"
             ));
         }
-        let has_labels = self.task.records(0).is_some();
+        let has_labels = self.task.records(0, self.data.long).is_some();
         if self.data.learn != defaults.data.learn && (has_labels || examples == 0) {
             notes.push("no effect of data.learn: the data have no chats and no completions".to_owned());
         }
