@@ -59,14 +59,14 @@ pub struct DeferredGradient(Vec<Part>);
 #[derive(Debug, Clone)]
 enum Part {
     Product(Arc<dyn WeightProduct>),
-    Computed(DispatchTensor),
+    Computed(Box<DispatchTensor>),
 }
 
 impl Part {
     fn compute(self) -> DispatchTensor {
         match self {
             Self::Product(product) => product.compute(),
-            Self::Computed(gradient) => gradient,
+            Self::Computed(gradient) => *gradient,
         }
     }
 
@@ -86,7 +86,7 @@ impl DeferredGradient {
             if let Part::Product(product) = part
                 && product.reads(&tensor)
             {
-                *part = Part::Computed(product.compute());
+                *part = Part::Computed(Box::new(product.compute()));
             }
         }
     }
