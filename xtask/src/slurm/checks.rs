@@ -20,6 +20,9 @@ checkpoint = { every = 400 }
 /// Longer than the time of a job that is told to end.
 const MINUTES: Duration = Duration::from_secs(180);
 
+/// For nodes to forget a job that they ended.
+const PAUSE: Duration = Duration::from_secs(5);
+
 const TRAIN: &str = "train --config tiny.toml --data text --quiet";
 
 /// A folder with text and a reference, on a cluster.
@@ -74,14 +77,14 @@ impl<'a> Checks<'a> {
 
     /// Submits the script that `brigade submit` writes for a command on two nodes; the job's number.
     fn submit_command(&self, run: &str, options: &str, command: &str) -> Result<String> {
-        // The nodes' names stand in no file of hosts here.
-        let env =
-            format!("--env MASTER_ADDR=127.0.0.1 --env BRIGADE_CACHE_DIR={}", self.path("cache").display());
+        let env = format!("--env BRIGADE_CACHE_DIR={}", self.path("cache").display());
         printed(&mut self.brigade(&format!(
             "submit --to slurm --nodes 2 --gpus 0 --program {} --name {run} --render {run}-job {env} {options} -- {command}",
             self.brigade.display()
         )))?;
         let mut sbatch = self.cluster.command("sbatch", "--parsable");
+        // The nodes' names stand in no file of hosts here. Jobs have the environment in which they are submitted.
+        sbatch.env("MASTER_ADDR", "127.0.0.1");
         let id = printed(sbatch.arg(self.path(&format!("{run}-job/slurm.sh"))).current_dir(self.path("")))?;
         Ok(id.trim().to_owned())
     }
@@ -208,6 +211,8 @@ impl<'a> Checks<'a> {
         let what = format!("job {id} waits to be started again");
         self.cluster.until_within(MINUTES, &what, || Ok(self.state(&id)? == "PENDING"))?;
         ensure!(self.path("told").exists(), "no rank got the signal");
+        // A node starts no job in the second in which it has ended it; of itself, Slurm waits for minutes.
+        std::thread::sleep(PAUSE);
         self.start_again(&id)?;
         self.until_state(&id, &["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"])?;
         ensure!(self.state(&id)? == "COMPLETED", "it is {}", self.state(&id)?);

@@ -99,7 +99,7 @@ pub fn measure(runner: &Runner) -> Result<Section> {
     Ok(Section {
         title: TITLE,
         text: format!(
-            "Two processes, f32. Bandwidth is that of the bus: what each rank sends, 2·(n-1)/n of the size, over the time \
+            "Two processes, fp32. Bandwidth is that of the bus: what each rank sends, 2·(n-1)/n of the size, over the time \
              of one call. The first table is Brigade's shared memory, the second its TCP on the loopback device, \
              the third that with encryption, as between hosts, against the same without. The last is shared memory with {many} ranks \
              on {} cores: what all of them move together, against two ranks.",
