@@ -121,14 +121,14 @@ mod tests {
         assert_eq!(peak, Some(494.7e12));
         assert_eq!(
             text.as_deref(),
-            Some("2 x NVIDIA H100 80GB HBM3; peak of each 494.7 TFLOP/s in f32, whose products are TF32")
+            Some("2 x NVIDIA H100 80GB HBM3; peak of each 494.7 TFLOP/s in fp32, whose products are TF32")
         );
         let (peak, text) = devices(&["Tesla T4"], Float::F32, 0.0);
         assert_eq!(peak, Some(8.1e12));
-        assert!(text.is_some_and(|text| text.ends_with("8.1 TFLOP/s in f32")));
+        assert!(text.is_some_and(|text| text.ends_with("8.1 TFLOP/s in fp32")));
         let (peak, text) = devices_of(Backend::Wgpu, &[H100], Float::F32, 0.0);
         assert_eq!(peak, Some(66.9 * 1e12));
-        assert!(text.is_some_and(|text| text.ends_with("66.9 TFLOP/s in f32")));
+        assert!(text.is_some_and(|text| text.ends_with("66.9 TFLOP/s in fp32")));
     }
 
     #[test]

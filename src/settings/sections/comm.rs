@@ -263,7 +263,7 @@ mod tests {
             (
                 "[comm]\ncompress = \"int8\"\n[compute]\nreduce_dtype = \"bf16\"\n",
                 "comm.compress (--compress) = int8 is not possible: codes are made from fp32: set compute.reduce_dtype = \
-                \"f32\"",
+                \"fp32\"",
             ),
             (
                 "[comm]\ncompress = \"fp16\"\n[train]\nsync_every = 2\n",

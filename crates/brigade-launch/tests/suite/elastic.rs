@@ -200,7 +200,7 @@ fn who_does_not_fit_is_refused_and_the_run_is_not_disturbed() {
     world.until(0, &["2 0:0", "2 1:1"]);
     let refused = |command: &mut Command| {
         let (code, said) = end(command.spawn().unwrap());
-        assert_eq!(code, Some(1), "{said}");
+        assert_eq!(code, Some(2), "{said}");
         said
     };
     let cases: [(&str, &str, &str); 4] = [

@@ -49,7 +49,7 @@ struct Data {
 }
 
 /// The fields of `[model]`: those of training, and those that only a plan knows.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 19] = [
     "path",
     "pretrained",
     "resize_embeddings",
@@ -63,6 +63,7 @@ const FIELDS: [&str; 18] = [
     "tied_head",
     "activation",
     "dropout",
+    "initializer_range",
     "kv_heads",
     "intermediate",
     "gated",

@@ -94,8 +94,7 @@ fn ctrl_c_ends_a_job_on_hosts_that_nobody_is_asked_about() {
 #[test]
 fn what_the_cluster_lacks_is_said_before_anything_is_submitted() {
     let place = Place::new();
-    let line =
-        "submit --to trainjob --nodes 2 --gpus 8 --image b:1 --volume data:/data -- train --out /data/a";
+    let line = "submit --to trainjob --nodes 2 --gpus 8 --image b:1 --volume data:/data -- train --global-batch-size 128 --out /data/a";
     let kubectl = r#"case "$*" in
         *create*) touch created; echo trainjob.trainer.kubeflow.org/a ;;
         *secret/*) echo 'Error from server (NotFound): secrets not found' >&2; exit 1 ;;
