@@ -8,7 +8,7 @@ use burn_flex::FlexTensor;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
 use crate::activation::{self, ActivationFunction};
-use crate::gradients::later::leave;
+use crate::autodiff::later::leave;
 use crate::host::{
     Buffer, FusedOperation, HostProduct, Number, apply, contiguous, forward_strides, matrix, rows, values,
 };

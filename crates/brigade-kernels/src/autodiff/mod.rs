@@ -2,3 +2,4 @@
 
 pub(crate) mod function;
 pub(crate) mod graph;
+pub(crate) mod later;

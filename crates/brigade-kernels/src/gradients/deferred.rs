@@ -9,7 +9,7 @@ use burn_autodiff::{Autodiff, NodeId};
 use burn_flex::Flex;
 
 use crate::autodiff::graph::primitive;
-use crate::gradients::later::{Products, WeightProduct, leaving};
+use crate::autodiff::later::{Products, WeightProduct, leaving};
 
 type InGraph<B> = Autodiff<B, NoCheckpointing>;
 

@@ -2,4 +2,3 @@
 
 pub(crate) mod deferred;
 pub(crate) mod injected;
-pub(crate) mod later;

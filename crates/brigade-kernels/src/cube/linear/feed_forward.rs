@@ -5,12 +5,12 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
 use crate::autodiff::graph::Operation;
+use crate::autodiff::later::leave;
 use crate::cube::activation::slope_and_sums;
 use crate::cube::launch::{reshaped, rows};
 use crate::cube::linear;
 use crate::cube::linear::products::product;
 use crate::feed_forward::FeedForward;
-use crate::gradients::later::leave;
 use crate::linear::Linear;
 
 #[derive(Debug, Clone)]

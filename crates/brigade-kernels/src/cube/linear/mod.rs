@@ -13,6 +13,7 @@ use cubecl::prelude::*;
 
 use crate::activation::ActivationFunction;
 use crate::autodiff::graph::Operation;
+use crate::autodiff::later::leave;
 use crate::cube::activation::{activated, slope};
 use crate::cube::launch::{
     element, empty, reshaped, rows, transposed, unit_count, unit_for_each, vector_size,
@@ -20,7 +21,6 @@ use crate::cube::launch::{
 use crate::cube::linear::columns::column_sums;
 use crate::cube::linear::products::{Epilogue, product, products, products_with};
 use crate::cube::linear::weight_product::CubeProduct;
-use crate::gradients::later::leave;
 use crate::linear::Linear;
 
 /// The input as rows, the weight, and what went into the activation.

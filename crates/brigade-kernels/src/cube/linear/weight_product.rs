@@ -4,9 +4,9 @@ use burn::backend::{Cube, DispatchTensor};
 use burn_cubecl::tensor::CubeTensor;
 
 use crate::autodiff::graph::of_primitive;
+use crate::autodiff::later::WeightProduct;
 use crate::cube::launch::transposed;
 use crate::cube::linear::products::product;
-use crate::gradients::later::WeightProduct;
 
 /// The gradient of a weight as the product `leftᵀ · right` of two tensors of rows: the operation's input, and the gradient of the product with the weight.
 #[derive(Debug, Clone)]
