@@ -39,12 +39,25 @@ impl Embedding {
     }
 }
 
+/// Zeros of a shape, of another tensor's type and on its device.
+fn zeros(like: &CubeTensor, shape: [usize; 2]) -> CubeTensor {
+    let like = Tensor::<3>::from_primitive::<Cube>(like.clone());
+    match Tensor::<2>::zeros(shape, (&like.device(), like.dtype())).try_into_primitive::<Cube>() {
+        Ok(zeros) => zeros,
+        Err(_) => unreachable!("they are on that device"),
+    }
+}
+
 impl Operation<1, CubeTensor> for Embedding {
     type Saved = ();
     type Extra = ();
 
     fn forward(&self, [weight]: [CubeTensor; 1], _: [bool; 1]) -> (CubeTensor, Option<()>, ()) {
         let [batch, positions] = self.indices.dims();
+        if batch * positions == 0 {
+            // To Burn, a 0 in a new shape is the old shape's number in that place.
+            return (empty(&weight, [batch, positions, self.shape[1]], weight.dtype), Some(()), ());
+        }
         let weight = Tensor::<2>::from_primitive::<Cube>(weight);
         let indices = self.indices.clone().without_autodiff().reshape([batch * positions]);
         let found = weight.select(0, indices);
@@ -55,6 +68,9 @@ impl Operation<1, CubeTensor> for Embedding {
 
     fn backward(self, (): (), gradient: CubeTensor, _: [bool; 1]) -> [Option<CubeTensor>; 1] {
         let (gradient, [count, width]) = rows(gradient);
+        if count == 0 {
+            return [Some(zeros(&gradient, self.shape))];
+        }
         let Ok(indices) = self.indices.without_autodiff().try_into_primitive::<Cube>() else {
             unreachable!("numbers of rows are on the table's device")
         };
