@@ -96,6 +96,25 @@ impl CommSettings {
             warmup_steps: self.compress_warmup_steps,
         }
     }
+
+    /// Checks the numbers of the compression by themselves.
+    ///
+    /// # Errors
+    /// If one is out of range.
+    pub fn check_compression(&self) -> Result<(), SettingError> {
+        self.compression().check().map_err(|error| {
+            let (option, given) = match error {
+                CompressionError::BlockSize(_) => {
+                    ("comm.compress_block_size", self.compress_block_size.to_string())
+                }
+                CompressionError::Ratio => ("comm.compress_ratio", self.compress_ratio.to_string()),
+                CompressionError::Rank => {
+                    ("comm.matrix_approximation_rank", self.matrix_approximation_rank.to_string())
+                }
+            };
+            SettingError::new(option, given, error.to_string())
+        })
+    }
 }
 
 impl Settings {
@@ -148,19 +167,7 @@ impl Settings {
     /// If a number is out of range, or the method cannot be combined with what else is set.
     pub(crate) fn check_compression(&self, replicas: usize) -> Result<(), SettingError> {
         let Self { comm, train, zero, compute, .. } = self;
-        let compression = comm.compression();
-        compression.check().map_err(|error| {
-            let (option, given) = match error {
-                CompressionError::BlockSize(_) => {
-                    ("comm.compress_block_size", comm.compress_block_size.to_string())
-                }
-                CompressionError::Ratio => ("comm.compress_ratio", comm.compress_ratio.to_string()),
-                CompressionError::Rank => {
-                    ("comm.matrix_approximation_rank", comm.matrix_approximation_rank.to_string())
-                }
-            };
-            SettingError::new(option, given, error.to_string())
-        })?;
+        comm.check_compression()?;
         if comm.compress_gathers != GatherCodes::None && zero.stage == 0 {
             let allowed = "without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3";
             return Err(SettingError::new("comm.compress_gathers", comm.compress_gathers, allowed));

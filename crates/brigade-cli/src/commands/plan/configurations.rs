@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::axes::AxisArgs;
 use super::configured::{
-    accounting, changed_settings, check_compression, dtype, reduce_bytes, restrict, trained, untrained_note,
+    accounting, changed_settings, dtype, reduce_bytes, restrict, trained, untrained_note,
 };
 use super::{calibrate, calibrate_from, parse};
 use crate::config::Config;
@@ -208,7 +208,7 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
     workload.reduce_bytes = match (args.reduce_dtype, &config) {
         (Some(given), _) => given.bytes() as f64,
         (None, Some(config)) => {
-            check_compression(&config.settings)?;
+            config.settings.comm.check_compression()?;
             reduce_bytes(&config.settings, workload.model.hidden)
         }
         (None, None) => Dtype::F32.bytes() as f64,

@@ -1,6 +1,6 @@
 //! What a configuration of training is to the planner.
 
-use brigade::core::compress::{CompressionError, GatherCodes, Matrix, Method, Sends};
+use brigade::core::compress::{GatherCodes, Matrix, Method, Sends};
 use brigade::core::{Float, Zero};
 use brigade::plan::ReshardPolicy;
 use brigade::plan::cluster::{Cluster, Dtype};
@@ -95,26 +95,6 @@ pub fn changed_settings(settings: &Settings) -> Vec<String> {
         .filter(|(section, name, value)| is_changed(section, name, value))
         .map(|(section, name, _)| format!("{section}.{name}"))
         .collect()
-}
-
-/// Checks the numbers of the compression.
-///
-/// # Errors
-/// If one is not possible.
-pub fn check_compression(settings: &Settings) -> anyhow::Result<()> {
-    let comm = &settings.comm;
-    comm.compression().check().map_err(|error| {
-        let (option, given) = match error {
-            CompressionError::BlockSize(_) => {
-                ("comm.compress_block_size", comm.compress_block_size.to_string())
-            }
-            CompressionError::Ratio => ("comm.compress_ratio", comm.compress_ratio.to_string()),
-            CompressionError::Rank => {
-                ("comm.matrix_approximation_rank", comm.matrix_approximation_rank.to_string())
-            }
-        };
-        anyhow::anyhow!("{option} = {given} is not possible: {error}")
-    })
 }
 
 /// Bytes of a gradient on its way, of a square matrix as wide as the model where that makes a difference.

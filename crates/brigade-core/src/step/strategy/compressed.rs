@@ -166,11 +166,7 @@ impl Coded {
                         Ok(Whole { kept: 0..whole.kept.len(), ..whole }.tensor(sum))
                     }),
                     Over::Replicas => Pending::in_phases(move || {
-                        let codes = pending.wait()?;
-                        let code = lock(&shared).coded(|coded| {
-                            let sum = coded.sum(&codes, key);
-                            coded.encode_sum(sum, key)
-                        });
+                        let code = code_of_sum(&shared, &pending.wait()?, key);
                         let pending = group.all_gather_bytes(code);
                         Ok(Pending::new(move || {
                             let codes = pending.wait()?;
@@ -288,12 +284,7 @@ fn sum_in_levels(
         let exchanging = between.all_to_all_bytes(own.coded(|coded| coded.encode(&values, key)));
         drop(own);
         Ok(Pending::in_phases(move || {
-            let received = exchanging.wait()?;
-            let code = lock(&codes).coded(|coded| {
-                let sum = coded.sum(&received, key);
-                coded.encode_sum(sum, key)
-            });
-            let telling = between.all_gather_bytes(code);
+            let telling = between.all_gather_bytes(code_of_sum(&codes, &exchanging.wait()?, key));
             Ok(Pending::in_phases(move || {
                 let received = telling.wait()?;
                 let mut sum = lock(&codes).coded(|coded| coded.decode_sums(&received, key));
@@ -307,6 +298,14 @@ fn sum_in_levels(
         }))
     });
     InFlight { sum, bytes }
+}
+
+/// The code of the sum of what was received.
+fn code_of_sum(codes: &Mutex<UnitCodes>, received: &[u8], key: u64) -> Vec<u8> {
+    lock(codes).coded(|coded| {
+        let sum = coded.sum(received, key);
+        coded.encode_sum(sum, key)
+    })
 }
 
 /// Where a sum goes.
