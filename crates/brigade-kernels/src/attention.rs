@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-pub use brigade_simd::attention::AttentionDropout;
+use brigade_simd::DropoutMask;
 use brigade_simd::attention::{AttentionShape, Visible};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
@@ -111,7 +111,7 @@ pub fn attention_with_dropout(
     v: Tensor<4>,
     mask: Mask,
     scale: f64,
-    dropout: AttentionDropout,
+    dropout: DropoutMask,
 ) -> Tensor<4> {
     attend(q, k, v, mask, scale, Some(dropout))
 }
@@ -122,7 +122,7 @@ fn attend(
     v: Tensor<4>,
     mask: Mask,
     scale: f64,
-    dropout: Option<AttentionDropout>,
+    dropout: Option<DropoutMask>,
 ) -> Tensor<4> {
     let ([batch, heads, queries, depth], [_, key_heads, keys, _]) = (q.dims(), k.dims());
     let value_depth = v.dims()[3];
@@ -162,7 +162,7 @@ fn attend(
 }
 
 /// What multiplies the probabilities of each query of each head, `[rows, keys]`.
-fn factors(dropout: AttentionDropout, [rows, keys]: [usize; 2], device: &Device) -> Tensor<2> {
+fn factors(dropout: DropoutMask, [rows, keys]: [usize; 2], device: &Device) -> Tensor<2> {
     let mut factors = vec![0.0f32; rows * keys];
     for (row, factors) in factors.chunks_exact_mut(keys.max(1)).enumerate() {
         dropout.factors(row, 0, factors);

@@ -5,9 +5,9 @@
 mod common;
 
 use brigade_kernels::{
-    ActivationFunction, AttentionDropout, CrossEntropyConfig, DeferredGradients, Mask, Weight, attention,
-    attention_packed, attention_with_dropout, deferring, embedding, feed_forward, gated, layer_norm, linear,
-    linear_activation, linear_cross_entropy, linear_residual, rms_norm, rms_norm_above_one, rotary,
+    ActivationFunction, CrossEntropyConfig, DeferredGradients, DropoutMask, Mask, Weight, attention,
+    attention_packed, attention_with_dropout, deferring, dropout, embedding, feed_forward, gated, layer_norm,
+    linear, linear_activation, linear_cross_entropy, linear_residual, rms_norm, rms_norm_above_one, rotary,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::devices::devices;
@@ -226,7 +226,7 @@ fn attentions() {
                 attention(q, k, v, mask.clone(), (depth as f64).powf(-0.5))
             });
             if depth == 4 || depth == 16 {
-                let dropout = AttentionDropout { probability: 0.25, seed: depth as u64 };
+                let dropout = DropoutMask { probability: 0.25, seed: depth as u64 };
                 check(&Case::new(shapes.clone()), |[q, k, v]| {
                     let q = q.reshape([batch, heads, queries, depth]);
                     let [k, v] = [k, v].map(|tensor| tensor.reshape([batch, key_heads, keys, depth]));
@@ -239,6 +239,58 @@ fn attentions() {
                     let qkv = qkv.reshape([batch, queries, width]);
                     attention_packed(qkv, heads, key_heads, mask.clone(), (depth as f64).powf(-0.5))
                 });
+            }
+        }
+    }
+}
+
+/// No other test here draws from Burn's generators.
+#[test]
+fn dropouts() {
+    const SHAPES: [[usize; 2]; 5] = [[1, 1], [3, 5], [7, 130], [64, 96], [0, 4]];
+    let numbers = |tensor: Tensor<2>| tensor.into_data().iter::<f32>().collect::<Vec<_>>();
+    for (name, device, _, half) in devices() {
+        for (shape, dtype) in SHAPES.into_iter().zip([DType::F32, DType::BF16].into_iter().cycle()) {
+            if dtype == DType::BF16 && half.is_none() {
+                continue;
+            }
+            let plain = Tensor::<2>::from_data(
+                TensorData::new((0..shape[0] * shape[1]).map(|x| x as f32 / 64.0).collect::<Vec<_>>(), shape),
+                (device, dtype),
+            );
+            let in_graph = |tensor: &Tensor<2>| {
+                Tensor::<2>::from_data(tensor.to_data(), (&device.clone().autodiff(), dtype)).require_grad()
+            };
+            // The output and the gradients of `x` and the residual, for a gradient of the output that is the residual.
+            let run = |seed: u64, residual: &Tensor<2>| {
+                device.seed(seed);
+                let [x, onto] = [&plain, residual].map(in_graph);
+                let y = dropout(x.clone(), Some(onto.clone()), 0.25);
+                let gradients = (y.clone() * residual.clone()).sum().backward();
+                [y, x.grad(&gradients).unwrap(), onto.grad(&gradients).unwrap()].map(numbers)
+            };
+            let ones = plain.ones_like();
+            let [y, d_x, d_residual] = run(11, &ones);
+            // The gradient of `x` is then the mask itself.
+            let kept = d_x.iter().map(|factor| if *factor == 0.0 { 0.0 } else { 1.0 / 0.75 });
+            let rounding = if dtype == DType::F32 { 1e-6 } else { 1.0 / 128.0 };
+            let close = |a: f32, b: f32| (a - b).abs() <= rounding * b.abs().max(1.0);
+            assert!(kept.clone().zip(&d_x).all(|(kept, found)| close(*found, kept)), "{name}: {d_x:?}");
+            let expected = kept.zip(numbers(plain.clone())).map(|(kept, x)| 1.0 + x * kept);
+            assert!(expected.zip(&y).all(|(expected, y)| close(*y, expected)), "{name}: {y:?}");
+            assert!(d_residual.iter().all(|slope| *slope == 1.0), "{name}");
+            assert_eq!(run(11, &ones), [y.clone(), d_x.clone(), d_residual], "{name}: another mask");
+            // Without a residual, and without a graph.
+            device.seed(11);
+            let alone = numbers(dropout(plain.clone(), None, 0.25));
+            assert!(alone.iter().zip(&y).all(|(alone, y)| close(*y, alone + 1.0)), "{name}");
+            if shape == [64, 96] {
+                let dropped = d_x.iter().filter(|factor| **factor == 0.0).count() as f64 / d_x.len() as f64;
+                assert!((dropped - 0.25).abs() < 0.03, "{name}: {dropped} are dropped");
+                let [_, others, _] = run(12, &ones);
+                let both = d_x.iter().zip(&others).filter(|(a, b)| **a == 0.0 && **b == 0.0).count();
+                let both = both as f64 / d_x.len() as f64;
+                assert!((both - 0.0625).abs() < 0.02, "{name}: {both} are dropped with both seeds");
             }
         }
     }

@@ -14,6 +14,7 @@
 
 mod arch;
 mod convert;
+mod dropout;
 mod element;
 mod matrix;
 mod product;
@@ -33,6 +34,7 @@ pub mod optimizer;
 pub mod rotary;
 
 pub use convert::{convert, convert_in_place};
+pub use dropout::DropoutMask;
 pub use element::Element;
 pub use matrix::{Matrix, MatrixMut};
 pub use product::{Factor, Product, matmul};

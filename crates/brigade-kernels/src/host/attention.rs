@@ -1,8 +1,8 @@
 //! Attention on the CPU: of queries, keys and values, or of one tensor with all of them.
 
+use brigade_simd::DropoutMask;
 use brigade_simd::attention::{
-    AttentionDropout, AttentionShape, HeadStrides, HeadVectors, HeadVectorsMut, Probabilities,
-    attention_backward,
+    AttentionShape, HeadStrides, HeadVectors, HeadVectorsMut, Probabilities, attention_backward,
 };
 use burn_flex::FlexTensor;
 
@@ -14,7 +14,7 @@ pub(crate) struct Attention {
     pub shape: AttentionShape,
     pub mask: Mask,
     pub scale: f32,
-    pub dropout: Option<AttentionDropout>,
+    pub dropout: Option<DropoutMask>,
 }
 
 /// What the backward pass needs: the inputs, the output and the softmax's logarithms.

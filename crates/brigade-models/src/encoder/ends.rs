@@ -7,7 +7,7 @@ use burn::nn::Dropout;
 use burn::tensor::{Int, Tensor};
 
 use crate::Logits;
-use crate::layers::{LayerNorm, Linear};
+use crate::layers::{LayerNorm, Linear, dropped};
 use crate::tokens::{Documents, Hidden, Tokens, positions};
 
 /// Tokens to vectors: the sum of what tables have for token, position and type, normed.
@@ -56,7 +56,7 @@ impl Block for Embedding {
             Some(types) => embedding(self.types.val(), types),
         };
         let x = self.norm.forward(embedding(self.words.val(), ids) + places + types);
-        Hidden { x: self.dropout.forward(x), documents }
+        Hidden { x: dropped(x, &self.dropout), documents }
     }
 
     /// Multiplications per token: none, but the gradient of the table is as large as the table.
@@ -110,8 +110,8 @@ impl Block for LabelHead {
     fn forward(&self, Hidden { x, .. }: Hidden) -> Tensor<2> {
         let [batch, _, width] = x.dims();
         let first = x.narrow(1, 0, 1).reshape([batch, width]);
-        let pooled = self.dense.forward(self.dropout_before.forward(first)).tanh();
-        self.labels.forward(self.dropout.forward(pooled))
+        let pooled = self.dense.forward(dropped(first, &self.dropout_before)).tanh();
+        self.labels.forward(dropped(pooled, &self.dropout))
     }
 
     /// Few: of one token of a row.

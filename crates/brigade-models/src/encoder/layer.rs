@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::nn::Dropout;
 use burn::tensor::Tensor;
 
-use crate::layers::{LayerNorm, Linear, attend};
+use crate::layers::{LayerNorm, Linear, attend, dropped_onto};
 use crate::tokens::{Documents, Hidden, document_mask};
 
 /// `norm(x + attention(x))`, then `norm(x + feed_forward(x))`.
@@ -72,7 +72,7 @@ impl Output {
     fn forward(&self, x: Tensor<2>, residual: Tensor<2>) -> Tensor<2> {
         let sum = match self.dropout.prob > 0.0 {
             false => self.dense.forward_onto(x, residual),
-            true => residual + self.dropout.forward(self.dense.forward(x)),
+            true => dropped_onto(self.dense.forward(x), residual, &self.dropout),
         };
         self.norm.forward(sum)
     }

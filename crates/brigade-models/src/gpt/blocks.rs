@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 
 use super::EPSILON;
 use crate::Logits;
-use crate::layers::{KeyValueCache, Linear, attend};
+use crate::layers::{KeyValueCache, Linear, attend, dropped, dropped_onto};
 use crate::tokens::{Documents, Hidden, Tokens, causal_mask, last_tokens, positions};
 
 /// Tokens to residual stream.
@@ -49,7 +49,7 @@ impl Embedding {
             Some(documents) => embedding(self.wpe.val(), positions(documents)),
         };
         let x = embedding(self.wte.val(), ids) + positions;
-        Hidden { x: self.dropout.forward(x), documents }
+        Hidden { x: dropped(x, &self.dropout), documents }
     }
 }
 
@@ -105,7 +105,7 @@ impl Layer {
         let normed = norm(&self.ln_2, x.clone());
         let x = match self.dropout.prob > 0.0 {
             false => self.mlp.forward(normed, Some(x)),
-            true => x + self.dropout.forward(self.mlp.forward(normed, None)),
+            true => dropped_onto(self.mlp.forward(normed, None), x, &self.dropout),
         };
         Hidden { x: x.reshape([batch, length, width]), documents }
     }
@@ -114,7 +114,7 @@ impl Layer {
     fn add(&self, x: Tensor<2>, layer: &Linear, residual: Tensor<2>) -> Tensor<2> {
         match self.dropout.prob > 0.0 {
             false => layer.forward_onto(x, residual),
-            true => residual + self.dropout.forward(layer.forward(x)),
+            true => dropped_onto(layer.forward(x), residual, &self.dropout),
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Attention with what some models do to its scores and probabilities.
 
 use brigade_kernels::{
-    AttentionDropout, Mask, attention, attention_through, attention_with_dropout, is_fused_on_cpu,
+    DropoutMask, Mask, attention, attention_through, attention_with_dropout, draw_seed, is_fused_on_cpu,
 };
 use burn::nn::Dropout;
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::Tensor;
 
 /// [`attention`], with a soft cap of its scores if there is one, and in training with dropout if there is any.
 pub(crate) fn attend(
@@ -18,8 +18,7 @@ pub(crate) fn attend(
     match (softcap, drops) {
         (None, false) => attention(q, k, v, mask, scale),
         (None, true) if is_fused_on_cpu(&q) => {
-            let seed = draw_seed(&q.device().inner());
-            let dropout = AttentionDropout { probability: dropout.prob as f32, seed };
+            let dropout = DropoutMask { probability: dropout.prob as f32, seed: draw_seed(&q.device()) };
             attention_with_dropout(q, k, v, mask, scale, dropout)
         }
         _ => attention_through(q, k, v, &mask, scale, softcap, |probabilities| match drops {
@@ -27,10 +26,4 @@ pub(crate) fn attend(
             false => probabilities,
         }),
     }
-}
-
-/// A seed from Burn's generator, which is a function of the place in training.
-fn draw_seed(device: &Device) -> u64 {
-    let digits = Tensor::<1>::random([4], Distribution::Uniform(0.0, 65536.0), device);
-    digits.into_data().iter::<f32>().fold(0, |seed, digit| seed << 16 | digit as u64)
 }

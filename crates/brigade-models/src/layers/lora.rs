@@ -5,6 +5,7 @@ use burn::module::{Initializer, Module, Param};
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor};
 
+use super::dropped;
 use crate::initial::uniform;
 use crate::lora::LoraConfig;
 
@@ -40,7 +41,7 @@ impl Lora {
 
     /// `y` and what the adapter gives for `x`: `[rows, outputs]` and `[rows, inputs]`.
     pub fn forward_onto(&self, x: Tensor<2>, y: Tensor<2>) -> Tensor<2> {
-        let inner = linear(self.dropout.forward(x), Weight::Transposed(self.a.val()), None);
+        let inner = linear(dropped(x, &self.dropout), Weight::Transposed(self.a.val()), None);
         linear_residual(inner.mul_scalar(self.scale), Weight::Transposed(self.b.val()), None, y)
     }
 }

@@ -3,6 +3,7 @@
 mod activation;
 mod attention;
 mod cache;
+mod dropout;
 mod linear;
 mod lora;
 mod norm;
@@ -12,6 +13,7 @@ mod score;
 pub(crate) use activation::activation;
 pub(crate) use attention::attend;
 pub(crate) use cache::KeyValueCache;
+pub(crate) use dropout::{dropped, dropped_onto};
 pub(crate) use linear::{Linear, LinearConfig};
 pub(crate) use lora::Lora;
 pub(crate) use norm::{LayerNorm, RmsNorm, RmsNormConfig};

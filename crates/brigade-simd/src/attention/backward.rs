@@ -1,8 +1,7 @@
 //! The backward pass: scores are computed again, tile by tile.
 
-use super::dropout::drop_tile;
 use super::rows::{dot, gradient_tile};
-use super::{AttentionShape, HeadVectors, HeadVectorsMut, Probabilities, TILE, rounded, tiles};
+use super::{AttentionShape, HeadVectors, HeadVectorsMut, Probabilities, TILE, drop_tile, rounded, tiles};
 use crate::{Factor, MatrixMut, Product, convert, matmul, multiply};
 
 /// Gradients of queries, keys and values, from that of the output; they replace what was there.

@@ -1,11 +1,8 @@
 //! The forward pass.
 
-use super::dropout::drop_tile;
 use super::rows::{normalize, softmax_tile};
-use super::{
-    AttentionDropout, AttentionShape, HeadVectors, HeadVectorsMut, Probabilities, TILE, rounded, tiles,
-};
-use crate::{Factor, MatrixMut, Product, matmul};
+use super::{AttentionShape, HeadVectors, HeadVectorsMut, Probabilities, TILE, drop_tile, rounded, tiles};
+use crate::{DropoutMask, Factor, MatrixMut, Product, matmul};
 
 /// `output ← softmax(scale · queries · keysᵀ) · values`, over the keys that each query sees, with dropout of the softmax. The output of a query that sees none is 0.
 ///
@@ -27,7 +24,7 @@ pub fn attention<T: Factor>(
     assert!(logarithms.len() == shape.rows(), "{} logarithms for {} rows", logarithms.len(), shape.rows());
     let mut scores = vec![0.0; TILE * TILE];
     let mut factors = vec![0.0; if dropout.is_some() { TILE * TILE } else { 0 }];
-    let kept = dropout.map_or(1.0, AttentionDropout::factor);
+    let kept = dropout.map_or(1.0, DropoutMask::factor);
     let mut mixed = vec![0.0; TILE * shape.value_depth];
     for batch in 0..shape.batch {
         for tile in tiles(shape.queries) {

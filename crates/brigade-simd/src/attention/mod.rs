@@ -5,7 +5,6 @@
 //! cost nothing. Sums go over tiles of keys from the first to the last, so their order depends on the shapes alone.
 
 mod backward;
-mod dropout;
 mod forward;
 mod rows;
 #[cfg(test)]
@@ -15,10 +14,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 pub use backward::attention_backward;
-pub use dropout::AttentionDropout;
 pub use forward::attention;
 
-use crate::{Element, Matrix};
+use crate::{DropoutMask, Element, Matrix};
 
 /// Queries in a tile, and keys.
 const TILE: usize = 64;
@@ -82,7 +80,7 @@ pub struct Probabilities<'a> {
     /// What multiplies the products.
     pub scale: f32,
     /// Which probabilities are dropped; none if all are kept.
-    pub dropout: Option<AttentionDropout>,
+    pub dropout: Option<DropoutMask>,
 }
 
 /// Which keys a query sees.
@@ -247,6 +245,16 @@ impl<'a, T> HeadVectorsMut<'a, T> {
 fn rounded<T: Element>(scores: &[f32], [rows, columns]: [usize; 2]) -> Matrix<'_, T> {
     let stride = columns * (size_of::<f32>() / size_of::<T>());
     Matrix::new(bytemuck::cast_slice(scores), [rows, columns], [stride, 1])
+}
+
+/// Zeros where what is [`rounded`] is dropped.
+fn drop_tile<T: Element>(scores: &mut [f32], factors: &[f32], columns: usize) {
+    for (row, factors) in scores.chunks_exact_mut(columns).zip(factors.chunks_exact(columns)) {
+        let row: &mut [T] = bytemuck::cast_slice_mut(row);
+        for (value, factor) in row.iter_mut().zip(factors) {
+            *value = if *factor == 0.0 { T::ZERO } else { *value };
+        }
+    }
 }
 
 /// Consecutive tiles of this many positions.

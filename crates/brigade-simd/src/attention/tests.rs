@@ -98,7 +98,7 @@ fn check<T: Factor>(allowed: f64) {
             Visible::Causal { window: Some(3) },
             Visible::Ranges(&ranges),
         ] {
-            for dropout in [None, Some(AttentionDropout { probability: 0.25, seed: 7 })] {
+            for dropout in [None, Some(DropoutMask { probability: 0.25, seed: 7 })] {
                 let probabilities = Probabilities { visible, scale: 0.4, dropout };
                 let expected = exact(&shape, wide.each_ref().map(Vec::as_slice), probabilities);
                 // What is kept grows, and its rounding with it.
@@ -187,7 +187,7 @@ fn scores_of_minus_infinity_are_seen_as_nothing() {
 
 #[test]
 fn dropout_is_even_and_depends_on_the_place_alone() {
-    let dropout = AttentionDropout { probability: 0.3, seed: 11 };
+    let dropout = DropoutMask { probability: 0.3, seed: 11 };
     let mut rows = vec![0.0; 400 * 500];
     dropout.tile(0, 0, 500, &mut rows);
     let share =
@@ -207,7 +207,7 @@ fn dropout_is_even_and_depends_on_the_place_alone() {
         assert_eq!(part, rows[17 * 500 + 70..][..130], "{kind:?}");
     });
     let mut others = vec![0.0; rows.len()];
-    AttentionDropout { seed: 12, ..dropout }.tile(0, 0, 500, &mut others);
+    DropoutMask { seed: 12, ..dropout }.tile(0, 0, 500, &mut others);
     let both = rows.iter().zip(&others).filter(|(a, b)| **a == 0.0 && **b == 0.0).count();
     assert!((both as f64 / rows.len() as f64 - 0.09).abs() < 0.005);
 }

@@ -1,6 +1,11 @@
-//! Activations of linear layers.
+//! Activations of linear layers, by themselves and in gated units.
+
+mod gated;
 
 pub use brigade_simd::activation::ActivationFunction;
+#[cfg(feature = "cube")]
+pub(crate) use gated::Gated;
+pub use gated::gated;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu};
