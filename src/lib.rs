@@ -168,11 +168,13 @@
 //! arithmetic of memory and traffic; [`models`], [`data`], [`checkpoints`], [`report`], [`launcher`] and [`comm`] know nothing
 //! about each other, except that launchers talk to each other through [`comm`].
 
+mod bucket;
 mod checkpoint;
 mod dataset;
 mod device;
 mod error;
 mod folder;
+mod launched;
 pub mod log;
 mod memory;
 mod run;

@@ -170,6 +170,33 @@ pub(crate) fn refuse_earlier(dir: &Path, config: &str) -> anyhow::Result<()> {
     )
 }
 
+/// Refuses a URL below which another run's results are, as these names of files say.
+pub(crate) fn refuse_earlier_names(dir: &Path, names: &[String]) -> anyhow::Result<()> {
+    let results = RESULTS.into_iter().chain([brigade_report::METRICS_FILE]);
+    match first_of(results, names) {
+        Some(file) => bail!(
+            "--out {} holds results of an earlier run ({file}); give another folder, --resume auto to continue it, or --overwrite to replace it",
+            dir.display()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a URL below which a finished run is, where `--resume auto` found no checkpoint.
+pub(crate) fn refuse_results_without_checkpoint(dir: &Path, names: &[String]) -> anyhow::Result<()> {
+    match first_of(RESULTS, names) {
+        Some(file) => bail!(
+            "--out {} holds a finished run ({file}) and no checkpoint to resume from; give another folder, or --overwrite",
+            dir.display()
+        ),
+        None => Ok(()),
+    }
+}
+
+fn first_of<'a>(files: impl IntoIterator<Item = &'a str>, names: &[String]) -> Option<&'a str> {
+    files.into_iter().find(|file| names.iter().any(|name| name == file))
+}
+
 /// The last step that the metrics in a run's folder are of.
 pub(crate) fn last_step(dir: &Path) -> Option<u64> {
     let text = std::fs::read_to_string(dir.join(brigade_report::METRICS_FILE)).ok()?;

@@ -9,13 +9,17 @@ pub use contents::{
     WEIGHTS_INDEX_FILE,
 };
 pub(crate) use contents::{
-    added_weights_file, create_folder, last_step, refuse_earlier, refuse_other, remove_models, write_config,
+    added_weights_file, create_folder, last_step, refuse_earlier, refuse_earlier_names, refuse_other,
+    refuse_results_without_checkpoint, remove_models, write_config,
 };
 pub(crate) use lease::lease;
 pub use lock::{is_lock_of_this_host, lock_folder};
 
 /// The folder of flight records in a run's folder: what each rank did last before a failure.
 pub const FLIGHT_FOLDER: &str = "flight";
+
+/// The folder of the ranks' logs in a run's folder.
+pub(crate) const LOGS_FOLDER: &str = "logs";
 
 /// The file in a run's folder in which rank 0 notes, for its launcher, how much memory the run will need.
 pub(crate) const MEMORY_PLAN: &str = "logs/memory-plan.txt";

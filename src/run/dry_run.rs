@@ -27,7 +27,7 @@ impl Program<'_> {
         let body = prepare(Role::Launcher).map_err(usage)?;
         let group = brigade_comm::threads(1, timeouts(&self.settings.comm)).pop();
         let group: Group = group.context("a group of one rank")?;
-        let out = self.settings.output.dir.clone();
+        let out = self.settings.output.folder().map_err(|error| usage(error.into()))?;
         let interrupt = interrupt::Interrupt::detached();
         let device = RankDevice::cpu();
         let mut session = Session::new(self, device, group, plan, out, detected.to_string(), interrupt)?;

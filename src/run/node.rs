@@ -15,10 +15,11 @@ use super::ending::notify::{Ending, notify};
 use super::ending::{print_event, printed_its_error};
 use super::program::start::Prepare;
 use super::program::{Program, Role, environment, usage};
-use super::run_folder::{RUN_CHOICE, RUN_DIR, RUN_ID, RunFolder};
+use super::run_folder::{RUN_CHOICE, RUN_ID, RunFolder};
 use crate::device;
-use crate::error::print_stderr;
-use crate::folder::{FLIGHT_FOLDER, create_folder};
+use crate::error::{format_error, print_stderr};
+use crate::folder::{FLIGHT_FOLDER, LOGS_FOLDER};
+use crate::launched::RUN_DIR;
 use crate::settings::Settings;
 use crate::world::timeouts;
 
@@ -59,15 +60,15 @@ impl Program<'_> {
             // Node 0 has rank 0, which writes the results; the other nodes only have logs.
             let folder = match node.node_rank {
                 0 => RunFolder::lock(self, &output.notify)?,
-                _ => RunFolder::for_logs(create_folder(&output.dir, self.name)?),
+                _ => RunFolder::of_node(self)?,
             };
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             Ok((token, folder, program, body))
         };
-        let (token, folder, program, _body) = prepared().map_err(usage)?;
+        let (token, mut folder, program, _body) = prepared().map_err(usage)?;
         let dir = folder.dir.clone();
         let timeouts = timeouts(&self.settings.comm);
-        let mut launch = LaunchConfig::local(program, nproc, token, dir.join("logs")).on_node(node);
+        let mut launch = LaunchConfig::local(program, nproc, token, dir.join(LOGS_FOLDER)).on_node(node);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
         launch = launch.with_flags(&self.flags.world);
         launch.stopped_timeout = timeouts.step + STOPPED_GRACE;
@@ -132,7 +133,16 @@ impl Program<'_> {
             Outcome::NodeLost(lost) if lost.start_again => note(RunEvent::Preempted),
             other => note(RunEvent::Failed { reason: reason(other) }),
         }
-        let ending = Ending::of(&outcome);
+        let (mut ending, mut code) = (Ending::of(&outcome), outcome.exit_code());
+        if let Err(error) = folder.finish_copies() {
+            let error = format_error(&error);
+            print_stderr(format_args!("brigade: {error}"));
+            // A run whose results are not where they were to be has failed.
+            if code == exit::DONE {
+                ending = Ending::failed(&error, exit::FAILED);
+                code = exit::FAILED;
+            }
+        }
         folder.release(ending.event);
         match &outcome {
             Outcome::Done | Outcome::Preempted { .. } => {}
@@ -153,7 +163,7 @@ impl Program<'_> {
                 dir.display()
             ));
         }
-        Ok(outcome.exit_code())
+        Ok(code)
     }
 }
 

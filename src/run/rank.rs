@@ -15,11 +15,12 @@ use super::ending::{
 };
 use super::program::start::Prepare;
 use super::program::{Program, Role, usage};
-use super::run_folder::{RunFolder, launcher_folder, start_from};
+use super::run_folder::{RunFolder, start_from};
 use super::session::Session;
 use crate::device::{self, RankDevice};
 use crate::error::{Interrupted, Preempted, format_error};
 use crate::folder::FLIGHT_FOLDER;
+use crate::launched::launcher_folder;
 use crate::world::{HostEngine, all_gather_text, check_same_configuration, join, timeouts};
 
 impl Program<'_> {
@@ -52,12 +53,15 @@ impl Program<'_> {
             leave(world, &engine, limit);
             return Err(usage(error));
         }
-        let folder = match launched {
+        let mut folder = match launched {
             Some(dir) => RunFolder::from_launcher(dir),
             None if info.rank == 0 => RunFolder::lock(self, &[])
                 .inspect_err(|error| world.group().abort(&format_error(error)))
                 .map_err(usage)?,
-            None => RunFolder::for_logs(self.settings.output.dir.clone()),
+            None if info.local_rank == 0 && self.settings.output.url().is_some() => {
+                RunFolder::of_node(self).map_err(usage)?
+            }
+            None => RunFolder::for_logs(self.settings.output.folder().map_err(|error| usage(error.into()))?),
         };
         let run = all_gather_text(world.group(), &folder.run).context("sharing the run's id")?.swap_remove(0);
         let out = folder.dir.clone();
@@ -102,26 +106,31 @@ impl Program<'_> {
         }
         // After a failure the session does not wait for pending operations, so the other ranks had to be told first.
         drop(session);
-        folder.release(match &result {
+        let ended = match &result {
             Ok(Ok(())) => "finished",
             Ok(Err(error)) if error.is::<Preempted>() => "preempted",
             Ok(Err(error)) if error.is::<Interrupted>() => "interrupted",
             _ => "failed",
-        });
+        };
         match result {
             Ok(Ok(())) => {
-                world.shutdown().context("at the end of the run")?;
-                engine.close(limit).context("at the end of the run")?;
-                Ok(exit::DONE)
+                let closed = world.shutdown().map_err(Into::into).and_then(|()| engine.close(limit));
+                // The others do not wait for copies.
+                let copied = folder.finish_copies();
+                folder.release(if copied.is_ok() { ended } else { "failed" });
+                closed.context("at the end of the run")?;
+                copied.map(|()| exit::DONE)
             }
             Ok(Err(error)) => {
                 if is_on_all_ranks(&error) {
                     // All ranks end here for the same reason, and none exits before the last one knows.
                     leave(world, &engine, limit);
                 }
+                folder.release(ended);
                 Err(error.context(format!("rank {}", info.rank)))
             }
             Err(panic) => {
+                folder.release(ended);
                 report(&anyhow::anyhow!("rank {}: panic: {}", info.rank, panic_text(panic.as_ref())));
                 Ok(PANIC_EXIT_CODE)
             }

@@ -3,21 +3,24 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use brigade_checkpoint::{Lease, open_storage};
 use brigade_files::write_atomic;
+use brigade_report::{HISTORY_FILE, METRICS_FILE};
 
 use super::auto::CHOICE_FILE;
 use super::lost_lease::LostLease;
 use super::program::Program;
+use crate::bucket::{Bucket, Copied, Copies};
 use crate::checkpoint::{newest, refuse_checkpoints};
-use crate::error::print_stderr;
-use crate::folder::{create_folder, lease, lock_folder, refuse_earlier, refuse_other};
-use crate::settings::{Resume, Settings, changes};
-
-/// The variable that names the run's folder to the ranks that the launcher starts.
-pub(crate) const RUN_DIR: &str = "BRIGADE_RUN_DIR";
+use crate::error::{format_error, print_stderr};
+use crate::folder::{
+    FLIGHT_FOLDER, LOGS_FOLDER, create_folder, lease, lock_folder, refuse_earlier, refuse_earlier_names,
+    refuse_other, refuse_results_without_checkpoint,
+};
+use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, Resume, Settings, changes};
 
 /// The variable that says what was chosen for the run.
 pub(crate) const RUN_CHOICE: &str = "BRIGADE_RUN_CHOICE";
@@ -45,6 +48,7 @@ pub(crate) struct RunFolder {
     /// Whether it has lost a lease.
     pub lost: Arc<LostLease>,
     leases: Vec<Lease>,
+    copies: Option<Copies>,
     _locks: Vec<File>,
 }
 
@@ -53,12 +57,15 @@ impl RunFolder {
     /// which settings a resumed run changes. `notify`: the command that is told if the run loses its place.
     pub(crate) fn lock(program: &Program<'_>, notify: &[String]) -> anyhow::Result<Self> {
         let Settings { output, checkpoint, .. } = program.settings;
-        let dir = create_folder(&output.dir, program.name)?;
-        let location = checkpoint.location(&dir);
+        let dir = create_folder(&output.folder()?, program.name)?;
+        let location = program.settings.checkpoint_location(&dir);
+        let bucket = output.url().map(|url| Bucket::open(&url)).transpose()?;
+        let in_bucket = || bucket.as_ref().map_or_else(|| Ok(Vec::new()), Bucket::names);
         let own = lock_folder(&dir, "--out")?;
         let check_new = || {
             if program.flags.resume.is_none() && !output.overwrite {
                 refuse_earlier(&dir, &program.config)?;
+                refuse_earlier_names(&output.dir, &in_bucket()?)?;
                 refuse_checkpoints(&*open_storage(&location)?)?;
             }
             Ok(())
@@ -70,7 +77,9 @@ impl RunFolder {
             lease(place, option, &dir, own.as_ref(), program.settings, &check_new, end_run)
         };
         let mut leases = Vec::new();
-        if own.is_none() {
+        if let Some(url) = output.url().filter(|_| !checkpoint.dir.is_empty()) {
+            leases.push(take(&url, "--out")?);
+        } else if own.is_none() && bucket.is_none() {
             leases.push(take(&dir.to_string_lossy(), "--out")?);
         }
         let mut locks = Vec::new();
@@ -84,6 +93,11 @@ impl RunFolder {
             }
         }
         locks.extend(own);
+        // Another run may have written until now.
+        let there = in_bucket()?;
+        if let Some(bucket) = bucket.as_ref().filter(|_| program.flags.resume.is_some()) {
+            bucket.fetch(&dir, &RECORDS)?;
+        }
         let run = match (&program.flags.resume, find_checkpoint(program, &location)?) {
             (None, _) => {
                 check_new()?;
@@ -97,6 +111,7 @@ impl RunFolder {
             }
             (Some(Resume::Auto), Err(_)) => {
                 refuse_other(&dir, &program.config)?;
+                refuse_results_without_checkpoint(&output.dir, &there)?;
                 None
             }
             (Some(Resume::From(dir)), Err(why)) => {
@@ -107,7 +122,21 @@ impl RunFolder {
             }
         };
         let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
-        Ok(Self { dir, run: run.context("no random number for the run's id")?, lost, leases, _locks: locks })
+        let run = run.context("no random number for the run's id")?;
+        let stale = if program.flags.resume.is_none() { there } else { Vec::new() };
+        let of_run = Arc::clone(&lost);
+        let is_own = move || of_run.reason().is_none();
+        let copies = copies(program, &dir, bucket, Copied::Run { stale }, is_own)?;
+        Ok(Self { dir, run, lost, leases, copies, _locks: locks })
+    }
+
+    /// The folder of a node without rank 0, whose ranks write logs there.
+    pub(crate) fn of_node(program: &Program<'_>) -> anyhow::Result<Self> {
+        let output = &program.settings.output;
+        let dir = create_folder(&output.folder()?, program.name)?;
+        let bucket = output.url().map(|url| Bucket::open(&url)).transpose()?;
+        let copies = copies(program, &dir, bucket, Copied::Folders(&OF_EVERY_NODE), || true)?;
+        Ok(Self { copies, ..Self::for_logs(dir) })
     }
 
     /// The folder that the launcher has locked for its ranks.
@@ -118,11 +147,22 @@ impl RunFolder {
     /// The folder of a process that writes no results, only logs.
     pub(crate) fn for_logs(dir: PathBuf) -> Self {
         let lost = Arc::new(LostLease::new(&dir, false, &[]));
-        Self { dir, run: String::new(), lost, leases: Vec::new(), _locks: Vec::new() }
+        Self { dir, run: String::new(), lost, leases: Vec::new(), copies: None, _locks: Vec::new() }
+    }
+
+    /// Copies what is left to the run's bucket, if it has one.
+    ///
+    /// # Errors
+    /// If that fails; the files are in the run's folder on this machine.
+    pub(crate) fn finish_copies(&mut self) -> anyhow::Result<()> {
+        self.copies.take().map_or(Ok(()), Copies::finish)
     }
 
     /// Gives the places back, and says how the run ended, to those who look at a lease.
-    pub(crate) fn release(self, ended: &str) {
+    pub(crate) fn release(mut self, ended: &str) {
+        if let Err(error) = self.finish_copies() {
+            print_stderr(format_args!("warning: {}", format_error(&error)));
+        }
         for lease in self.leases {
             let location = lease.location();
             if let Err(error) = lease.release(ended) {
@@ -134,6 +174,28 @@ impl RunFolder {
     }
 }
 
+/// What a run that resumes on another machine goes on writing to.
+const RECORDS: [&str; 4] = [CONFIG_FILE, METRICS_FILE, HISTORY_FILE, CHOICE_FILE];
+
+/// What the ranks of each node write.
+const OF_EVERY_NODE: [&str; 2] = [LOGS_FOLDER, FLIGHT_FOLDER];
+
+/// Begins to copy what the run writes to its bucket, if it has one.
+fn copies(
+    program: &Program<'_>,
+    dir: &Path,
+    bucket: Option<Bucket>,
+    copied: Copied,
+    is_own: impl Fn() -> bool + Send + 'static,
+) -> anyhow::Result<Option<Copies>> {
+    let every = Duration::from_secs_f64(program.settings.output.copy_every_seconds);
+    let Some(bucket) = bucket else { return Ok(None) };
+    if !program.flags.quiet && matches!(copied, Copied::Run { .. }) {
+        print_stderr(format_args!("the files of {} are copied to {}", dir.display(), bucket.url()));
+    }
+    Copies::start(bucket, dir, (copied, CHECKPOINT_FOLDER), every, is_own).map(Some)
+}
+
 /// Where a run starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartFrom {
@@ -143,11 +205,6 @@ pub(crate) enum StartFrom {
     Checkpoint,
     /// The newest checkpoint, or the first step if there is none.
     CheckpointIfAny,
-}
-
-/// The folder of results, in a rank that Brigade's launcher started.
-pub(crate) fn launcher_folder() -> Option<PathBuf> {
-    std::env::var_os(RUN_DIR).map(PathBuf::from)
 }
 
 /// Where the ranks start from, after the launcher has restarted them `restart` times.
@@ -164,8 +221,8 @@ pub(crate) fn start_from(program: &Program<'_>, restart: u32) -> StartFrom {
 /// # Errors
 /// If it cannot be resumed.
 pub(crate) fn resume_step(program: &Program<'_>) -> anyhow::Result<Option<u64>> {
-    let Settings { output, checkpoint, .. } = program.settings;
-    match (&program.flags.resume, find_checkpoint(program, &checkpoint.location(&output.dir))?) {
+    let location = program.settings.checkpoint_location(&program.settings.output.folder()?);
+    match (&program.flags.resume, find_checkpoint(program, &location)?) {
         (None, _) | (Some(Resume::Auto), Err(_)) => Ok(None),
         (Some(_), Ok(found)) => Ok(Some(found.step)),
         (Some(Resume::From(dir)), Err(why)) => bail!("--resume {}: {why}", dir.display()),

@@ -1,7 +1,7 @@
 //! The flags that every program of Brigade takes.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use brigade_core::compress::Method;
@@ -9,6 +9,9 @@ use brigade_core::plan::PipelineScheduleKind;
 use brigade_launch::{LaunchArgs, NprocPerNode};
 use brigade_report::LogFormat;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+use crate::bucket;
+use crate::error::format_error;
 
 use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, StrategyName, Transport};
 
@@ -179,7 +182,7 @@ pub struct StandardFlags {
     /// How many of the newest checkpoints to keep; 0 keeps all [default: 3].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub keep: Option<usize>,
-    /// Folder for results [default: a new one under runs/].
+    /// Folder for results, or the URL that they are copied to, gs:// or s3:// [default: a new folder under runs/].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Write a timeline of these steps, as in 10..12: what each rank did when, for Perfetto and `brigade inspect timeline`.
@@ -194,7 +197,7 @@ pub struct StandardFlags {
     /// Replace earlier results in --out.
     #[arg(long)]
     pub overwrite: bool,
-    /// Resume the run in this folder from its newest checkpoint, with its configuration, on the same mesh or another.
+    /// Resume the run in this folder, or with this URL, from its newest checkpoint, with its configuration, on the same mesh or another.
     /// `auto`: the run in --out, if there is one.
     #[arg(long, value_name = "DIR|auto", conflicts_with = "overwrite")]
     pub resume: Option<Resume>,
@@ -219,23 +222,23 @@ impl StandardFlags {
     /// The files of settings, later over earlier ones: the configuration of the run to resume, and the file of `--config`.
     ///
     /// # Errors
-    /// If there is no such run, or `--out` names another folder.
+    /// If there is no such run, its bucket does not answer, or `--out` names another folder.
     pub fn config_files(&self) -> Result<Vec<PathBuf>, SettingError> {
-        let wrong =
-            |given: &PathBuf, allowed: String| Err(SettingError::new("--resume", given.display(), allowed));
+        let wrong = |given: &Path, allowed: String| SettingError::new("--resume", given.display(), allowed);
         let resumed = match &self.resume {
             Some(Resume::From(dir)) => {
-                let file = dir.join(CONFIG_FILE);
-                match (&self.out, file.exists()) {
-                    (Some(out), _) if out != dir => wrong(
-                        dir,
-                        format!("a run resumes in its own folder; leave out --out {}", out.display()),
-                    )?,
-                    (_, false) => {
-                        wrong(dir, format!("it must be the folder of a run; it holds no {CONFIG_FILE}"))?
-                    }
-                    _ => Some(file),
+                if let Some(out) = self.out.as_ref().filter(|out| *out != dir) {
+                    let allowed =
+                        format!("a run resumes in its own folder; leave out --out {}", out.display());
+                    return Err(wrong(dir, allowed));
                 }
+                let folder = bucket::with_files(dir, &[CONFIG_FILE]);
+                let file = folder.map_err(|error| wrong(dir, format_error(&error)))?.join(CONFIG_FILE);
+                if !file.exists() {
+                    let allowed = format!("it must be the folder of a run; it holds no {CONFIG_FILE}");
+                    return Err(wrong(dir, allowed));
+                }
+                Some(file)
             }
             Some(Resume::Auto) if self.out.is_none() => {
                 Err(SettingError::Missing { option: "--resume auto", needed: "--out" })?

@@ -16,13 +16,11 @@ mod typed;
 mod unused;
 mod wrong_value;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 
 pub use brigade_comm::{Encryption, Transport};
 use brigade_core::plan::{ScheduleError, SplitError};
 use brigade_core::{Activation, LrSchedulerKind, Model, ParameterGroup};
-use brigade_models::ShardSize;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +37,7 @@ pub use sections::comm::CommSettings;
 pub(crate) use sections::metric_mode::LOSS as LOSS_METRIC;
 pub use sections::metric_mode::MetricMode;
 pub use sections::optimizer::{OptimizerGroup, OptimizerSettings};
+pub use sections::output::OutputSettings;
 pub use sections::parallelism::{Balance, ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
 pub use sections::profile::ProfileSettings;
 pub use sections::strategy::{StrategyName, StrategySettings};
@@ -178,6 +177,15 @@ impl TrainSettings {
 }
 
 impl Settings {
+    /// Where the checkpoints of the run in the folder `out` of this machine are: a path or a URL.
+    pub fn checkpoint_location(&self, out: &Path) -> String {
+        match (self.checkpoint.dir.as_str(), self.output.url()) {
+            ("", None) => out.join(CHECKPOINT_FOLDER).to_string_lossy().into_owned(),
+            ("", Some(url)) => format!("{url}/{CHECKPOINT_FOLDER}"),
+            (given, _) => given.to_owned(),
+        }
+    }
+
     /// Groups of parameters: the frozen ones, then these.
     ///
     /// # Errors
@@ -264,117 +272,6 @@ impl Default for ScheduleSettings {
             warmup_tokens: 0,
             min_ratio: 0.1,
             decay_steps: 0,
-        }
-    }
-}
-
-/// `[output]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct OutputSettings {
-    /// The run's folder; empty makes a new one under `runs/`.
-    pub dir: PathBuf,
-    /// Whether earlier results may be replaced (`--overwrite`). It is never part of a configuration file.
-    #[serde(skip)]
-    pub overwrite: bool,
-    /// Steps between lines of output when there is no terminal.
-    pub log_every: u64,
-    /// Peak TFLOP/s of one device, for MFU; 0 looks it up by the device's name.
-    pub peak_tflops: f64,
-    /// The most bytes of tensors per file of the run's weights, as in `5GB`, `500MB` or `2GiB`: larger weights are split into several
-    /// files with an index, as in `transformers`.
-    pub max_shard_size: ShardSize,
-    /// Where rank 0 serves the last step to Prometheus, at `/metrics`: a port on its machine only (`9090`), or an address and a port
-    /// (`0.0.0.0:9090`). Empty: off.
-    pub metrics_addr: String,
-    /// A command, as a list of words, that the launcher of node 0 runs when the run ends, with a JSON object on its standard input: `event`
-    /// (`finished`, `failed`, `preempted` or `interrupted`), `run`, `reason`, `exit_code`, `time`. Empty: none.
-    pub notify: Vec<String>,
-}
-
-impl OutputSettings {
-    /// Refuses secrets in `notify`, since settings are in the run's folder and its checkpoints.
-    ///
-    /// # Errors
-    /// If there is one.
-    pub(crate) fn check_notify(&self) -> Result<(), SettingError> {
-        match brigade_launch::secret_in_command(&self.notify) {
-            Some((at, what)) => Err(SettingError::new(
-                "output.notify",
-                format!("[…], whose word {} holds a secret ({what})", at + 1),
-                "settings are saved with the run and its checkpoints; give a script, or curl --config FILE, with the secret in a file of its own",
-            )),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Default for OutputSettings {
-    fn default() -> Self {
-        Self {
-            dir: PathBuf::new(),
-            overwrite: false,
-            log_every: 10,
-            peak_tflops: 0.0,
-            max_shard_size: ShardSize::default(),
-            metrics_addr: String::new(),
-            notify: Vec::new(),
-        }
-    }
-}
-
-impl OutputSettings {
-    /// Checks what does not depend on other settings.
-    ///
-    /// # Errors
-    /// If the folder is a URL, the peak is not a number, or below 0, or there is no such address.
-    pub fn check(&self) -> Result<(), SettingError> {
-        let dir = self.dir.to_string_lossy();
-        if dir.contains("://") {
-            let allowed = format!(
-                "a run writes into a folder; give one, and `checkpoint.dir={dir}` for checkpoints in the bucket"
-            );
-            return Err(SettingError::new("output.dir (--out)", dir, allowed));
-        }
-        self.metrics_address()?;
-        if self.peak_tflops.is_finite() && self.peak_tflops >= 0.0 {
-            return Ok(());
-        }
-        let allowed = "it must be a number of at least 0, the peak TFLOP/s of one device; 0 looks it up by the device's name";
-        Err(SettingError::new("output.peak_tflops (--peak-tflops)", self.peak_tflops, allowed))
-    }
-
-    /// Where the last step is served to Prometheus.
-    pub(crate) fn metrics_address(&self) -> Result<Option<SocketAddr>, SettingError> {
-        let given = self.metrics_addr.trim();
-        let address = (!given.is_empty()).then(|| brigade_report::metrics_address(given)).transpose();
-        address.map_err(|allowed| SettingError::new("output.metrics_addr (--metrics-addr)", given, allowed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[test]
-    fn results_are_written_into_a_folder() {
-        let of = |dir: &str| OutputSettings { dir: dir.into(), ..OutputSettings::default() }.check();
-        assert!(["", "runs/a", "/runs/a:b", "gs:"].into_iter().all(|dir| of(dir).is_ok()));
-        let message = of("gs://bucket/a").unwrap_err().to_string();
-        let start = "output.dir (--out) = gs://bucket/a is not possible: a run writes into a folder";
-        assert!(message.starts_with(start) && message.contains("checkpoint.dir=gs://bucket/a"), "{message}");
-    }
-
-    #[test]
-    fn the_peak_of_a_device_is_a_number_or_from_the_table() {
-        let of = |peak_tflops: f64| OutputSettings { peak_tflops, ..OutputSettings::default() }.check();
-        assert!([0.0, 0.5, 989.4].into_iter().all(|peak| of(peak).is_ok()));
-        for wrong in [-1.0, f64::NAN, f64::INFINITY] {
-            let message = of(wrong).unwrap_err().to_string();
-            let start = format!("output.peak_tflops (--peak-tflops) = {wrong} is not possible: it must be");
-            assert!(message.starts_with(&start), "{message}");
         }
     }
 }

@@ -53,7 +53,7 @@ impl Session {
         if self.rank() != 0 || self.start_from == StartFrom::Scratch {
             return None;
         }
-        let (_, description) = newest(&self.settings.checkpoint.location(&self.out)).ok()?.ok()?;
+        let (_, description) = newest(&self.settings.checkpoint_location(&self.out)).ok()?.ok()?;
         let is_same = description.block_seconds_of == self.how_blocks_are_measured(plan);
         is_same.then_some(description.block_seconds)
     }

@@ -48,7 +48,7 @@ impl Session {
     }
 
     pub(super) fn saver(&self) -> anyhow::Result<Saver> {
-        let storage = open_storage(&self.settings.checkpoint.location(&self.out))?;
+        let storage = open_storage(&self.settings.checkpoint_location(&self.out))?;
         Saver::new(storage, self.group().clone(), self.settings.checkpoint.clone())
     }
 

@@ -11,6 +11,7 @@
 //!   file system without locks, leftovers stay; if locks do not reach other machines, a writer there may seem dead to one here,
 //!   and its [`commit`](AtomicFile::commit) fails.
 
+mod cache;
 mod stale;
 
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+pub use cache::cache_folder;
 use tempfile::{Builder, NamedTempFile, PersistError};
 
 /// How many random characters are in the name of a file that is being written.

@@ -107,6 +107,11 @@ impl Client {
         &*self.store
     }
 
+    /// Whether objects are files of this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.root.starts_with("file:")
+    }
+
     /// How long an operation may take, including retries.
     pub fn deadline(&self) -> Duration {
         self.deadline

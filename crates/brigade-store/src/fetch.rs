@@ -58,8 +58,8 @@ impl Object {
     /// Adds the bytes of a range, or as many as come in one answer.
     async fn request(&self, range: Range<u64>, bytes: &mut Vec<u8>) -> Result<(), Ended> {
         let most = (range.end - range.start) as usize + bytes.len();
-        // The comparison is strong, so a weak one never matches. A time is no tag.
-        let tag = Some(self.version()).filter(|version| version.starts_with('"'));
+        // The comparison is strong, so a weak one never matches. A time is no tag, and files have tags without the quotes.
+        let tag = Some(self.version()).filter(|version| version.starts_with('"') && !self.client.is_local());
         let options = GetOptions {
             range: Some(GetRange::Bounded(range)),
             if_match: tag.map(str::to_owned),

@@ -4,6 +4,8 @@
 //! - [`Client`]: a store, and the thread on which its connections are served. Callers block in ordinary functions, with a
 //!   deadline.
 //! - [`Object`]: one object in one version. Its [`Reader`] prefetches ranges, several at once, and holds a bounded number.
+//! - [`Upload`]: an object that is being written.
+//! - [`Folder`]: the objects below a location, as the files of a folder.
 //!
 //! # Invariants
 //! - Credentials come from the environment, or from the machine's metadata, by the names that `object_store` reads; none is part of a URL.
@@ -19,16 +21,20 @@ mod client;
 mod credentials;
 mod error;
 mod fetch;
+mod folder;
 mod location;
 mod object;
 mod patience;
 mod read;
 mod reason;
+mod upload;
 
 pub use access::{Access, access};
 pub use client::Client;
 pub use credentials::are_credentials_set;
 pub use error::{Error, Result};
+pub use folder::{Folder, FolderFile};
 pub use location::{Location, Scheme};
 pub use object::{Object, find, find_below};
 pub use read::{Reader, read_at};
+pub use upload::Upload;

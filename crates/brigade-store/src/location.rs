@@ -79,7 +79,7 @@ impl Location {
 
     /// The URL up to the bucket or host: `s3://bucket`.
     pub fn root(&self) -> &str {
-        self.url[..url::Position::BeforePath].trim_end_matches('/')
+        &self.url[..url::Position::BeforePath]
     }
 
     /// Whether it ends in a slash, and so can only be a prefix.
@@ -156,6 +156,7 @@ mod tests {
         let location = Location::parse("s3://bucket/a%20b/c%23d.txt").unwrap();
         assert_eq!((location.root(), location.path().as_ref()), ("s3://bucket", "a b/c#d.txt"));
         assert_eq!(location.to_string(), "s3://bucket/a b/c#d.txt");
+        assert_eq!(Location::parse("file:///a/b").unwrap().to_string(), "file:///a/b");
         assert_eq!(Location::parse("http://127.0.0.1:80/a/").unwrap().root(), "http://127.0.0.1");
     }
 }

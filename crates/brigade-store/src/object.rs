@@ -23,7 +23,7 @@ pub struct Object {
 }
 
 impl Object {
-    fn new(client: &Client, found: ObjectMeta) -> Result<Self> {
+    pub(crate) fn new(client: &Client, found: ObjectMeta) -> Result<Self> {
         let url = client.url(&found.location);
         let Some(version) = version(&found) else {
             let message = "the server gives neither ETag nor Last-Modified, so a change of the file while it is read would go unnoticed; \

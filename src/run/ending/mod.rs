@@ -13,7 +13,7 @@ use brigade_launch::{Event, exit, interrupt};
 use crate::error::{
     AgreedError, CheckpointUsageError, Interrupted, Preempted, UsageError, format_error, print_stderr,
 };
-use crate::run::run_folder::launcher_folder;
+use crate::launched::launcher_folder;
 use crate::settings::SettingError;
 
 /// Exit code of a rank that panicked, as Rust's own; the launcher turns it into 1.

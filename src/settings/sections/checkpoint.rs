@@ -1,7 +1,5 @@
 //! Settings of checkpoints, and of the reaction to failures.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 use crate::settings::sections::metric_mode::{LOSS, MetricMode};
@@ -48,7 +46,7 @@ pub struct CheckpointSettings {
     /// Whether the run ends with the weights of the best checkpoint, in `model.safetensors` and in memory, instead of those of the
     /// last step.
     pub load_best_at_end: bool,
-    /// Folder, or URL of an object store; empty stands for `checkpoints` in the run's folder. All nodes must share it.
+    /// Folder, or URL of an object store; empty stands for `checkpoints` in the run's folder, or below its URL. All nodes must share it.
     pub dir: String,
     /// Whether training continues while a checkpoint is written.
     pub asynchronous: bool,
@@ -95,13 +93,5 @@ impl CheckpointSettings {
     /// Whether the checkpoint of this step is a regular one, not one saved because of an interruption.
     pub(crate) fn is_regular(&self, step: u64) -> bool {
         step.is_multiple_of(self.every.max(1))
-    }
-
-    /// Where the checkpoints of the run in the folder `out` are: a path or a URL.
-    pub fn location(&self, out: &Path) -> String {
-        match self.dir.as_str() {
-            "" => out.join(CHECKPOINT_FOLDER).to_string_lossy().into_owned(),
-            given => given.to_owned(),
-        }
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod comm;
 pub(crate) mod length;
 pub(crate) mod metric_mode;
 pub(crate) mod optimizer;
+pub(crate) mod output;
 pub(crate) mod parallelism;
 pub(crate) mod profile;
 pub(crate) mod strategy;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brigade_sorted::SortedMap;
-use brigade_store::{Location, Scheme};
+use brigade_store::{Location, Scheme, Upload};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::{CheckpointDir, StagingDir, Storage, StorageReader, StorageWriter};
 use crate::error::{Error, Result};
@@ -24,15 +24,6 @@ use crate::format::names::{MANIFEST, folder_step, step_folder};
 
 /// How long one operation may take, including retries.
 const DEADLINE: Duration = Duration::from_secs(300);
-
-/// Smallest part of an upload, in bytes.
-const PART: u64 = 8 << 20;
-
-/// How many parts of an upload are sent at once.
-const PARALLEL: usize = 8;
-
-/// Object stores allow 10,000 parts; this leaves some for rounding.
-const PARTS: u64 = 9_000;
 
 /// Largest range of one request, in bytes: small enough for a client's timeout on a slow line.
 const REQUEST: usize = 16 << 20;
@@ -139,16 +130,7 @@ impl Storage for ObjectStorage {
     }
 
     fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>> {
-        let path = self.client.path(folder, name);
-        let part = usize::try_from(PART.max(bytes.div_ceil(PARTS))).unwrap_or(usize::MAX);
-        let upload = if bytes <= part as u64 {
-            Upload::Whole(Vec::new())
-        } else {
-            let begun =
-                self.client.store.retry("write", &path, || self.client.store.store().put_multipart(&path))?;
-            Upload::Parts(WriteMultipart::new_with_chunk_size(begun, part))
-        };
-        Ok(Box::new(ObjectWriter { client: self.client.clone(), path, written: 0, upload: Some(upload) }))
+        Ok(Box::new(ObjectWriter(Upload::begin(&self.client.store, &self.client.path(folder, name), bytes)?)))
     }
 
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
@@ -212,16 +194,6 @@ impl Client {
         self.prefix.clone().join(folder).join(name)
     }
 
-    /// Runs an operation until it ends, or until the deadline.
-    fn wait<T>(
-        &self,
-        operation: &'static str,
-        path: &Path,
-        work: impl Future<Output = object_store::Result<T>>,
-    ) -> Result<T> {
-        Ok(self.store.wait(operation, path, work)?)
-    }
-
     /// An object's description; `None` when there is none.
     fn find(&self, path: &Path) -> Result<Option<object_store::ObjectMeta>> {
         Ok(self.store.find("find", path, || self.store.store().head(path))?)
@@ -242,63 +214,15 @@ impl Client {
     }
 }
 
-/// An object that is being written. If it is dropped before its end, the upload is aborted.
-struct ObjectWriter {
-    client: Client,
-    path: Path,
-    /// Bytes so far.
-    written: u64,
-    upload: Option<Upload>,
-}
-
-enum Upload {
-    /// A small object, which is sent at once.
-    Whole(Vec<u8>),
-    /// A large one, in parts, several of which are sent at once.
-    Parts(WriteMultipart),
-}
+struct ObjectWriter(Upload);
 
 impl StorageWriter for ObjectWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.written += bytes.len() as u64;
-        match &mut self.upload {
-            Some(Upload::Whole(content)) => content.extend_from_slice(bytes),
-            Some(Upload::Parts(upload)) => self.client.wait("write", &self.path, async {
-                upload.wait_for_capacity(PARALLEL).await?;
-                upload.write(bytes);
-                Ok(())
-            })?,
-            None => {}
-        }
-        Ok(())
+        Ok(self.0.write(bytes)?)
     }
 
-    fn finish(mut self: Box<Self>) -> Result<()> {
-        let Self { client, path, written, upload } = &mut *self;
-        match upload.take() {
-            Some(Upload::Whole(content)) => {
-                client.wait("write", path, client.store.store().put(path, content.into())).map(|_| ())
-            }
-            Some(Upload::Parts(upload)) => match client.wait("finish", path, upload.finish()) {
-                Ok(_) => Ok(()),
-                // An upload whose end was answered on a connection that was cut is unknown when it is ended once more. No other save writes an
-                // object of this name.
-                Err(error) => match client.find(path) {
-                    Ok(Some(found)) if found.size == *written => Ok(()),
-                    _ => Err(error),
-                },
-            },
-            None => Ok(()),
-        }
-    }
-}
-
-impl Drop for ObjectWriter {
-    fn drop(&mut self) {
-        if let Some(Upload::Parts(upload)) = self.upload.take() {
-            // A store removes unfinished parts by itself eventually.
-            let _ = self.client.wait("give up", &self.path, upload.abort());
-        }
+    fn finish(self: Box<Self>) -> Result<()> {
+        Ok(self.0.finish()?)
     }
 }
 

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow};
 use brigade::UsageError;
 use brigade::data::{
     LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress, SequenceLayout, prepare,
 };
 use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
+use brigade_files::cache_folder;
 
 use crate::config::Config;
 use crate::data::chats::Chats;
@@ -53,19 +54,14 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
 
 /// `BRIGADE_CACHE_DIR`, the setting, or `brigade` in the user's cache folder.
 fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(folder) = variable("BRIGADE_CACHE_DIR") {
-        return Ok(folder);
-    }
-    if !data.cache_dir.as_os_str().is_empty() {
+    let variable = |name: &str| std::env::var_os(name);
+    let own = variable("BRIGADE_CACHE_DIR").is_some_and(|folder| !folder.is_empty());
+    if !own && !data.cache_dir.as_os_str().is_empty() {
         return Ok(data.cache_dir.clone());
     }
-    match variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache"))) {
-        Some(folder) => Ok(folder.join("brigade")),
-        None => bail!(
-            "there is no folder for the token cache: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME"
-        ),
-    }
+    cache_folder(variable).context(
+        "there is no folder for the token cache: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME",
+    )
 }
 
 fn describe(prepared: &PreparedData, validate_every: u64) {

@@ -168,18 +168,19 @@ fn no_parents(option: &str, path: &str) -> Result<()> {
     }
 }
 
-/// Refuses buckets where a command names folders and files; `shared` says which it may name.
+/// Refuses buckets where a command names files and folders that the nodes read; `shared` says which it may name. Results may go to a bucket.
 fn no_buckets(job: &Job, shared: &str) -> Result<()> {
     for (flag, path) in job.paths() {
         if bucket_path(flag, path)?.is_some() {
             let allowed = match flag {
+                "--out" | "--resume" => continue,
                 "--config" => format!("give a file {shared}"),
                 "--model" => {
                     format!(
                         "models are read from folders: give one {shared}, or the name of a model on the hub"
                     )
                 }
-                _ => format!("give a folder {shared}, and --set checkpoint.dir= for checkpoints in a bucket"),
+                _ => format!("give a folder {shared}"),
             };
             return Err(Error::value(flag, path, allowed));
         }

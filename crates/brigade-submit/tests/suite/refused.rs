@@ -4,7 +4,7 @@ use brigade_submit::{
     Claim, Controller, EnvSecret, GpuKind, HostPath, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex,
 };
 
-use crate::jobs::{CONTROLLERS, job, kubernetes, slurm, ssh, vertex};
+use crate::jobs::{CONTROLLERS, job, kubernetes, manifest, slurm, ssh, vertex};
 
 #[track_caller]
 fn refused(system: &dyn System, job: &Job, said: &str) {
@@ -140,12 +140,31 @@ fn what_kubernetes_does_not_take() {
     let relative =
         |system: &mut Kubernetes| system.claims.push(Claim { name: "a".into(), path: "data".into() });
     refused(&system(relative), &fine, "--volume a:data is not possible");
-    refused(&system(|_| ()), &job("train --out gs://bucket/a"), "give a folder of a volume");
+    refused(
+        &system(|_| ()),
+        &job("train --out gs://Bucket/a"),
+        "--out gs://Bucket/a is not possible: a bucket's name has",
+    );
     refused(
         &system(|_| ()),
         &job("train --out /data/a --config gs://bucket/a.toml"),
         "--config gs://bucket/a.toml is not possible: give a file of a volume",
     );
+}
+
+#[test]
+fn results_may_go_to_a_bucket() {
+    let without_volume = Kubernetes { claims: Vec::new(), ..kubernetes(Controller::JobSet) };
+    for line in ["train --out gs://bucket/runs/a", "train --resume s3://bucket/runs/a"] {
+        let job = job(line);
+        job.check().unwrap();
+        without_volume.check(&job).unwrap();
+        slurm().check(&job).unwrap();
+        let manifest = manifest(&without_volume, &job).to_string();
+        assert!(manifest.contains("://bucket/runs/a") && !manifest.contains("checkpoint.dir"), "{manifest}");
+    }
+    let lost = job("train --out gs://bucket/a --set checkpoint.dir=/tmp/c");
+    refused(&without_volume, &lost, "--set checkpoint.dir /tmp/c is not possible: no --volume");
 }
 
 #[test]
@@ -450,7 +469,6 @@ fn what_slurm_and_ssh_do_not_take() {
     let fine = job("train --out /data/a");
     slurm().check(&fine).unwrap();
     refused(&slurm(), &Job { name: "a/b".into(), ..fine.clone() }, "--name a/b is not possible");
-    refused(&slurm(), &job("train --out s3://bucket/a"), "give a folder that all nodes share");
     refused(
         &slurm(),
         &job("train --out /data/a --model gs://bucket/llama"),
@@ -474,7 +492,6 @@ fn what_slurm_and_ssh_do_not_take() {
             "is not possible: with Slurm it must be the path of a file that the nodes can read",
         );
     }
-    refused(&slurm(), &job("train --resume s3://bucket/a"), "--resume s3://bucket/a is not possible");
     for (hosts, said) in [
         ("one,two", "there are 2 hosts, but --nodes is 4"),
         ("a,b,c,-oProxyCommand=x", "each must be [user@]host"),

@@ -32,7 +32,7 @@ Examples:
   brigade checkpoint consolidate runs/a --to model.safetensors
   brigade checkpoint consolidate runs/a --step 50 --out a-50     a folder that transformers loads
 
-A location is a run's folder, the folder of its checkpoints, or its URL (gs://, s3://, in a build with object stores).
+A location is the folder of a run or of its checkpoints, or the URL of either (gs://, s3://, in a build with object stores).
 Exit codes: 0 whole, 1 damaged or unreadable, 2 wrong usage.";
 
 /// How often checkpoints are listed again if the run removes some in the meantime.
@@ -115,7 +115,15 @@ impl Location {
             ))
             .into());
         }
-        Ok(open_storage(&location).map_err(anyhow::Error::from).map_err(UsageError)?)
+        let open = |location: &str| open_storage(location).map_err(anyhow::Error::from).map_err(UsageError);
+        let storage = open(&location)?;
+        if location.contains("://") && storage.published()?.is_empty() {
+            let below = open(&format!("{}/{CHECKPOINT_FOLDER}", location.trim_end_matches('/')))?;
+            if !below.published()?.is_empty() {
+                return Ok(below);
+            }
+        }
+        Ok(storage)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `brigade runs`, and what else looks at runs.
 
+mod place;
 pub(crate) mod report;
 pub(crate) mod scaling;
 pub(crate) mod status;

@@ -12,6 +12,7 @@ use brigade_runs::scaling::diagnose;
 use brigade_runs::{PAGE_MARKER, Run, page};
 use clap::Args;
 
+use super::place::RunPlace;
 use super::say_unreadable;
 use crate::output::print;
 
@@ -20,6 +21,7 @@ Examples:
   brigade report runs/a --open             what happened, and where the time went
   brigade report runs/b --compare runs/a   beside another run, with what differs
   brigade report runs/a --out page.html    to a file of your choice
+  brigade report gs://bucket/runs/a        a run whose results go to a bucket
   brigade report runs/a --json             what makes it slow, for programs; writes nothing";
 
 /// What a page begins with.
@@ -33,13 +35,13 @@ const REPORT_FILE: &str = "report.html";
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Folder of a run, which may still be running.
+    /// Folder or URL (gs://, s3://) of a run, which may still be running.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// File to write: a single HTML file that needs no network [default: report.html in the run's folder].
+    /// File to write: a single HTML file that needs no network [default: report.html in the run's folder, or RUN-report.html here for a URL].
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Folder of another run of the same model, to compare with this one.
+    /// Folder or URL of another run of the same model, to compare with this one.
     #[arg(long, value_name = "RUN")]
     compare: Option<PathBuf>,
     /// Also open the page in a browser.
@@ -52,13 +54,18 @@ pub struct ReportArgs {
 
 pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     if args.json {
-        let run = Run::read(&args.run).map_err(|error| UsageError(error.into()))?;
+        let place = RunPlace::of(&args.run).map_err(UsageError)?;
+        let run = Run::read(place.folder()).map_err(|error| UsageError(error.into()))?;
         print(&format!("{}\n", serde_json::to_string_pretty(&diagnose(&run))?))?;
         say_unreadable(&run);
         return Ok(ExitCode::from(exit::DONE));
     }
-    let out = args.out.clone().unwrap_or_else(|| args.run.join(REPORT_FILE));
-    let html = html(args, &out).map_err(UsageError)?;
+    let place = RunPlace::of(&args.run).map_err(UsageError)?;
+    let out = args.out.clone().unwrap_or_else(|| match place.is_copy() {
+        true => format!("{}-{REPORT_FILE}", name(place.folder())).into(),
+        false => args.run.join(REPORT_FILE),
+    });
+    let html = html(args, &place, &out).map_err(UsageError)?;
     write_atomic(&out, html.as_bytes())
         .with_context(|| format!("--out {}: cannot write it", out.display()))?;
     print(&format!("{}\n", out.display()))?;
@@ -68,11 +75,17 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(exit::DONE))
 }
 
-fn html(args: &ReportArgs, out: &Path) -> anyhow::Result<String> {
-    let run = Run::read(&args.run)?;
-    let other = args.compare.as_deref().map(Run::read).transpose().context("--compare")?;
+fn name(folder: &Path) -> String {
+    folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn html(args: &ReportArgs, place: &RunPlace, out: &Path) -> anyhow::Result<String> {
+    let run = Run::read(place.folder())?;
+    let other = args.compare.as_deref().map(RunPlace::of).transpose().context("--compare")?;
+    let other = other.as_ref().map(|other| Run::read(other.folder())).transpose().context("--compare")?;
     // Pages of earlier versions had no mark, and were rarely anywhere else.
-    let mark = if args.out.is_some() { PAGE_MARKER } else { DOCTYPE };
+    let is_elsewhere = args.out.is_some() || place.is_copy();
+    let mark = if is_elsewhere { PAGE_MARKER } else { DOCTYPE };
     if is_something_else(out, mark) {
         bail!(
             "--out {} exists and is not a page that brigade report wrote; give another file",

@@ -12,6 +12,7 @@ use brigade_runs::Run;
 use brigade_runs::scaling::scaling;
 use clap::Args;
 
+use super::place::RunPlace;
 use super::say_unreadable;
 use crate::output::print;
 
@@ -25,7 +26,7 @@ It compares runs of one model: the speed-up, the gap to linear, and what to chan
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
 pub struct ScalingArgs {
-    /// Folders of runs of one model, on at least two different numbers of ranks.
+    /// Folders or URLs of runs of one model, on at least two different numbers of ranks.
     #[arg(value_name = "RUN", num_args = 1.., required_unless_present = "measure", conflicts_with = "measure")]
     runs: Vec<PathBuf>,
     /// Train on each of these numbers of ranks on this machine, one run after the other, and compare the
@@ -54,7 +55,10 @@ pub fn run(args: &ScalingArgs) -> anyhow::Result<ExitCode> {
     }
     let usage = |error: brigade_runs::Error| UsageError(error.into());
     let folders = if args.measure.is_empty() { args.runs.clone() } else { measure(args)? };
-    let runs = folders.iter().map(|dir| Run::read(dir)).collect::<Result<Vec<Run>, _>>().map_err(usage)?;
+    let places = folders.iter().map(|dir| RunPlace::of(dir)).collect::<anyhow::Result<Vec<_>>>();
+    let places = places.map_err(UsageError)?;
+    let runs = places.iter().map(|place| Run::read(place.folder()));
+    let runs = runs.collect::<Result<Vec<Run>, _>>().map_err(usage)?;
     let found = scaling(&runs).map_err(usage)?;
     print(&found.to_string())?;
     runs.iter().for_each(say_unreadable);

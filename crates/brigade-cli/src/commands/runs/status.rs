@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::anyhow;
 use brigade::checkpoints::{LeaseFound, lease_location, look_at_lease};
 use brigade::report::{HumanCount, StepRecord, counted, now};
-use brigade::{UsageError, exit, is_lock_of_this_host};
+use brigade::{CHECKPOINT_FOLDER, UsageError, exit, is_lock_of_this_host};
 use brigade_runs::{Overview, RunState, overviews, seconds_per_step};
 use clap::Args;
 
@@ -16,7 +16,7 @@ use crate::output::print;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade status runs/a            what a run is doing, from any host that sees its folder
-  brigade status gs://bucket/run   the same from its checkpoint.dir, from anywhere
+  brigade status gs://bucket/run   the same by the URL of its results or checkpoints, from anywhere
   brigade status runs/a --json
 
 Exit codes: 0 running or finished, 1 failed or killed, 2 wrong usage, 75 preempted and to be started again, 130 interrupted.";
@@ -37,7 +37,7 @@ const SILENT_STEPS: f64 = 20.0;
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The run's folder, or the URL of its checkpoints in an object store.
+    /// The run's folder, or the URL of its results or its checkpoints in an object store.
     #[arg(value_name = "RUN")]
     run: String,
     /// Print JSON.
@@ -123,9 +123,13 @@ fn in_store(url: &str) -> anyhow::Result<Seen> {
     let place = lease_location(url).map_err(|error| UsageError(error.into()))?;
     #[cfg(feature = "object-store")]
     answers(url)?;
-    let Some(found) = look_at_lease(&*place)? else {
+    let below = || -> anyhow::Result<_> {
+        // A run's own URL, below which its checkpoints are.
+        Ok(look_at_lease(&*lease_location(&format!("{}/{CHECKPOINT_FOLDER}", url.trim_end_matches('/')))?)?)
+    };
+    let Some(found) = look_at_lease(&*place)?.map_or_else(below, |found| Ok(Some(found)))? else {
         let text = format!(
-            "{url} has no lease of a run; give the run's checkpoint.dir as it was given to brigade train"
+            "{url} has no lease of a run; give the run's --out or checkpoint.dir as it was given to brigade train"
         );
         return Err(UsageError(anyhow!(text)).into());
     };

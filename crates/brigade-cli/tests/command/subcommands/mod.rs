@@ -1,6 +1,8 @@
 //! The other subcommands, checkpoints, and the commands that README and book show.
 
 mod book;
+#[cfg(feature = "object-store")]
+mod bucket_results;
 mod checkpoints;
 mod consolidate;
 mod evaluate;

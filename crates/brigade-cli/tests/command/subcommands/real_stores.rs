@@ -104,6 +104,74 @@ fn a_run_in_a_real_gcs_has_the_weights_of_one_on_files() {
     trained_and_resumed(Protocol::Gcs);
 }
 
+/// With its results in the bucket, continued on another machine, while requests meet faults of all kinds.
+fn results_in_the_bucket(protocol: Protocol) {
+    let (place, server) = place(protocol);
+    let constant = "--set schedule.name=constant --set train.validate_every=2";
+    place.succeed(&mut place.train(&format!("{constant} --nproc-per-node 1 --out whole")));
+    const FAULTS: [Fault; 4] = [Fault::Status(503), Fault::LostRequest, Fault::LostAnswer, Fault::Slow(20)];
+    server.proxy().plan(|request| match request.number % 4 {
+        3 => FAULTS[request.number / 4 % FAULTS.len()],
+        _ => Fault::None,
+    });
+    let url = server.url(BUCKET, "runs/a");
+    let on = |machine: &str, mut command: Command| {
+        command.env("BRIGADE_CACHE_DIR", place.path(machine));
+        command
+    };
+    let line = format!("{constant} --checkpoint-every 2 --keep 2 --out {url}");
+    let first = train(&place, &server, &format!("{line} --nproc-per-node 2 --pp 2 --steps 6"));
+    let begun = place.succeed(&mut on("one", first));
+    let line = format!("train --resume {url} --steps 10 --nproc-per-node 2 --dp 2 --pp 1 --zero 3");
+    let resumed = place.succeed(&mut on("two", brigade(&place, &server, &line)));
+    assert!(resumed.err.contains("resuming from the checkpoint of step 6"), "{}", resumed.err);
+    let status = place.succeed(&mut brigade(&place, &server, &format!("status {url}")));
+    assert!(status.out.contains("finished"), "{}", status.out);
+    let report = place.succeed(&mut brigade(&place, &server, &format!("report {url}")));
+    server.proxy().plan(|_| Fault::None);
+    let objects = server.objects(BUCKET);
+    std::fs::create_dir(place.path("copy")).unwrap();
+    for name in ["model.safetensors", "metrics.jsonl"] {
+        let there = objects.iter().find(|(key, _)| key.ends_with(&format!("runs/a/{name}")));
+        std::fs::write(place.path(&format!("copy/{name}")), &there.unwrap().1).unwrap();
+    }
+    same_end(&place, "copy", "whole");
+    no_secret(&place, &server, &[&begun, &resumed, &status, &report]);
+}
+
+#[test]
+#[ignore = "needs the servers of `cargo xtask test-stores`"]
+fn results_in_a_real_s3_go_on_on_another_machine() {
+    results_in_the_bucket(Protocol::S3);
+}
+
+#[test]
+#[ignore = "needs the servers of `cargo xtask test-stores`"]
+fn results_in_a_real_gcs_go_on_on_another_machine() {
+    results_in_the_bucket(Protocol::Gcs);
+}
+
+#[test]
+#[ignore = "needs the servers of `cargo xtask test-stores`"]
+fn results_that_a_real_bucket_does_not_take_are_named_at_the_end() {
+    let (place, server) = place(Protocol::S3);
+    server.proxy().plan(|request| match request.name.ends_with("model.safetensors") {
+        true => Fault::Status(403),
+        false => Fault::None,
+    });
+    let url = server.url(BUCKET, "runs/a");
+    let done = place.run(&mut train(&place, &server, &format!("--nproc-per-node 1 --out {url}")));
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    let folder = place.path("cache/runs").display().to_string();
+    let said = format!("could be copied to {url}: ");
+    assert!(done.err.contains(&said) && done.err.contains(&folder), "{}", done.err);
+    assert!(done.err.contains("model.safetensors"), "{}", done.err);
+    // The rest is there.
+    let objects = server.objects(BUCKET);
+    let is_there = |name: &str| objects.iter().any(|(key, _)| key.ends_with(&format!("runs/a/{name}")));
+    assert!(is_there("metrics.jsonl") && is_there("config.toml") && !is_there("model.safetensors"));
+}
+
 #[test]
 #[ignore = "needs the servers of `cargo xtask test-stores`"]
 fn a_real_bucket_has_one_run_at_a_time() {

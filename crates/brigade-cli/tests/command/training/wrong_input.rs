@@ -301,7 +301,8 @@ fn settings() {
             ["optimizer.groups.pattern = had.*", "no parameter"],
         ),
         ("--out tiny.toml", ["--out tiny.toml", ""]),
-        ("--out s3://bucket/a", ["output.dir (--out) = s3://bucket/a", "checkpoint.dir=s3://bucket/a"]),
+        ("--out s3://bucket", ["output.dir (--out) = s3://bucket", "s3://bucket/runs/a"]),
+        ("--out https://host/a", ["output.dir (--out) = https://host/a", "can only be read"]),
     ] {
         let own = if line.contains("--config") {
             "train --data text"

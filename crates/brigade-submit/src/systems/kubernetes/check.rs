@@ -127,22 +127,19 @@ impl Kubernetes {
         no_buckets(job, "of a volume that the pods share (--volume CLAIM:PATH)")?;
         let Some((flag, folder)) = job.results() else { return Ok(()) };
         self.check_kept(flag, folder)?;
-        match job.checkpoints() {
-            Some((setting, place)) if bucket_path(setting, place)?.is_none() => {
-                self.check_kept(setting, place)
-            }
-            _ => Ok(()),
-        }
+        job.checkpoints().map_or(Ok(()), |(setting, place)| self.check_kept(setting, place))
     }
 
     /// Refuses a folder that is gone when its pod ends.
     fn check_kept(&self, option: &str, folder: &str) -> Result<()> {
+        if bucket_path(option, folder)?.is_some() {
+            return Ok(());
+        }
         no_parents(option, folder)?;
         if self.claims.iter().any(|claim| Path::new(folder).starts_with(&claim.path)) {
             return Ok(());
         }
-        let allowed =
-            "no --volume CLAIM:PATH contains it, so what a pod writes there would be lost when the pod ends";
+        let allowed = "no --volume CLAIM:PATH contains it, so what a pod writes there would be lost when the pod ends; give a folder of one, or gs://BUCKET/PATH or s3://BUCKET/PATH";
         Err(Error::value(option, folder, allowed))
     }
 }

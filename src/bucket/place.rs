@@ -1,0 +1,88 @@
+//! A run's files in a bucket.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use brigade_files::AtomicFile;
+use brigade_store::{Folder, Location, Scheme};
+
+/// How long what a store does not answer is tried again.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Refuses a URL that results cannot go to, and says why.
+pub(crate) fn check_url(url: &str) -> Result<(), String> {
+    match Location::parse(url) {
+        Err(error) => Err(error.to_string()),
+        Ok(location) if location.scheme() == Scheme::Http => {
+            Err("files there can only be read; give a folder, gs://BUCKET/PATH or s3://BUCKET/PATH".into())
+        }
+        Ok(location) if location.path().as_ref().is_empty() => {
+            Err(format!("a path in the bucket is needed, as in {}/runs/a", location.root()))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// The files below a run's URL.
+#[derive(Debug, Clone)]
+pub(crate) struct Bucket {
+    folder: Folder,
+    url: String,
+}
+
+impl Bucket {
+    /// What is at this URL, where nothing need be yet.
+    pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
+        Ok(Self {
+            folder: Folder::open(url, DEADLINE).context("--out")?,
+            url: url.trim_end_matches('/').into(),
+        })
+    }
+
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The names of its files, without those in folders of their own.
+    pub(crate) fn names(&self) -> anyhow::Result<Vec<String>> {
+        Ok(self.folder.files("").context("--out")?.into_iter().map(|file| file.name).collect())
+    }
+
+    /// Brings those of these files into a folder of this machine that are newer in the bucket, or are not here. What this machine wrote last stays:
+    /// a launcher that was killed may not have copied it.
+    pub(crate) fn fetch(&self, folder: &Path, names: &[&str]) -> anyhow::Result<()> {
+        for file in self.folder.files("").context("--out")? {
+            let local = folder.join(&file.name);
+            let here = local.metadata().and_then(|here| here.modified());
+            if !names.contains(&file.name.as_str()) || here.is_ok_and(|here| here >= file.changed) {
+                continue;
+            }
+            self.download(&file.name, &local, file.changed)
+                .with_context(|| format!("cannot write {}", local.display()))?;
+        }
+        Ok(())
+    }
+
+    fn download(&self, name: &str, local: &Path, changed: SystemTime) -> anyhow::Result<()> {
+        if let Some(folder) = local.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut file = AtomicFile::create(local)?;
+        if self.folder.download(name, &mut file)? {
+            file.file().set_modified(changed)?;
+            file.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Copies the first bytes of a file.
+    pub(super) fn upload(&self, name: &str, file: &File, bytes: u64) -> anyhow::Result<()> {
+        Ok(self.folder.upload(name, file, bytes)?)
+    }
+
+    pub(super) fn remove(&self, name: &str) -> anyhow::Result<()> {
+        Ok(self.folder.remove(name)?)
+    }
+}
