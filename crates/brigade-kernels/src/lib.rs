@@ -22,19 +22,20 @@ mod dropout;
 mod embedding;
 mod feed_forward;
 mod fused;
+mod gated;
 mod gradients;
 mod host;
 mod linear;
 mod norm;
 mod optimizer;
 mod rotary;
-mod switch;
 
-pub use activation::{ActivationFunction, activate, gated};
+pub use activation::{ActivationFunction, activate};
 pub use attention::{
     Mask, attention, attention_packed, attention_through, attention_with_dropout, soft_capped,
 };
 pub use autodiff::function::{Function, apply_function};
+pub use autodiff::switch::set_fused;
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 #[cfg(feature = "cube")]
 pub use cube::{Epilogue, MatrixProducts, Product, trust_software, use_products};
@@ -42,6 +43,7 @@ pub use dropout::{DropoutMask, draw_seed, dropout};
 pub use embedding::embedding;
 pub use feed_forward::feed_forward;
 pub use fused::{is_fused, is_fused_on_cpu};
+pub use gated::gated;
 pub use gradients::deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use gradients::injected::with_gradient;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
@@ -51,4 +53,3 @@ pub use optimizer::{
     square_sums,
 };
 pub use rotary::rotary;
-pub use switch::set_fused;

@@ -16,8 +16,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::aws_files;
-use crate::credentials;
+use crate::credentials::{self, aws_files};
 use crate::fetch::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::location::{Location, Scheme};
 use crate::patience::Patience;

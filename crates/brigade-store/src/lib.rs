@@ -16,7 +16,6 @@
 //! - Messages repeat the code and the message of a store's answer, and nothing else of it: its pages name keys, and what was signed.
 
 mod access;
-mod aws_files;
 mod client;
 mod credentials;
 mod error;
@@ -27,14 +26,12 @@ mod object;
 mod patience;
 mod read;
 mod reason;
-mod upload;
 
 pub use access::{Access, access};
 pub use client::Client;
 pub use credentials::are_credentials_set;
 pub use error::{Error, Result};
-pub use folder::{Folder, FolderFile};
+pub use folder::{Folder, FolderFile, Upload};
 pub use location::{Location, Scheme};
 pub use object::{Object, find, find_below};
 pub use read::{Reader, read_at};
-pub use upload::Upload;

@@ -3,3 +3,4 @@
 pub(crate) mod function;
 pub(crate) mod graph;
 pub(crate) mod later;
+pub(crate) mod switch;

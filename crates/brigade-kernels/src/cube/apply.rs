@@ -10,7 +10,7 @@ use burn_cubecl::cubecl::ir::features::Plane;
 use burn_cubecl::tensor::CubeTensor;
 
 use crate::autodiff::graph::{Operation, primitive, run};
-use crate::switch::is_switched_on;
+use crate::autodiff::switch::is_switched_on;
 
 type InGraph = Autodiff<Cube, NoCheckpointing>;
 

@@ -11,7 +11,7 @@ use burn_flex::{Flex, FlexTensor};
 
 use super::number::Number;
 use crate::autodiff::graph::{Operation, primitive, run};
-use crate::switch::is_switched_on;
+use crate::autodiff::switch::is_switched_on;
 
 /// An [`Operation`] on host memory, for each type of numbers that all its inputs may have.
 pub(crate) trait FusedOperation<const N: usize>: Debug + Send + Sized + 'static {

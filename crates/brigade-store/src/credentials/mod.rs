@@ -2,6 +2,8 @@
 //!
 //! Without any in the environment and in files, a cloud's metadata server is asked. Where there is none, it would be asked as long as a store is: minutes without a word.
 
+pub(crate) mod aws_files;
+
 use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -9,7 +11,6 @@ use std::time::Duration;
 
 use object_store::{ClientOptions, CredentialProvider, RetryConfig};
 
-use crate::aws_files;
 use crate::location::{Location, Scheme};
 use crate::reason::one_line;
 use crate::{Error, Result};

@@ -1,11 +1,6 @@
-//! Activations of linear layers, by themselves and in gated units.
-
-mod gated;
+//! Activations of linear layers.
 
 pub use brigade_simd::activation::ActivationFunction;
-#[cfg(feature = "cube")]
-pub(crate) use gated::Gated;
-pub use gated::gated;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, gelu_approximate, relu, silu};

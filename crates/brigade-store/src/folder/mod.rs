@@ -1,14 +1,18 @@
 //! Objects as the files of a folder.
 
+mod upload;
+
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::time::{Duration, SystemTime};
+
+pub use upload::Upload;
 
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use crate::location::{Location, Scheme};
-use crate::{Client, Error, Object, Result, Upload};
+use crate::{Client, Error, Object, Result};
 
 /// Files are sent in pieces of this many bytes.
 const PIECE: usize = 1 << 20;

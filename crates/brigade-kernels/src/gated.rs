@@ -4,7 +4,7 @@ use burn::backend::DispatchTensor;
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 
-use super::{ActivationFunction, activate};
+use crate::activation::{self, ActivationFunction};
 use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 
 /// `activation(gate) · up`: SwiGLU with SiLU, GeGLU with GELU (Shazeer, "GLU Variants Improve Transformer", 2020).
@@ -16,7 +16,7 @@ pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: Activat
     let tensors = [gate.clone().into_dispatch(), up.clone().into_dispatch()];
     match Gated(activation).fused(&tensors) {
         Some(output) => Tensor::from_dispatch(output),
-        None => activate(gate, activation) * up,
+        None => activation::activate(gate, activation) * up,
     }
 }
 
