@@ -191,6 +191,8 @@ fn files(root: &Path, below: &str, except: &str, found: &mut Vec<(String, Versio
 
 #[cfg(all(test, feature = "object-store"))]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     struct Place {
