@@ -1,5 +1,6 @@
 //! Copies a run's files to its bucket while it runs.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -62,6 +63,7 @@ impl Copies {
         };
         let run = move || {
             let (mut wait, mut was_wrong) = (FIRST.min(every), false);
+            copier.skip_older();
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
                 let begun = Instant::now();
                 let round = copier.round();
@@ -125,6 +127,19 @@ impl Copier {
         failure
     }
 
+    /// Leaves out what is in the bucket in a newer version: what this machine has of a run that another one has continued. Where the store does not answer, the next
+    /// round says so.
+    fn skip_older(&mut self) {
+        let Ok(here) = self.changed() else { return };
+        let folders: BTreeSet<_> = here.iter().map(|(name, _)| folder_of(name)).collect();
+        let there: SortedMap<String, SystemTime> =
+            folders.into_iter().filter_map(|folder| self.bucket.times(folder).ok()).flatten().collect();
+        let is_older =
+            |(name, (_, changed)): &(String, Version)| there.get(name).is_some_and(|there| there >= changed);
+        let older: Vec<_> = here.into_iter().filter(is_older).collect();
+        self.done.extend(older);
+    }
+
     fn copy(&self, name: &str, (bytes, _): Version) -> anyhow::Result<()> {
         let path = self.folder.join(name);
         match File::open(&path) {
@@ -162,6 +177,11 @@ impl Copier {
         found.sort();
         Ok(found)
     }
+}
+
+/// The folder that a file is in.
+fn folder_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
 /// Finds the files in a folder below `root` and in those below it. Names that begin with a dot are locks and files that are being written.
@@ -264,6 +284,28 @@ mod tests {
         assert_eq!(copier.changed().unwrap().len(), 1);
         copier.round().unwrap();
         assert_eq!(place.there("a.txt").as_deref(), Some("12"));
+    }
+
+    #[test]
+    fn what_another_machine_has_written_since_stays() {
+        let place = place();
+        place.write("model.safetensors", "old");
+        place.write("logs/rank-0.log", "old");
+        place.copier(RUN).round().unwrap();
+        for name in ["model.safetensors", "logs/rank-0.log"] {
+            fs::write(place.remote.join(name), "of another machine").unwrap();
+        }
+        place.write("config.toml", "new");
+        let mut copier = place.copier(RUN);
+        copier.skip_older();
+        copier.round().unwrap();
+        assert_eq!(place.there("model.safetensors").as_deref(), Some("of another machine"));
+        assert_eq!(place.there("logs/rank-0.log").as_deref(), Some("of another machine"));
+        assert_eq!(place.there("config.toml").as_deref(), Some("new"));
+        // But what changes here from now on is copied.
+        place.write("model.safetensors", "newest");
+        copier.round().unwrap();
+        assert_eq!(place.there("model.safetensors").as_deref(), Some("newest"));
     }
 
     #[test]

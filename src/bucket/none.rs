@@ -30,6 +30,10 @@ impl Bucket {
         match self.0 {}
     }
 
+    pub(super) fn times(&self, _folder: &str) -> anyhow::Result<Vec<(String, std::time::SystemTime)>> {
+        match self.0 {}
+    }
+
     pub(crate) fn fetch(&self, _folder: &Path, _names: &[&str]) -> anyhow::Result<()> {
         match self.0 {}
     }

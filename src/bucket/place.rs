@@ -50,6 +50,12 @@ impl Bucket {
         Ok(self.folder.files("").context("--out")?.into_iter().map(|file| file.name).collect())
     }
 
+    /// When the files in one of its folders, or in itself (`""`), were written, by the store's clock.
+    pub(super) fn times(&self, folder: &str) -> anyhow::Result<Vec<(String, SystemTime)>> {
+        let files = self.folder.files(folder)?;
+        Ok(files.into_iter().map(|file| (file.name, file.changed)).collect())
+    }
+
     /// Brings those of these files into a folder of this machine that are newer in the bucket, or are not here. What this machine wrote last stays:
     /// a launcher that was killed may not have copied it.
     pub(crate) fn fetch(&self, folder: &Path, names: &[&str]) -> anyhow::Result<()> {

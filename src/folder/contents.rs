@@ -143,6 +143,12 @@ fn is_of_a_model(name: &str) -> bool {
     all.any(|file| file == name) || added().is_some() || template().is_some()
 }
 
+/// Whether a run writes a file of this name into its folder, and so one that replaces it removes it.
+pub(crate) fn is_of_a_run(name: &str) -> bool {
+    let lines = [brigade_report::METRICS_FILE, brigade_report::HISTORY_FILE, CONFIG_FILE];
+    is_of_a_model(name) || lines.contains(&name) || name.starts_with("events.out.tfevents.")
+}
+
 /// The configuration without the folder of its results.
 fn portable(config: &str) -> String {
     let Ok(mut table) = config.parse::<toml::Table>() else { return config.to_owned() };
@@ -269,6 +275,9 @@ mod tests {
         assert!(!dir.join(ADAPTERS_CONFIG_FILE).exists());
         assert!(config.exists() && !template.exists(), "the other model's template");
         assert_eq!(text("other.safetensors"), "not of this run");
+        for (name, own) in [("metrics.jsonl", true), ("config.json", true), ("README.md", false)] {
+            assert_eq!(is_of_a_run(name), own, "{name}");
+        }
         refuse_other(&dir, "a = 2").unwrap();
         write_config(&dir, "[model]\nwidth = 64\n[train]\nseed = 1").unwrap();
         let error = refuse_other(&dir, "[model]\nwidth = 32\n[train]\nseed = 2").unwrap_err().to_string();

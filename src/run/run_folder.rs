@@ -17,8 +17,8 @@ use crate::bucket::{Bucket, Copied, Copies};
 use crate::checkpoint::{newest, refuse_checkpoints};
 use crate::error::{format_error, print_stderr};
 use crate::folder::{
-    FLIGHT_FOLDER, LOGS_FOLDER, create_folder, lease, lock_folder, refuse_earlier, refuse_earlier_names,
-    refuse_other, refuse_results_without_checkpoint,
+    FLIGHT_FOLDER, LOGS_FOLDER, create_folder, is_of_a_run, lease, lock_folder, refuse_earlier,
+    refuse_earlier_names, refuse_other, refuse_results_without_checkpoint,
 };
 use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, Resume, Settings, changes};
 
@@ -123,7 +123,8 @@ impl RunFolder {
         };
         let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
         let run = run.context("no random number for the run's id")?;
-        let stale = if program.flags.resume.is_none() { there } else { Vec::new() };
+        let is_replaced = |name: &String| program.flags.resume.is_none() && is_of_a_run(name);
+        let stale = there.into_iter().filter(is_replaced).collect();
         let of_run = Arc::clone(&lost);
         let is_own = move || of_run.reason().is_none();
         let copies = copies(program, &dir, bucket, Copied::Run { stale }, is_own)?;

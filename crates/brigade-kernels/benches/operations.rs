@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use brigade_kernels::{
     ActivationFunction, AdamWConfig, CrossEntropyConfig, DropoutMask, LionConfig, Mask, SgdConfig, activate,
-    attention_packed, attention_with_dropout, embedding, feed_forward, gated, layer_norm, linear,
+    attention_packed, attention_with_dropout, dropout, embedding, feed_forward, gated, layer_norm, linear,
     linear_activation, linear_cross_entropy, linear_residual, rms_norm, rotary, set_fused,
 };
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
@@ -115,6 +115,13 @@ fn products(c: &mut Criterion) {
     both(&mut group, [values([ROWS, WIDTH]), values([ROWS, WIDTH]), values([ROWS, WIDTH])], |qkv| {
         let [q, k, v] = qkv.map(|x| x.reshape([BATCH, LENGTH, HEADS, WIDTH / HEADS]).swap_dims(1, 2));
         attention_with_dropout(q, k, v, Mask::Causal, 0.125, DropoutMask { probability: 0.1, seed: 7 })
+    });
+    group.finish();
+
+    let mut group = c.benchmark_group("dropout");
+    group.throughput(Throughput::Bytes((5 * 4 * ROWS * WIDTH) as u64));
+    both(&mut group, [values([ROWS, WIDTH]), values([ROWS, WIDTH])], |[x, residual]| {
+        dropout(x, Some(residual), 0.1)
     });
     group.finish();
 

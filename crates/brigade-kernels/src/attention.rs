@@ -149,16 +149,17 @@ fn attend(
     });
     match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
-        None => plain(q, k, v, &mask, scale, None, |probabilities| match dropout {
-            None => probabilities,
-            Some(dropout) => {
-                let factors = factors(dropout, [shape.rows(), keys], &probabilities.device().inner());
-                let factors = factors.cast(FloatDType::from(probabilities.dtype()));
-                let dims = probabilities.dims();
-                probabilities * factors.reshape(dims)
-            }
-        }),
+        None => plain(q, k, v, &mask, scale, None, |probabilities| dropped(probabilities, &shape, dropout)),
     }
+}
+
+/// Probabilities after dropout, if there is any.
+fn dropped(probabilities: Tensor<4>, shape: &AttentionShape, dropout: Option<DropoutMask>) -> Tensor<4> {
+    let Some(dropout) = dropout else { return probabilities };
+    let factors = factors(dropout, [shape.rows(), shape.keys], &probabilities.device().inner());
+    let factors = factors.cast(FloatDType::from(probabilities.dtype()));
+    let dims = probabilities.dims();
+    probabilities * factors.reshape(dims)
 }
 
 /// What multiplies the probabilities of each query of each head, `[rows, keys]`.
@@ -194,6 +195,31 @@ pub fn attention_through(
 /// # Panics
 /// If the last dimension does not fit this number of heads.
 pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Mask, scale: f64) -> Tensor<3> {
+    attend_packed(qkv, [heads, key_heads], mask, scale, None)
+}
+
+/// [`attention_packed`] in training, with dropout as that of [`attention_with_dropout`].
+///
+/// # Panics
+/// As [`attention_packed`].
+pub fn attention_packed_with_dropout(
+    qkv: Tensor<3>,
+    heads: usize,
+    key_heads: usize,
+    mask: Mask,
+    scale: f64,
+    dropout: DropoutMask,
+) -> Tensor<3> {
+    attend_packed(qkv, [heads, key_heads], mask, scale, Some(dropout))
+}
+
+fn attend_packed(
+    qkv: Tensor<3>,
+    [heads, key_heads]: [usize; 2],
+    mask: Mask,
+    scale: f64,
+    dropout: Option<DropoutMask>,
+) -> Tensor<3> {
     let [batch, positions, width] = qkv.dims();
     let depth = width / (heads + 2 * key_heads).max(1);
     assert!(
@@ -210,13 +236,14 @@ pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Ma
         depth,
         value_depth: depth,
     };
-    let operation = Packed(Attention { shape, mask: mask.clone(), scale: scale as f32, dropout: None });
+    let operation = Packed(Attention { shape, mask: mask.clone(), scale: scale as f32, dropout });
     let tensor = qkv.clone().into_dispatch();
     let fused = apply(operation, [&tensor]);
     #[cfg(feature = "cube")]
     let fused = fused.or_else(|| {
         let attention = crate::cube::Attention { shape, mask: mask.clone(), scale: scale as f32 };
-        crate::cube::apply(crate::cube::Layout::Packed(attention), [&tensor])
+        let runs = dropout.is_none();
+        runs.then(|| crate::cube::apply(crate::cube::Layout::Packed(attention), [&tensor])).flatten()
     });
     match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
@@ -224,7 +251,9 @@ pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Ma
             let vectors = qkv.reshape([batch, positions, heads + 2 * key_heads, depth]).swap_dims(1, 2);
             let part = |from: usize, to: usize| vectors.clone().slice([0..batch, from..to]);
             let (k, v) = (part(heads, heads + key_heads), part(heads + key_heads, heads + 2 * key_heads));
-            let mixed = plain(part(0, heads), k, v, &mask, scale, None, |probabilities| probabilities);
+            let mixed = plain(part(0, heads), k, v, &mask, scale, None, |probabilities| {
+                dropped(probabilities, &shape, dropout)
+            });
             mixed.swap_dims(1, 2).reshape([batch, positions, heads * depth])
         }
     }

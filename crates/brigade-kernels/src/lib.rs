@@ -32,7 +32,8 @@ mod rotary;
 
 pub use activation::{ActivationFunction, activate};
 pub use attention::{
-    Mask, attention, attention_packed, attention_through, attention_with_dropout, soft_capped,
+    Mask, attention, attention_packed, attention_packed_with_dropout, attention_through,
+    attention_with_dropout, soft_capped,
 };
 pub use autodiff::function::{Function, apply_function};
 pub use autodiff::switch::set_fused;

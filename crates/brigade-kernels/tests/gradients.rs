@@ -6,8 +6,9 @@ mod common;
 
 use brigade_kernels::{
     ActivationFunction, CrossEntropyConfig, DeferredGradients, DropoutMask, Mask, Weight, attention,
-    attention_packed, attention_with_dropout, deferring, dropout, embedding, feed_forward, gated, layer_norm,
-    linear, linear_activation, linear_cross_entropy, linear_residual, rms_norm, rms_norm_above_one, rotary,
+    attention_packed, attention_packed_with_dropout, attention_with_dropout, deferring, dropout, embedding,
+    feed_forward, gated, layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual,
+    rms_norm, rms_norm_above_one, rotary,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::devices::devices;
@@ -238,6 +239,12 @@ fn attentions() {
                 check(&Case::new([vec![batch, queries, width]]), |[qkv]| {
                     let qkv = qkv.reshape([batch, queries, width]);
                     attention_packed(qkv, heads, key_heads, mask.clone(), (depth as f64).powf(-0.5))
+                });
+                let dropout = DropoutMask { probability: 0.25, seed: depth as u64 };
+                check(&Case::new([vec![batch, queries, width]]), |[qkv]| {
+                    let qkv = qkv.reshape([batch, queries, width]);
+                    let scale = (depth as f64).powf(-0.5);
+                    attention_packed_with_dropout(qkv, heads, key_heads, mask.clone(), scale, dropout)
                 });
             }
         }

@@ -1,14 +1,14 @@
 //! The blocks of a GPT-2.
 
 use brigade_core::{Block, BlockCache};
-use brigade_kernels::{ActivationFunction, attention_packed, embedding, feed_forward, layer_norm};
+use brigade_kernels::{ActivationFunction, embedding, feed_forward, layer_norm};
 use burn::module::{Module, Param};
 use burn::nn::{Dropout, LayerNorm};
 use burn::tensor::Tensor;
 
 use super::EPSILON;
 use crate::Logits;
-use crate::layers::{KeyValueCache, Linear, attend, dropped, dropped_onto};
+use crate::layers::{KeyValueCache, Linear, attend, attend_packed, dropped, dropped_onto};
 use crate::tokens::{Documents, Hidden, Tokens, causal_mask, last_tokens, positions};
 
 /// Tokens to residual stream.
@@ -142,15 +142,12 @@ impl Attention {
         let qkv = qkv.reshape([batch, rows / batch, 3 * width]);
         let (heads, depth) = (self.heads, width / self.heads);
         let (mask, scale) = (causal_mask(documents, None), (depth as f64).powf(-0.5));
-        if self.dropout.prob == 0.0 && cache.is_none() {
-            return attention_packed(qkv, heads, heads, mask, scale).reshape([rows, width]);
-        }
+        let Some(cache) = cache else {
+            return attend_packed(qkv, heads, mask, scale, &self.dropout).reshape([rows, width]);
+        };
         let vectors = qkv.reshape([batch, rows / batch, 3 * heads, depth]).swap_dims(1, 2);
         let [q, k, v] = [0, 1, 2].map(|index| vectors.clone().narrow(1, index * heads, heads));
-        let [k, v] = match cache {
-            Some(cache) => cache.append([k, v], None),
-            None => [k, v],
-        };
+        let [k, v] = cache.append([k, v], None);
         attend([q, k, v], mask, scale, None, &self.dropout).swap_dims(1, 2).reshape([rows, width])
     }
 }

@@ -11,7 +11,7 @@ mod rotary;
 mod score;
 
 pub(crate) use activation::activation;
-pub(crate) use attention::attend;
+pub(crate) use attention::{attend, attend_packed};
 pub(crate) use cache::KeyValueCache;
 pub(crate) use dropout::{dropped, dropped_onto};
 pub(crate) use linear::{Linear, LinearConfig};
