@@ -8,7 +8,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, anyhow};
-use brigade_report::METRICS_FILE;
 use brigade_sorted::SortedMap;
 
 use super::Bucket;
@@ -20,16 +19,25 @@ const SHARE: u32 = 10;
 /// The first round comes sooner: a run's configuration and its first lines are worth seeing.
 const FIRST: Duration = Duration::from_secs(3);
 
+/// How often it is looked whether a new run has begun to write, as long as an earlier one's files are in the bucket.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// A round that has taken so long ends at the first failure: the store does not answer.
 const LONG: Duration = Duration::from_secs(20);
 
+/// The folder that is not copied: checkpoints are saved where they belong.
+const EXCEPT: &str = "checkpoints";
+
 /// What of a folder is copied.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Copied {
-    /// All that the run writes. `stale`: files of an earlier run in the bucket, which are removed once this one has begun to replace them.
-    Run { stale: Vec<String> },
-    /// These folders: what the ranks of a node write that has not the run's folder.
-    Folders(&'static [&'static str]),
+#[derive(Debug, Default)]
+pub(crate) struct Copied {
+    /// These folders alone: what the ranks of a node write that has not the run's folder. None: all.
+    pub folders: Option<&'static [&'static str]>,
+    /// Whether what is in the folder at first is of another run, and so is not copied unless it changes.
+    pub is_of_another_run: bool,
+    /// Files in the bucket that go, if this machine does not have them, once one of the files `once` has been written.
+    pub replaced: Vec<String>,
+    pub once: &'static [&'static str],
 }
 
 /// Copies files on a thread, until it is told that the run has ended.
@@ -39,40 +47,40 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Begins to copy what changes in `folder`, but for the folder `except` in it, every so often, as long as `is_own` says that the bucket is this
-    /// run's.
+    /// Begins to copy what changes in `folder`, every so often, as long as `is_own` says that the bucket is this run's.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If the folder cannot be read, or no thread can be started.
     pub(crate) fn start(
         bucket: Bucket,
         folder: &Path,
-        (copied, except): (Copied, &'static str),
+        copied: Copied,
         every: Duration,
         is_own: impl Fn() -> bool + Send + 'static,
     ) -> anyhow::Result<Self> {
         let (end, ended) = channel();
-        let mut copier = Copier {
-            bucket,
-            folder: folder.to_owned(),
-            copied,
-            except,
-            began: SystemTime::now(),
-            done: SortedMap::new(),
-            is_own: Box::new(is_own),
-        };
+        let mut copier = Copier::new(bucket, folder, copied, Box::new(is_own))?;
         let run = move || {
-            let (mut wait, mut was_wrong) = (FIRST.min(every), false);
-            copier.skip_older();
-            while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            let (mut next, mut was_wrong) = (Instant::now() + FIRST.min(every), false);
+            loop {
+                let left = next.saturating_duration_since(Instant::now());
+                let wait = if copier.copied.replaced.is_empty() { left } else { left.min(LOOK) };
+                if ended.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
                 let begun = Instant::now();
+                if begun < next {
+                    // If it fails, the next round says so.
+                    drop(copier.remove_replaced());
+                    continue;
+                }
                 let round = copier.round();
-                wait = every.max(SHARE * begun.elapsed());
+                let pause = if round.is_ok() { every.max(SHARE * begun.elapsed()) } else { every };
+                next = Instant::now() + pause;
                 if let Some(error) = round.as_ref().err().filter(|_| !was_wrong) {
-                    let error = format_error(error);
+                    let (error, seconds) = (format_error(error), every.as_secs_f64());
                     print_stderr(format_args!(
-                        "warning: output.dir: {error}; it is tried again, every {} s at most",
-                        every.as_secs_f64()
+                        "warning: output.dir: {error}; it is tried again every {seconds} s"
                     ));
                 }
                 was_wrong = round.is_err();
@@ -99,10 +107,11 @@ struct Copier {
     bucket: Bucket,
     folder: PathBuf,
     copied: Copied,
-    except: &'static str,
     began: SystemTime,
     /// Size and time of each file when it was copied.
     done: SortedMap<String, Version>,
+    /// Whether it is known what the bucket has in newer versions.
+    has_compared: bool,
     is_own: Box<dyn Fn() -> bool + Send>,
 }
 
@@ -110,56 +119,90 @@ struct Copier {
 type Version = (u64, SystemTime);
 
 impl Copier {
+    fn new(
+        bucket: Bucket,
+        folder: &Path,
+        copied: Copied,
+        is_own: Box<dyn Fn() -> bool + Send>,
+    ) -> anyhow::Result<Self> {
+        let (folder, began) = (folder.to_owned(), SystemTime::now());
+        let has_compared = copied.is_of_another_run;
+        let mut copier = Self { bucket, folder, copied, began, done: SortedMap::new(), has_compared, is_own };
+        if copier.copied.is_of_another_run {
+            copier.done.extend(copier.changed()?);
+        }
+        Ok(copier)
+    }
+
     /// Copies what has changed. One file that cannot be copied does not keep the rest from it.
     fn round(&mut self) -> anyhow::Result<()> {
-        self.remove_stale()?;
-        let (begun, mut failure) = (Instant::now(), Ok(()));
-        for (name, version) in self.changed()? {
+        self.skip_older()?;
+        let (begun, mut failure) = (Instant::now(), self.remove_replaced());
+        for (name, _) in self.changed()? {
             if !(self.is_own)() {
                 return Ok(());
             }
-            match self.copy(&name, version) {
-                Ok(()) => drop(self.done.insert(name, version)),
-                Err(error) if failure.is_err() || begun.elapsed() > LONG => return failure.and(Err(error)),
-                Err(error) => failure = Err(error),
+            if failure.is_err() && begun.elapsed() > LONG {
+                return failure;
+            }
+            match self.copy(&name) {
+                Ok(version) => self.done.extend(version.map(|version| (name, version))),
+                Err(error) => failure = failure.and(Err(error)),
             }
         }
         failure
     }
 
-    /// Leaves out what is in the bucket in a newer version: what this machine has of a run that another one has continued. Where the store does not answer, the next
-    /// round says so.
-    fn skip_older(&mut self) {
-        let Ok(here) = self.changed() else { return };
-        let folders: BTreeSet<_> = here.iter().map(|(name, _)| folder_of(name)).collect();
-        let there: SortedMap<String, SystemTime> =
-            folders.into_iter().filter_map(|folder| self.bucket.times(folder).ok()).flatten().collect();
-        let is_older =
-            |(name, (_, changed)): &(String, Version)| there.get(name).is_some_and(|there| there >= changed);
-        let older: Vec<_> = here.into_iter().filter(is_older).collect();
-        self.done.extend(older);
-    }
-
-    fn copy(&self, name: &str, (bytes, _): Version) -> anyhow::Result<()> {
-        let path = self.folder.join(name);
-        match File::open(&path) {
-            // It was removed, or has another name now.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            opened => self.bucket.upload(name, &opened.with_context(|| path.display().to_string())?, bytes),
-        }
-    }
-
-    /// Removes what an earlier run has left in the bucket, where this one does not have it, once it writes metrics of its own.
-    fn remove_stale(&mut self) -> anyhow::Result<()> {
-        let Copied::Run { stale } = &mut self.copied else { return Ok(()) };
-        let metrics = self.folder.join(METRICS_FILE).metadata().and_then(|file| file.modified());
-        if stale.is_empty() || !metrics.is_ok_and(|changed| changed >= self.began) || !(self.is_own)() {
+    /// Leaves out what is in the bucket in a newer version: what this machine has of a run that another one has continued.
+    fn skip_older(&mut self) -> anyhow::Result<()> {
+        if self.has_compared {
             return Ok(());
         }
-        for name in std::mem::take(stale) {
-            if !self.folder.join(&name).exists() {
-                self.bucket.remove(&name)?;
+        let here = self.changed()?;
+        let folders: BTreeSet<_> = here.iter().map(|(name, _)| folder_of(name)).collect();
+        let mut there = SortedMap::<String, SystemTime>::new();
+        for folder in folders {
+            there.extend(self.bucket.times(folder)?);
+        }
+        let is_older = |(name, (_, changed)): &(String, Version)| {
+            there.get(name).is_some_and(|there| there >= changed && *changed < self.began)
+        };
+        let older: Vec<_> = here.into_iter().filter(is_older).collect();
+        self.done.extend(older);
+        self.has_compared = true;
+        Ok(())
+    }
+
+    /// Copies a file; its version, unless it is not there any more.
+    fn copy(&self, name: &str) -> anyhow::Result<Option<Version>> {
+        let path = self.folder.join(name);
+        let wrong = || path.display().to_string();
+        match File::open(&path) {
+            // It was removed, or has another name now.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            opened => {
+                let file = opened.with_context(wrong)?;
+                let about = file.metadata().with_context(wrong)?;
+                self.bucket.upload(name, &file, about.len())?;
+                Ok(Some((about.len(), about.modified().with_context(wrong)?)))
             }
+        }
+    }
+
+    /// Removes from the bucket what this run replaces, where this machine does not have it, once it has written something in its place.
+    fn remove_replaced(&mut self) -> anyhow::Result<()> {
+        let is_new = |name: &&str| {
+            let changed = self.folder.join(name).metadata().and_then(|file| file.modified());
+            changed.is_ok_and(|changed| changed >= self.began)
+        };
+        if self.copied.replaced.is_empty() || !self.copied.once.iter().any(is_new) || !(self.is_own)() {
+            return Ok(());
+        }
+        while let Some(name) = self.copied.replaced.last() {
+            if !self.folder.join(name).exists() {
+                self.bucket.remove(name)?;
+            }
+            self.copied.replaced.pop();
         }
         Ok(())
     }
@@ -167,11 +210,8 @@ impl Copier {
     /// The files that are not copied as they are now.
     fn changed(&self) -> anyhow::Result<Vec<(String, Version)>> {
         let mut found = Vec::new();
-        match &self.copied {
-            Copied::Run { .. } => files(&self.folder, "", self.except, &mut found)?,
-            Copied::Folders(names) => {
-                names.iter().try_for_each(|name| files(&self.folder, name, self.except, &mut found))?;
-            }
+        for folder in self.copied.folders.unwrap_or(&[""]) {
+            files(&self.folder, folder, &mut found)?;
         }
         found.retain(|(name, version)| self.done.get(name) != Some(version));
         found.sort();
@@ -185,7 +225,7 @@ fn folder_of(name: &str) -> &str {
 }
 
 /// Finds the files in a folder below `root` and in those below it. Names that begin with a dot are locks and files that are being written.
-fn files(root: &Path, below: &str, except: &str, found: &mut Vec<(String, Version)>) -> anyhow::Result<()> {
+fn files(root: &Path, below: &str, found: &mut Vec<(String, Version)>) -> anyhow::Result<()> {
     let folder = root.join(below);
     let entries = match fs::read_dir(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -197,11 +237,11 @@ fn files(root: &Path, below: &str, except: &str, found: &mut Vec<(String, Versio
         let path = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
         // It may be gone by now.
         let Ok(about) = entry.metadata() else { continue };
-        if name.starts_with('.') || path == except {
+        if name.starts_with('.') || path == EXCEPT {
             continue;
         }
         if about.is_dir() {
-            files(root, &path, except, found)?;
+            files(root, &path, found)?;
         } else if let Some(changed) = about.modified().ok().filter(|_| about.is_file()) {
             found.push((path, (about.len(), changed)));
         }
@@ -231,10 +271,10 @@ mod tests {
     }
 
     impl Place {
+        /// One that has just begun, by the clock of files.
         fn copier(&self, copied: Copied) -> Copier {
-            let (bucket, folder) = (self.bucket.clone(), self.local.clone());
-            let (began, done) = (SystemTime::UNIX_EPOCH, SortedMap::new());
-            Copier { bucket, folder, copied, except: EXCEPT, began, done, is_own: Box::new(|| true) }
+            let copier = Copier::new(self.bucket.clone(), &self.local, copied, Box::new(|| true)).unwrap();
+            Copier { began: SystemTime::now() - Duration::from_millis(50), ..copier }
         }
 
         fn write(&self, name: &str, text: &str) {
@@ -246,9 +286,9 @@ mod tests {
         }
     }
 
-    const EXCEPT: &str = "checkpoints";
-
-    const RUN: Copied = Copied::Run { stale: Vec::new() };
+    fn all() -> Copied {
+        Copied::default()
+    }
 
     #[test]
     fn what_a_run_writes_is_copied_and_nothing_else() {
@@ -258,10 +298,8 @@ mod tests {
             place.write(name, "1");
         }
         let copies =
-            Copies::start(place.bucket.clone(), &place.local, (RUN, EXCEPT), Duration::from_secs(60), || {
-                true
-            })
-            .unwrap();
+            Copies::start(place.bucket.clone(), &place.local, all(), Duration::from_secs(60), || true)
+                .unwrap();
         place.write("last.txt", "2");
         copies.finish().unwrap();
         for (name, content) in [("a.txt", "1"), ("logs/rank-0.log", "1"), ("last.txt", "2")] {
@@ -275,7 +313,7 @@ mod tests {
     #[test]
     fn only_what_has_changed_is_copied_again() {
         let place = place();
-        let mut copier = place.copier(RUN);
+        let mut copier = place.copier(all());
         place.write("a.txt", "1");
         place.write("b.txt", "1");
         copier.round().unwrap();
@@ -291,13 +329,12 @@ mod tests {
         let place = place();
         place.write("model.safetensors", "old");
         place.write("logs/rank-0.log", "old");
-        place.copier(RUN).round().unwrap();
+        place.copier(all()).round().unwrap();
         for name in ["model.safetensors", "logs/rank-0.log"] {
             fs::write(place.remote.join(name), "of another machine").unwrap();
         }
         place.write("config.toml", "new");
-        let mut copier = place.copier(RUN);
-        copier.skip_older();
+        let mut copier = Copier { began: SystemTime::now() + Duration::from_secs(1), ..place.copier(all()) };
         copier.round().unwrap();
         assert_eq!(place.there("model.safetensors").as_deref(), Some("of another machine"));
         assert_eq!(place.there("logs/rank-0.log").as_deref(), Some("of another machine"));
@@ -313,33 +350,50 @@ mod tests {
         let place = place();
         place.write("config.toml", "1");
         place.write("logs/rank-4.log", "1");
-        place.copier(Copied::Folders(&["logs", "flight"])).round().unwrap();
+        place.copier(Copied { folders: Some(&["logs", "flight"]), ..all() }).round().unwrap();
         assert_eq!((place.there("config.toml"), place.there("logs/rank-4.log")), (None, Some("1".into())));
     }
 
     #[test]
     fn files_of_an_earlier_run_stay_until_this_one_writes() {
         let place = place();
-        place.write("model.safetensors", "old");
-        place.write("config.toml", "old");
-        place.copier(RUN).round().unwrap();
-        fs::remove_file(place.local.join("model.safetensors")).unwrap();
+        for name in ["model.safetensors", "config.toml", "logs/rank-3.log"] {
+            place.write(name, "old");
+        }
+        place.copier(all()).round().unwrap();
+        for name in ["model.safetensors", "logs/rank-3.log"] {
+            fs::remove_file(place.local.join(name)).unwrap();
+        }
+        let replaced = ["model.safetensors", "config.toml", "logs/rank-3.log"].map(str::to_owned).to_vec();
+        let mut copier = place.copier(Copied { replaced, once: &["metrics.jsonl"], ..all() });
         place.write("config.toml", "new");
-        let stale = ["model.safetensors", "config.toml"].map(str::to_owned).to_vec();
-        let mut copier = place.copier(Copied::Run { stale });
         copier.round().unwrap();
         assert_eq!(place.there("model.safetensors").as_deref(), Some("old"));
-        place.write(METRICS_FILE, "{}");
+        place.write("metrics.jsonl", "{}");
+        copier.round().unwrap();
+        assert_eq!((place.there("model.safetensors"), place.there("logs/rank-3.log")), (None, None));
+        assert_eq!(place.there("config.toml").as_deref(), Some("new"));
+        assert!(copier.copied.replaced.is_empty());
+    }
+
+    #[test]
+    fn what_is_here_of_another_run_is_not_copied() {
+        let place = place();
+        for name in ["model.safetensors", "metrics.jsonl"] {
+            place.write(name, "of another run");
+        }
+        let mut copier = place.copier(Copied { is_of_another_run: true, ..all() });
+        place.write("metrics.jsonl", "of this run, in which more was written");
         copier.round().unwrap();
         assert_eq!(place.there("model.safetensors"), None);
-        assert_eq!(place.there("config.toml").as_deref(), Some("new"));
+        assert!(place.there("metrics.jsonl").unwrap().starts_with("of this run"));
     }
 
     #[test]
     fn a_bucket_of_another_run_is_left_alone() {
         let place = place();
         place.write("a.txt", "1");
-        let mut copier = Copier { is_own: Box::new(|| false), ..place.copier(RUN) };
+        let mut copier = Copier { is_own: Box::new(|| false), ..place.copier(all()) };
         copier.round().unwrap();
         assert_eq!(place.there("a.txt"), None);
     }
@@ -351,7 +405,7 @@ mod tests {
         fs::create_dir_all(place.remote.join("a.txt/x")).unwrap();
         place.write("a.txt", "1");
         place.write("b.txt", "1");
-        let error = place.copier(RUN).round().unwrap_err().to_string();
+        let error = place.copier(all()).round().unwrap_err().to_string();
         assert!(error.contains("a.txt"), "{error}");
         assert_eq!(place.there("b.txt").as_deref(), Some("1"));
     }
@@ -361,7 +415,7 @@ mod tests {
         let place = place();
         place.write("metrics.jsonl", "old");
         place.write("config.toml", "old");
-        place.copier(RUN).round().unwrap();
+        place.copier(all()).round().unwrap();
         let late = SystemTime::now() + Duration::from_secs(60);
         let set = |file: PathBuf| File::options().write(true).open(file).unwrap().set_modified(late).unwrap();
         place.write("config.toml", "newer here");

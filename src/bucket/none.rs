@@ -26,7 +26,7 @@ impl Bucket {
         match self.0 {}
     }
 
-    pub(crate) fn names(&self) -> anyhow::Result<Vec<String>> {
+    pub(crate) fn names(&self, _folders: &[&str]) -> anyhow::Result<Vec<String>> {
         match self.0 {}
     }
 

@@ -45,9 +45,13 @@ impl Bucket {
         &self.url
     }
 
-    /// The names of its files, without those in folders of their own.
-    pub(crate) fn names(&self) -> anyhow::Result<Vec<String>> {
-        Ok(self.folder.files("").context("--out")?.into_iter().map(|file| file.name).collect())
+    /// The names of its files, and of those in these folders.
+    pub(crate) fn names(&self, folders: &[&str]) -> anyhow::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for folder in [""].iter().chain(folders) {
+            names.extend(self.folder.files(folder).context("--out")?.into_iter().map(|file| file.name));
+        }
+        Ok(names)
     }
 
     /// When the files in one of its folders, or in itself (`""`), were written, by the store's clock.

@@ -39,13 +39,13 @@ pub const TOKENIZER_COMPANIONS: [&str; 8] = [
 ];
 
 /// Where the further templates of chats are that such a tokenizer may have beside `chat_template.jinja`, each `NAME.jinja`.
-const TEMPLATES_FOLDER: &str = "additional_chat_templates";
+pub(crate) const TEMPLATES_FOLDER: &str = "additional_chat_templates";
 
 /// What else says which model a folder has: beside another model's weights, other programs would take it for theirs.
 const ABOUT_THE_MODEL: [&str; 3] = ["config.json", "generation_config.json", "tokenizer.json"];
 
 /// What a finished run has one of.
-const RESULTS: [&str; 3] = [WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTERS_FILE];
+pub(crate) const RESULTS: [&str; 3] = [WEIGHTS_FILE, WEIGHTS_INDEX_FILE, ADAPTERS_FILE];
 
 /// The weights file of an additional model, beside that of the first one: `model-critic.safetensors` beside
 /// `model.safetensors`.
@@ -136,17 +136,26 @@ fn names_in(folder: &Path) -> anyhow::Result<Vec<String>> {
 
 /// Whether a file in a run's folder has the weights of one of its models, or says how they are to be read.
 fn is_of_a_model(name: &str) -> bool {
-    let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
     let about = [ADAPTERS_CONFIG_FILE, ADAPTERS_LABELS_FILE].into_iter().chain(ABOUT_THE_MODEL);
-    let mut all = RESULTS.into_iter().chain(about).chain(TOKENIZER_COMPANIONS);
+    let mut all = about.chain(TOKENIZER_COMPANIONS);
     let template = || name.strip_prefix(TEMPLATES_FOLDER)?.strip_suffix(".jinja");
-    all.any(|file| file == name) || added().is_some() || template().is_some()
+    is_weights(name) || all.any(|file| file == name) || template().is_some()
 }
 
-/// Whether a run writes a file of this name into its folder, and so one that replaces it removes it.
+/// Whether a file of this name has weights, or says in which files they are.
+pub(crate) fn is_weights(name: &str) -> bool {
+    let added = || name.strip_prefix("model-")?.strip_suffix(".safetensors");
+    RESULTS.contains(&name) || added().is_some()
+}
+
+/// Whether a run writes a file of this name into its folder or one of those in it, and so one that replaces it removes it.
 pub(crate) fn is_of_a_run(name: &str) -> bool {
-    let lines = [brigade_report::METRICS_FILE, brigade_report::HISTORY_FILE, CONFIG_FILE];
-    is_of_a_model(name) || lines.contains(&name) || name.starts_with("events.out.tfevents.")
+    let others = [brigade_report::METRICS_FILE, brigade_report::HISTORY_FILE, CONFIG_FILE];
+    let is_in_folder = || name.contains('/');
+    is_of_a_model(name)
+        || others.contains(&name)
+        || name.starts_with("events.out.tfevents.")
+        || is_in_folder()
 }
 
 /// The configuration without the folder of its results.

@@ -9,8 +9,9 @@ pub use contents::{
     WEIGHTS_INDEX_FILE,
 };
 pub(crate) use contents::{
-    added_weights_file, create_folder, is_of_a_run, last_step, refuse_earlier, refuse_earlier_names,
-    refuse_other, refuse_results_without_checkpoint, remove_models, write_config,
+    RESULTS, TEMPLATES_FOLDER, added_weights_file, create_folder, is_of_a_run, is_weights, last_step,
+    refuse_earlier, refuse_earlier_names, refuse_other, refuse_results_without_checkpoint, remove_models,
+    write_config,
 };
 pub(crate) use lease::lease;
 pub use lock::{is_lock_of_this_host, lock_folder};

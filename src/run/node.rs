@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcome, Source, exit};
+use brigade_launch::{Detected, Event, LaunchConfig, LineFormat, NodeInfo, Outcome, Source, exit, interrupt};
 use brigade_report::{LogFormat, RunEvent, add_to_history, json_line, log_format, message_of};
 
 use super::elastic::{ElasticRun, NodeChanges};
@@ -67,6 +67,7 @@ impl Program<'_> {
         };
         let (token, mut folder, program, _body) = prepared().map_err(usage)?;
         let dir = folder.dir.clone();
+        let place = self.settings.output.url().map_or_else(|| dir.clone(), Into::into);
         let timeouts = timeouts(&self.settings.comm);
         let mut launch = LaunchConfig::local(program, nproc, token, dir.join(LOGS_FOLDER)).on_node(node);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
@@ -121,7 +122,7 @@ impl Program<'_> {
                 note(RunEvent::Failed { reason: ending.reason.clone() });
                 folder.release(ending.event);
                 if node.node_rank == 0 {
-                    notify(&self.settings.output.notify, &dir, &ending);
+                    notify(&self.settings.output.notify, &place, &ending);
                 }
                 return Err(error.into());
             }
@@ -134,11 +135,15 @@ impl Program<'_> {
             other => note(RunEvent::Failed { reason: reason(other) }),
         }
         let (mut ending, mut code) = (Ending::of(&outcome), outcome.exit_code());
+        if folder.has_copies() {
+            // From here on a signal ends it at once: what is not copied, the next start copies.
+            drop(interrupt::exit_on_signal());
+        }
         if let Err(error) = folder.finish_copies() {
             let error = format_error(&error);
             print_stderr(format_args!("brigade: {error}"));
-            // A run whose results are not where they were to be has failed.
-            if code == exit::DONE {
+            // A run whose results are not where they were to be has failed; logs of a node alone are no reason.
+            if code == exit::DONE && node.node_rank == 0 {
                 ending = Ending::failed(&error, exit::FAILED);
                 code = exit::FAILED;
             }
@@ -155,7 +160,7 @@ impl Program<'_> {
         }
         exhaustion.explain(&outcome, node.node_rank);
         if node.node_rank == 0 {
-            notify(&self.settings.output.notify, &dir, &ending);
+            notify(&self.settings.output.notify, &place, &ending);
         }
         if matches!(outcome, Outcome::Failed(_)) && last_flight_record(&dir) != recorded_before {
             print_stderr(format_args!(

@@ -35,6 +35,7 @@ impl Program<'_> {
         device::prepare_process(self.settings.compute.backend);
         let interrupt = interrupt::install()?;
         interrupt.mark_preparing();
+        let received = interrupt.clone();
         let launched = launcher_folder();
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
         let limit = timeouts(&self.settings.comm).step;
@@ -58,9 +59,9 @@ impl Program<'_> {
             None if info.rank == 0 => RunFolder::lock(self, &[])
                 .inspect_err(|error| world.group().abort(&format_error(error)))
                 .map_err(usage)?,
-            None if info.local_rank == 0 && self.settings.output.url().is_some() => {
-                RunFolder::of_node(self).map_err(usage)?
-            }
+            None if info.local_rank == 0 && self.settings.output.url().is_some() => RunFolder::of_node(self)
+                .inspect_err(|error| world.group().abort(&format_error(error)))
+                .map_err(usage)?,
             None => RunFolder::for_logs(self.settings.output.folder().map_err(|error| usage(error.into()))?),
         };
         let run = all_gather_text(world.group(), &folder.run).context("sharing the run's id")?.swap_remove(0);
@@ -106,6 +107,10 @@ impl Program<'_> {
         }
         // After a failure the session does not wait for pending operations, so the other ranks had to be told first.
         drop(session);
+        if matches!(&result, Ok(Err(error)) if error.is::<Preempted>()) {
+            // It is saved: what is still to be copied is no reason to end as a failure.
+            received.mark_preparing();
+        }
         let ended = match &result {
             Ok(Ok(())) => "finished",
             Ok(Err(error)) if error.is::<Preempted>() => "preempted",
@@ -118,8 +123,11 @@ impl Program<'_> {
                 // The others do not wait for copies.
                 let copied = folder.finish_copies();
                 folder.release(if copied.is_ok() { ended } else { "failed" });
-                closed.context("at the end of the run")?;
-                copied.map(|()| exit::DONE)
+                match (closed.context("at the end of the run"), copied) {
+                    (Ok(()), copied) => copied.map(|()| exit::DONE),
+                    (Err(error), Ok(())) => Err(error),
+                    (Err(error), Err(other)) => Err(error.context(format_error(&other))),
+                }
             }
             Ok(Err(error)) => {
                 if is_on_all_ranks(&error) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use brigade_checkpoint::{Lease, open_storage};
 use brigade_files::write_atomic;
+use brigade_report::timeline::PROFILE_FOLDER;
 use brigade_report::{HISTORY_FILE, METRICS_FILE};
 
 use super::auto::CHOICE_FILE;
@@ -17,10 +18,10 @@ use crate::bucket::{Bucket, Copied, Copies};
 use crate::checkpoint::{newest, refuse_checkpoints};
 use crate::error::{format_error, print_stderr};
 use crate::folder::{
-    FLIGHT_FOLDER, LOGS_FOLDER, create_folder, is_of_a_run, lease, lock_folder, refuse_earlier,
-    refuse_earlier_names, refuse_other, refuse_results_without_checkpoint,
+    FLIGHT_FOLDER, LOGS_FOLDER, RESULTS, TEMPLATES_FOLDER, create_folder, is_of_a_run, is_weights, lease,
+    lock_folder, refuse_earlier, refuse_earlier_names, refuse_other, refuse_results_without_checkpoint,
 };
-use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, Resume, Settings, changes};
+use crate::settings::{CONFIG_FILE, Resume, Settings, changes};
 
 /// The variable that says what was chosen for the run.
 pub(crate) const RUN_CHOICE: &str = "BRIGADE_RUN_CHOICE";
@@ -60,7 +61,7 @@ impl RunFolder {
         let dir = create_folder(&output.folder()?, program.name)?;
         let location = program.settings.checkpoint_location(&dir);
         let bucket = output.url().map(|url| Bucket::open(&url)).transpose()?;
-        let in_bucket = || bucket.as_ref().map_or_else(|| Ok(Vec::new()), Bucket::names);
+        let in_bucket = || bucket.as_ref().map_or_else(|| Ok(Vec::new()), |bucket| bucket.names(&FOLDERS));
         let own = lock_folder(&dir, "--out")?;
         let check_new = || {
             if program.flags.resume.is_none() && !output.overwrite {
@@ -77,14 +78,17 @@ impl RunFolder {
             lease(place, option, &dir, own.as_ref(), program.settings, &check_new, end_run)
         };
         let mut leases = Vec::new();
-        if let Some(url) = output.url().filter(|_| !checkpoint.dir.is_empty()) {
-            leases.push(take(&url, "--out")?);
-        } else if own.is_none() && bucket.is_none() {
-            leases.push(take(&dir.to_string_lossy(), "--out")?);
+        let url = output.url();
+        match &url {
+            Some(url) => leases.push(take(url, "--out")?),
+            None if own.is_none() => leases.push(take(&dir.to_string_lossy(), "--out")?),
+            None => {}
         }
         let mut locks = Vec::new();
         if location.contains("://") {
-            leases.push(take(&location, CHECKPOINTS)?);
+            if url.as_deref() != Some(location.trim_end_matches('/')) {
+                leases.push(take(&location, CHECKPOINTS)?);
+            }
         } else if !checkpoint.dir.is_empty() {
             match lock_checkpoints(Path::new(&location), &dir)? {
                 Claim::Locked(file) => locks.push(file),
@@ -123,11 +127,19 @@ impl RunFolder {
         };
         let run = run.map_or_else(|| getrandom::u64().map(|number| format!("{number:016x}")), Ok);
         let run = run.context("no random number for the run's id")?;
-        let is_replaced = |name: &String| program.flags.resume.is_none() && is_of_a_run(name);
-        let stale = there.into_iter().filter(is_replaced).collect();
         let of_run = Arc::clone(&lost);
         let is_own = move || of_run.reason().is_none();
-        let copies = copies(program, &dir, bucket, Copied::Run { stale }, is_own)?;
+        let copies = match bucket {
+            None => None,
+            Some(bucket) => {
+                let was_last = claim(&dir, &run)?;
+                let copied = match program.flags.resume {
+                    None => Copied::new_run(there),
+                    Some(_) => Copied::resumed(!was_last, there),
+                };
+                Some(start_copies(program, &dir, bucket, copied, is_own)?)
+            }
+        };
         Ok(Self { dir, run, lost, leases, copies, _locks: locks })
     }
 
@@ -135,8 +147,11 @@ impl RunFolder {
     pub(crate) fn of_node(program: &Program<'_>) -> anyhow::Result<Self> {
         let output = &program.settings.output;
         let dir = create_folder(&output.folder()?, program.name)?;
-        let bucket = output.url().map(|url| Bucket::open(&url)).transpose()?;
-        let copies = copies(program, &dir, bucket, Copied::Folders(&OF_EVERY_NODE), || true)?;
+        let copies = output.url().map(|url| {
+            let copied = Copied { folders: Some(&OF_EVERY_NODE), ..Copied::default() };
+            start_copies(program, &dir, Bucket::open(&url)?, copied, || true)
+        });
+        let copies = copies.transpose()?;
         Ok(Self { copies, ..Self::for_logs(dir) })
     }
 
@@ -149,6 +164,11 @@ impl RunFolder {
     pub(crate) fn for_logs(dir: PathBuf) -> Self {
         let lost = Arc::new(LostLease::new(&dir, false, &[]));
         Self { dir, run: String::new(), lost, leases: Vec::new(), copies: None, _locks: Vec::new() }
+    }
+
+    /// Whether the run has a bucket.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.copies.is_some()
     }
 
     /// Copies what is left to the run's bucket, if it has one.
@@ -178,23 +198,51 @@ impl RunFolder {
 /// What a run that resumes on another machine goes on writing to.
 const RECORDS: [&str; 4] = [CONFIG_FILE, METRICS_FILE, HISTORY_FILE, CHOICE_FILE];
 
+/// Folders of what a run writes, but its checkpoints.
+const FOLDERS: [&str; 4] = [LOGS_FOLDER, FLIGHT_FOLDER, PROFILE_FOLDER, TEMPLATES_FOLDER];
+
 /// What the ranks of each node write.
 const OF_EVERY_NODE: [&str; 2] = [LOGS_FOLDER, FLIGHT_FOLDER];
 
-/// Begins to copy what the run writes to its bucket, if it has one.
-fn copies(
+/// The file in a folder of this machine that says which run has worked there, of those with a URL.
+const RUN_FILE: &str = ".brigade.run";
+
+/// Says that this run works in this folder of the machine; whether it was the last one that did.
+fn claim(dir: &Path, run: &str) -> anyhow::Result<bool> {
+    let file = dir.join(RUN_FILE);
+    let was_there = std::fs::read_to_string(&file).is_ok_and(|before| before == run);
+    write_atomic(&file, run.as_bytes()).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(was_there)
+}
+
+/// Begins to copy what the run writes to its bucket.
+fn start_copies(
     program: &Program<'_>,
     dir: &Path,
-    bucket: Option<Bucket>,
+    bucket: Bucket,
     copied: Copied,
     is_own: impl Fn() -> bool + Send + 'static,
-) -> anyhow::Result<Option<Copies>> {
-    let every = Duration::from_secs_f64(program.settings.output.copy_every_seconds);
-    let Some(bucket) = bucket else { return Ok(None) };
-    if !program.flags.quiet && matches!(copied, Copied::Run { .. }) {
+) -> anyhow::Result<Copies> {
+    if !program.flags.quiet && copied.folders.is_none() {
         print_stderr(format_args!("the files of {} are copied to {}", dir.display(), bucket.url()));
     }
-    Copies::start(bucket, dir, (copied, CHECKPOINT_FOLDER), every, is_own).map(Some)
+    let every = Duration::from_secs_f64(program.settings.output.copy_every_seconds);
+    Copies::start(bucket, dir, copied, every, is_own)
+}
+
+impl Copied {
+    /// Of a new run, which replaces what is in the bucket as soon as it writes metrics.
+    fn new_run(there: Vec<String>) -> Self {
+        let is_replaced = |name: &String| is_of_a_run(name) || name == CHOICE_FILE;
+        let replaced = there.into_iter().filter(is_replaced).collect();
+        Self { is_of_another_run: true, replaced, once: &[METRICS_FILE], ..Self::default() }
+    }
+
+    /// Of a resumed run, which only replaces weights, when it writes some.
+    fn resumed(is_of_another_run: bool, there: Vec<String>) -> Self {
+        let replaced = there.into_iter().filter(|name| is_weights(name)).collect();
+        Self { is_of_another_run, replaced, once: &RESULTS, ..Self::default() }
+    }
 }
 
 /// Where a run starts.

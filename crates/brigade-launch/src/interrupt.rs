@@ -168,8 +168,9 @@ static EXITS_ON_SIGNAL: AtomicBool = AtomicBool::new(false);
 /// Whether [`exit_on_signal`] was ever called.
 static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// What a process that is preempted before the first step prints.
-const NOTHING_LOST: &[u8] = b"brigade: preempted before the first step; nothing is lost, start it again\n";
+/// What a process that is preempted before the first step prints, or after the last.
+const NOTHING_LOST: &[u8] =
+    b"brigade: preempted while nothing was trained; nothing is lost, start it again\n";
 
 /// For a process that is not a rank and has nothing to save: until [`launch`](crate::launch) takes over the signals, they end the
 /// process at once, with [`exit::PREEMPTED`] for SIGTERM and SIGUSR1 and [`exit::INTERRUPTED`] for the others. A signal that was

@@ -7,6 +7,8 @@ use brigade_kernels::{
 use burn::nn::Dropout;
 use burn::tensor::Tensor;
 
+use super::dropout::drops;
+
 /// [`attend`] where one product gave queries, keys and values of as many heads each: `[batch, positions, 3 · width]` becomes `[batch, positions, width]`.
 pub(crate) fn attend_packed(
     qkv: Tensor<3>,
@@ -15,8 +17,7 @@ pub(crate) fn attend_packed(
     scale: f64,
     dropout: &Dropout,
 ) -> Tensor<3> {
-    let drops = dropout.prob > 0.0 && qkv.device().is_autodiff();
-    match drops {
+    match drops(&qkv, dropout) {
         false => attention_packed(qkv, heads, heads, mask, scale),
         true if is_fused_on_cpu(&qkv) => {
             let dropout = DropoutMask { probability: dropout.prob as f32, seed: draw_seed(&qkv.device()) };
@@ -40,7 +41,7 @@ pub(crate) fn attend(
     softcap: Option<f64>,
     dropout: &Dropout,
 ) -> Tensor<4> {
-    let drops = dropout.prob > 0.0 && q.device().is_autodiff();
+    let drops = drops(&q, dropout);
     match (softcap, drops) {
         (None, false) => attention(q, k, v, mask, scale),
         (None, true) if is_fused_on_cpu(&q) => {

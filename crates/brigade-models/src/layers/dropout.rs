@@ -4,9 +4,9 @@ use brigade_kernels::{dropout, is_fused};
 use burn::nn::Dropout;
 use burn::tensor::Tensor;
 
-/// Whether a layer drops anything of this tensor: in training.
-fn drops<const D: usize>(x: &Tensor<D>, layer: &Dropout) -> bool {
-    layer.prob > 0.0 && x.device().is_autodiff()
+/// Whether a layer drops anything of this tensor: in training, unless it is frozen.
+pub(super) fn drops<const D: usize>(x: &Tensor<D>, layer: &Dropout) -> bool {
+    layer.prob > 0.0 && layer.training.is_enabled() && x.device().is_autodiff()
 }
 
 /// In training `x` with some of its elements dropped.

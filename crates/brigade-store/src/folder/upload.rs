@@ -1,7 +1,7 @@
 //! Writing objects.
 
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, WriteMultipart};
+use object_store::{ObjectMeta, ObjectStoreExt, WriteMultipart};
 
 use crate::{Client, Result};
 
@@ -18,6 +18,8 @@ const PARTS: u64 = 9_000;
 pub struct Upload {
     client: Client,
     path: Path,
+    /// What was there when it was begun: its tag, or when it was written.
+    before: Option<String>,
     /// Bytes so far.
     written: u64,
     state: Option<State>,
@@ -31,19 +33,21 @@ enum State {
 }
 
 impl Upload {
-    /// Begins an object of about `bytes` bytes; an object at `path` is replaced at the end. No other may write an object of this name meanwhile.
+    /// Begins an object of about `bytes` bytes; an object at `path` is replaced at the end.
     ///
     /// # Errors
     /// [`Error::Failed`](crate::Error::Failed) with the URL, as all of its methods.
     pub fn begin(client: &Client, path: &Path, bytes: u64) -> Result<Self> {
         let part = usize::try_from(PART.max(bytes.div_ceil(PARTS))).unwrap_or(usize::MAX);
+        let mut before = None;
         let state = if bytes <= part as u64 {
             State::Whole(Vec::new())
         } else {
+            before = client.find("find", path, || client.store().head(path))?.as_ref().map(identity);
             let begun = client.retry("write", path, || client.store().put_multipart(path))?;
             State::Parts(WriteMultipart::new_with_chunk_size(begun, part))
         };
-        Ok(Self { client: client.clone(), path: path.clone(), written: 0, state: Some(state) })
+        Ok(Self { client: client.clone(), path: path.clone(), before, written: 0, state: Some(state) })
     }
 
     /// Appends `bytes`.
@@ -69,7 +73,7 @@ impl Upload {
     /// # Errors
     /// As [`begin`](Self::begin).
     pub fn finish(mut self) -> Result<()> {
-        let Self { client, path, written, state } = &mut self;
+        let Self { client, path, before, written, state } = &mut self;
         match state.take() {
             Some(State::Whole(content)) => {
                 client.wait("write", path, client.store().put(path, content.into())).map(|_| ())
@@ -78,13 +82,18 @@ impl Upload {
                 Ok(_) => Ok(()),
                 // An upload whose end was answered on a connection that was cut is unknown when it is ended once more.
                 Err(error) => match client.find("find", path, || client.store().head(path)) {
-                    Ok(Some(found)) if found.size == *written => Ok(()),
+                    Ok(Some(found)) if found.size == *written && Some(identity(&found)) != *before => Ok(()),
                     _ => Err(error),
                 },
             },
             None => Ok(()),
         }
     }
+}
+
+/// What changes with each writing of an object.
+fn identity(found: &ObjectMeta) -> String {
+    format!("{:?} {}", found.e_tag, found.last_modified)
 }
 
 impl Drop for Upload {

@@ -54,7 +54,9 @@ fn copied(url: &str) -> anyhow::Result<RunPlace> {
     let folder = copy.path().join(url.rsplit('/').next().unwrap_or_default());
     let wrong = || format!("cannot write into {}", folder.display());
     fs::create_dir_all(folder.join(PROFILE_FOLDER)).with_context(wrong)?;
-    let files = [bucket.files("")?, bucket.files(PROFILE_FOLDER)?].concat();
+    fs::create_dir_all(folder.join("logs")).with_context(wrong)?;
+    let files = ["", PROFILE_FOLDER, "logs"].map(|below| bucket.files(below)).into_iter();
+    let files = files.collect::<Result<Vec<_>, _>>()?.concat();
     for file in files.into_iter().filter(|file| is_read(&file.name)) {
         let mut local = File::create(folder.join(&file.name)).with_context(wrong)?;
         bucket.download(&file.name, &mut local)?;

@@ -245,8 +245,8 @@ fn train_args(job: &Job) -> anyhow::Result<Option<TrainArgs>> {
         return Ok(None);
     }
     let mut train: TrainArgs = parsed("train", job)?;
-    // On the nodes, a bucket is a folder; the target has refused what it cannot mount.
-    train.standard.out = train.standard.out.filter(|out| !out.to_string_lossy().contains("://"));
+    // What is there is of no interest here, and the target has refused what it cannot take.
+    train.standard.out = train.standard.out.map(|out| out.to_string_lossy().replace("://", "/").into());
     Ok(Some(train))
 }
 

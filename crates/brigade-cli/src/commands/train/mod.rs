@@ -220,7 +220,7 @@ fn train<T: TextTask>(
 fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     let mut config = args.configured()?;
     config.resolve()?;
-    config.model.check_out(&config.settings.output.dir)?;
+    config.model.check_out(&config.settings.output.folder()?)?;
     Ok(config)
 }
 

@@ -63,6 +63,69 @@ fn a_run_goes_on_on_another_machine_with_its_results() {
 }
 
 #[test]
+fn checkpoints_may_be_at_the_same_url() {
+    let place = Place::new();
+    let url = url(&place, "a");
+    let line = format!("--nproc-per-node 1 --out {url} --set checkpoint.lease_seconds=1");
+    // Long enough for leases to be renewed.
+    let done = place.run(&mut place.train(&format!("{line} --set checkpoint.dir={url} --steps 1500")));
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    // Elsewhere, the URL of the results is still one run's.
+    let other = self::url(&place, "c");
+    let mut running = place.start(&mut on(
+        &place,
+        "one",
+        place.train(&format!("{line} --overwrite --set checkpoint.dir={other} --steps 10000000")),
+    ));
+    running.until("metrics in the bucket", |_| {
+        let status = place.run(&mut place.brigade(&format!("status {url}")));
+        status.out.contains("running").then_some(())
+    });
+    let refused = place.run(&mut on(&place, "two", place.train(&format!("{line} --overwrite"))));
+    assert!(refused.code == Some(2) && refused.err.contains("another run is using it"), "{}", refused.err);
+}
+
+#[test]
+fn another_runs_weights_are_not_taken_for_this_ones() {
+    let place = Place::new();
+    let url = url(&place, "a");
+    let train = |line: &str| {
+        place.train(&format!("{CONSTANT} --nproc-per-node 1 --checkpoint-every 2 --out {url} {line}"))
+    };
+    let weights = || std::fs::read(place.path("bucket/a/model.safetensors")).ok();
+    place.succeed(&mut on(&place, "one", train("--steps 4")));
+    let first = weights().unwrap();
+    // Another machine replaces the run, and is stopped before its end.
+    let mut running = place.start(&mut on(&place, "two", train("--steps 10000000 --overwrite --seed 5")));
+    running.until("a checkpoint of the new run", |_| {
+        (weights().is_none() && place.path("bucket/a/metrics.jsonl").exists()).then_some(())
+    });
+    assert!(send(running.pid(), Signal::TERM));
+    assert_eq!(running.wait().code, Some(75));
+    assert_eq!(weights(), None);
+    // The first machine continues it, in whose cache the first run's weights still are.
+    let mut running = place.start(&mut on(
+        &place,
+        "one",
+        train("--steps 10000000 --seed 5 --resume auto --set output.copy_every_seconds=1"),
+    ));
+    let copied = place.path("bucket/a/metrics.jsonl");
+    let before = std::fs::metadata(&copied).unwrap().modified().unwrap();
+    running.until("copies", |_| (std::fs::metadata(&copied).ok()?.modified().ok()? > before).then_some(()));
+    assert!(send(running.pid(), Signal::TERM));
+    assert_eq!(running.wait().code, Some(75));
+    assert_eq!(weights(), None, "the weights of the run before");
+    // Weights in other files replace them.
+    let steps = place.metrics("bucket/a").last().unwrap()["step"].as_u64().unwrap() + 20;
+    let line = format!("--steps {steps} --seed 5 --resume auto");
+    place.succeed(&mut on(&place, "two", train(&line)));
+    assert!(weights().is_some_and(|weights| weights != first));
+    let line = format!("--steps {} --seed 5 --resume auto --set output.max_shard_size=20KB", steps + 20);
+    place.succeed(&mut on(&place, "three", train(&line)));
+    assert!(weights().is_none() && place.path("bucket/a/model.safetensors.index.json").exists());
+}
+
+#[test]
 fn a_killed_machine_is_replaced_by_another() {
     let place = Place::new();
     let url = url(&place, "a");
