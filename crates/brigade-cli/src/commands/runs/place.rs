@@ -1,5 +1,6 @@
 //! Runs whose files are in a bucket.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -8,6 +9,8 @@ use tempfile::TempDir;
 pub struct RunPlace {
     folder: PathBuf,
     copy: Option<TempDir>,
+    /// Of a run that goes on, as its own folder has it.
+    _lock: Option<File>,
 }
 
 impl RunPlace {
@@ -18,7 +21,7 @@ impl RunPlace {
     pub fn of(given: &Path) -> anyhow::Result<Self> {
         match given.to_string_lossy() {
             url if url.contains("://") => copied(url.trim_end_matches('/')),
-            _ => Ok(Self { folder: given.to_owned(), copy: None }),
+            _ => Ok(Self { folder: given.to_owned(), copy: None, _lock: None }),
         }
     }
 
@@ -39,10 +42,12 @@ fn copied(url: &str) -> anyhow::Result<RunPlace> {
 
 #[cfg(feature = "object-store")]
 fn copied(url: &str) -> anyhow::Result<RunPlace> {
-    use std::fs::{self, File};
+    use std::fs;
     use std::time::Duration;
 
     use anyhow::Context;
+    use brigade::checkpoints::{lease_location, look_at_lease};
+    use brigade::lock_folder;
     use brigade::report::timeline::PROFILE_FOLDER;
     use brigade_store::Folder;
 
@@ -61,7 +66,9 @@ fn copied(url: &str) -> anyhow::Result<RunPlace> {
         let mut local = File::create(folder.join(&file.name)).with_context(wrong)?;
         bucket.download(&file.name, &mut local)?;
     }
-    Ok(RunPlace { folder, copy: Some(copy) })
+    let is_running = look_at_lease(&*lease_location(url)?)?.is_some_and(|found| found.is_held());
+    let lock = if is_running { lock_folder(&folder, "the copy")? } else { None };
+    Ok(RunPlace { folder, copy: Some(copy), _lock: lock })
 }
 
 /// Whether pages and comparisons of runs read a file: lines, settings and timelines, but not weights.

@@ -79,8 +79,12 @@ fn checkpoints_may_be_at_the_same_url() {
     ));
     running.until("metrics in the bucket", |_| {
         let status = place.run(&mut place.brigade(&format!("status {url}")));
-        status.out.contains("running").then_some(())
+        let is_new = !place.path("bucket/a/model.safetensors").exists();
+        (status.out.contains("running") && is_new).then_some(())
     });
+    place.succeed(&mut place.brigade(&format!("report {url}")));
+    let page = place.text("a-report.html");
+    assert!(page.contains("class=\"state running\""), "not as a run that goes on");
     let refused = place.run(&mut on(&place, "two", place.train(&format!("{line} --overwrite"))));
     assert!(refused.code == Some(2) && refused.err.contains("another run is using it"), "{}", refused.err);
 }
