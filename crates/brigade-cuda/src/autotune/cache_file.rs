@@ -22,11 +22,7 @@ pub(super) fn cache_file(
     host: &str,
     gpu: &Gpu,
 ) -> Option<CacheFile> {
-    let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let cache = folder("BRIGADE_CACHE_DIR").or_else(|| {
-        let user = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-        Some(user.join("brigade"))
-    })?;
+    let cache = brigade_files::cache_folder(variable)?;
     let (major, minor) = gpu.compute_capability;
     let name = format!("{} {major}.{minor} {}", gpu.name, gpu.index).replace([' ', '/'], "-");
     Some(CacheFile { folder: cache.join("kernels").join(host.replace('/', "-")), name })

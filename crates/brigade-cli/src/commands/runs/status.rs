@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::anyhow;
 use brigade::checkpoints::{LeaseFound, lease_location, look_at_lease};
 use brigade::report::{HumanCount, StepRecord, counted, now};
-use brigade::{CHECKPOINT_FOLDER, UsageError, exit, is_lock_of_this_host};
+use brigade::{UsageError, exit, is_lock_of_this_host};
 use brigade_runs::{Overview, RunState, overviews, seconds_per_step};
 use clap::Args;
 
@@ -123,11 +123,7 @@ fn in_store(url: &str) -> anyhow::Result<Seen> {
     let place = lease_location(url).map_err(|error| UsageError(error.into()))?;
     #[cfg(feature = "object-store")]
     answers(url)?;
-    let below = || -> anyhow::Result<_> {
-        // A run's own URL, below which its checkpoints are.
-        Ok(look_at_lease(&*lease_location(&format!("{}/{CHECKPOINT_FOLDER}", url.trim_end_matches('/')))?)?)
-    };
-    let Some(found) = look_at_lease(&*place)?.map_or_else(below, |found| Ok(Some(found)))? else {
+    let Some(found) = look_at_lease(&*place)? else {
         let text = format!(
             "{url} has no lease of a run; give the run's --out or checkpoint.dir as it was given to brigade train"
         );
