@@ -29,7 +29,8 @@ pub fn gpt(device: &Device, dropout: f64) -> Model<Tokens, Logits, Targets> {
         tied_head: true,
         activation: Gelu::GeluTanh,
         dropout,
-        initializer_range: 0.02,
+        // So large that masks show in the loss.
+        initializer_range: 0.3,
     };
     config.chain(5, device).unwrap().loss(|logits, targets| gpt::cross_entropy(logits, targets).0)
 }
