@@ -16,6 +16,9 @@ pub const FEATURES: &str = "brigade-cli/object-store";
 /// it builds what lies below its tensors.
 pub const WORKSPACE: [&str; 5] = ["--workspace", "--exclude", "brigade-wgpu", "--features", FEATURES];
 
+/// The same with the backend wgpu: one build for all tests where its own are among them.
+pub const WITH_WGPU: [&str; 3] = ["--workspace", "--features", "brigade-cli/object-store,brigade-cli/wgpu"];
+
 /// A command failed and has printed why: this program ends with its exit code.
 #[derive(Debug)]
 pub struct Failed(pub ExitStatus);

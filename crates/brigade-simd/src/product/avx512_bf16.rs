@@ -6,8 +6,9 @@ use std::sync::LazyLock;
 use half::bf16;
 use pulp::Arch;
 
+use super::avx512_pack;
 use super::kernel::{Cell, Kernel, Rows, of_shape};
-use super::pack::{Slivers, clear_rest, pack, pack_rows};
+use super::pack::Slivers;
 use crate::Matrix;
 use crate::arch::arch;
 
@@ -16,6 +17,9 @@ use crate::arch::arch;
 pub(super) struct Avx512Bf16(());
 
 const LANES: usize = 16;
+
+/// Its model number, which Skylake's and Cascade Lake's servers share.
+const COOPER_LAKE: u32 = 0x55;
 
 impl Avx512Bf16 {
     pub fn detect() -> Option<Self> {
@@ -26,12 +30,27 @@ impl Avx512Bf16 {
         });
         (*HAS && matches!(arch(), Arch::V4(_))).then_some(Self(()))
     }
+
+    /// Whether an instruction takes no longer than two multiplications with additions in `f32`, of which it does the work: on AMD's processors and on Intel's Cooper Lake. On Intel's
+    /// later ones it does (two and a half on Emerald Rapids), as AMX is what they have for `bf16`.
+    pub fn is_quick(self) -> bool {
+        static IS_QUICK: LazyLock<bool> = LazyLock::new(|| {
+            let (vendor, version) = (__cpuid(0), __cpuid(1).eax);
+            let is_intel =
+                [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
+            // Both are of family 6. Source: Intel's "Software Developer's Manual", volume 2, CPUID, leaves 0 and 1.
+            let model = version >> 4 & 0xf | version >> 12 & 0xf0;
+            !is_intel || model == COOPER_LAKE
+        });
+        *IS_QUICK
+    }
 }
 
 impl Kernel<bf16> for Avx512Bf16 {
     const NUMBERS: usize = 2;
     const IN_PLACE: bool = true;
     const ROWS: usize = 6;
+    const DEPTH: usize = 1024;
 
     fn lanes(self) -> usize {
         LANES
@@ -43,8 +62,10 @@ impl Kernel<bf16> for Avx512Bf16 {
     }
 
     fn pack(self, matrix: Matrix<'_, bf16>, slivers: Slivers, packed: &mut [Cell]) {
+        let pair =
+            |[first, second]: [bf16; 2]| u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16;
         // SAFETY: the processor has the instructions.
-        unsafe { pack_pairs(matrix, slivers, packed) }
+        unsafe { avx512_pack::pack(matrix, slivers, packed, pair) }
     }
 
     unsafe fn multiply(
@@ -118,79 +139,4 @@ unsafe fn tile<const R: usize, const C: usize>(
 fn pairs(bits: __m512i) -> __m512bh {
     // SAFETY: both are 512 bits, all of which are numbers.
     unsafe { std::mem::transmute(bits) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw")]
-fn pack_pairs(matrix: Matrix<'_, bf16>, slivers: Slivers, packed: &mut [Cell]) {
-    let pair = |[first, second]: [bf16; 2]| u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16;
-    let ([_, columns], [stride, next]) = (matrix.shape(), matrix.strides());
-    if next != 1 || columns == 0 {
-        return pack(matrix, slivers, packed, pair);
-    }
-    // Blocks of 16 rows and 16 cells in registers, then what is left at both ends.
-    for sliver in slivers.all() {
-        let packed = &mut packed[slivers.range(&sliver)];
-        let matrix = matrix.part([sliver.from, 0], [sliver.rows, columns]);
-        let whole = [sliver.rows, columns / 2].map(|length| length - length % LANES);
-        for row in (0..whole[0]).step_by(LANES) {
-            for cell in (0..whole[1]).step_by(LANES) {
-                let block = matrix.part([row, 2 * cell], [LANES, 2 * LANES]);
-                let to = &mut packed[cell * sliver.width + row..][..(LANES - 1) * sliver.width + LANES];
-                // SAFETY: the last number of `block` is in its slice, and the last cell of the last of 16 rows of `width` is that of `to`.
-                unsafe {
-                    transpose(
-                        block.values().as_ptr().cast(),
-                        stride * size_of::<bf16>(),
-                        to.as_mut_ptr(),
-                        sliver.width,
-                    );
-                }
-            }
-        }
-        pack_rows(matrix, [0..whole[0], whole[1]..slivers.depth], sliver.width, packed, pair);
-        pack_rows(matrix, [whole[0]..sliver.rows, 0..slivers.depth], sliver.width, packed, pair);
-        clear_rest(sliver, packed);
-    }
-}
-
-/// 16 rows of 16 cells to columns.
-///
-/// # Safety
-/// 64 bytes are readable at each of 16 places `stride` bytes apart, and 16 cells writable at each of 16 places `width` cells apart.
-#[target_feature(enable = "avx512f")]
-unsafe fn transpose(from: *const u8, stride: usize, to: *mut Cell, width: usize) {
-    let mut rows = [_mm512_setzero_si512(); LANES];
-    for (row, register) in rows.iter_mut().enumerate() {
-        // SAFETY: as the caller says.
-        *register = unsafe { _mm512_loadu_si512(from.add(row * stride).cast()) };
-    }
-    // Of each four rows, in every 128 bits, columns of four cells.
-    let mut fours = [_mm512_setzero_si512(); LANES];
-    for (from, to) in rows.as_chunks::<4>().0.iter().zip(fours.as_chunks_mut::<4>().0) {
-        let [a, b, c, d] = *from;
-        let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        *to = [
-            _mm512_unpacklo_epi64(ab_low, cd_low),
-            _mm512_unpackhi_epi64(ab_low, cd_low),
-            _mm512_unpacklo_epi64(ab_high, cd_high),
-            _mm512_unpackhi_epi64(ab_high, cd_high),
-        ];
-    }
-    for column in 0..4 {
-        let [a, b, c, d] = [0, 4, 8, 12].map(|four| fours[four + column]);
-        // Quarters 0 and 2, and 1 and 3, of two each.
-        let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-        let (cd_even, cd_odd) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
-        let columns = [
-            _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even),
-            _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd),
-            _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even),
-            _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd),
-        ];
-        for (quarter, cells) in columns.into_iter().enumerate() {
-            // SAFETY: as the caller says.
-            unsafe { _mm512_storeu_si512(to.add((4 * quarter + column) * width).cast(), cells) };
-        }
-    }
 }

@@ -19,8 +19,6 @@ const LEFT: usize = 1 << 20;
 const LEFT_AT_ONCE: usize = 1 << 16;
 /// Cells of the right matrix that are packed at a time, at least a sliver: 1 MiB.
 const RIGHT: usize = 1 << 18;
-/// Cells that are added to a sum in a register. Then it waits in memory for the next.
-const DEPTH: usize = 1024;
 
 /// The product, of which `out` has the shape.
 pub(super) fn multiply<T: Element, K: Kernel<T>, O: Element>(
@@ -48,8 +46,11 @@ pub(super) fn multiply<T: Element, K: Kernel<T>, O: Element>(
                 Left::InPlace(a)
             } else {
                 let left = cells(left, of_left.cells());
-                kernel.pack(a, of_left, left);
-                Left::Packed(left)
+                // Rows whose numbers follow one another stay rows, which is quicker than to weave them.
+                let is_in_rows = K::NUMBERS == 1 && a.strides()[1] == 1;
+                let as_packed = if is_in_rows { Slivers { width: 1, ..of_left } } else { of_left };
+                kernel.pack(a, as_packed, left);
+                if is_in_rows { Left::Rows(left) } else { Left::Packed(left) }
             };
             for column in (0..n).step_by(columns_packed) {
                 let columns = columns_packed.min(n - column);
@@ -75,6 +76,9 @@ pub(super) fn multiply<T: Element, K: Kernel<T>, O: Element>(
 #[derive(Clone, Copy)]
 enum Left<'a, T> {
     InPlace(Matrix<'a, T>),
+    /// Cells, row after row.
+    Rows(&'a [Cell]),
+    /// In slivers.
     Packed(&'a [Cell]),
 }
 
@@ -87,6 +91,10 @@ impl<T: Element> Left<'_, T> {
                 let [stride, _] = matrix.strides();
                 let from = matrix.values()[sliver.from * stride..].as_ptr().cast::<u8>();
                 Rows { from: from.wrapping_add(cell * CELL), row: stride * size_of::<T>(), cell: CELL }
+            }
+            Self::Rows(cells) => {
+                let from = cells[sliver.from * slivers.depth + cell..].as_ptr().cast();
+                Rows { from, row: slivers.depth * CELL, cell: CELL }
             }
             Self::Packed(cells) => {
                 let from = cells[slivers.range(sliver)][cell * sliver.width..].as_ptr().cast();
@@ -108,8 +116,8 @@ fn multiply_sliver<T: Element, K: Kernel<T>, O: Element>(
 ) {
     let depth = of_left.depth;
     // At least once, for a sum of nothing.
-    for start in (0..depth.max(1)).step_by(DEPTH) {
-        let end = (start + DEPTH).min(depth);
+    for start in (0..depth.max(1)).step_by(K::DEPTH) {
+        let end = (start + K::DEPTH).min(depth);
         let right = &right[start * width..end * width];
         for sliver in of_left.within(some.clone()) {
             let at = sliver.from - some.start;

@@ -29,6 +29,9 @@ pub(super) trait Kernel<T>: Copy {
     /// Rows in a sliver of the left matrix.
     const ROWS: usize;
 
+    /// Cells that are added to a sum in a register. Then it waits in memory for the next.
+    const DEPTH: usize;
+
     /// Columns in a register.
     fn lanes(self) -> usize;
 

@@ -73,6 +73,13 @@ pub(super) fn pack<T: Element, const NUMBERS: usize>(
             _ => {}
         }
     }
+    if NUMBERS == 1 && slivers.width == 1 && matrix.strides()[1] == 1 {
+        for (row, to) in packed.chunks_exact_mut(slivers.depth).enumerate() {
+            let numbers = &matrix.values()[row * matrix.strides()[0]..][..slivers.depth];
+            make_cells([numbers; NUMBERS], to, cell);
+        }
+        return;
+    }
     for sliver in slivers.all() {
         let packed = &mut packed[slivers.range(&sliver)];
         let matrix = matrix.part([sliver.from, 0], [sliver.rows, matrix.shape()[1]]);
@@ -121,6 +128,9 @@ pub(super) fn pack_rows<T: Element, const NUMBERS: usize>(
 /// Cells of a few narrow slivers, which are made together.
 const GROUP: usize = 192;
 
+/// Cells that are made at once.
+const LANES: usize = 16;
+
 /// Cell by cell, where the numbers of a column follow one another.
 #[inline(always)]
 fn pack_columns<T: Element, const NUMBERS: usize, const WIDTH: usize>(
@@ -132,6 +142,7 @@ fn pack_columns<T: Element, const NUMBERS: usize, const WIDTH: usize>(
     let ([rows, columns], [_, stride]) = (matrix.shape(), matrix.strides());
     let depth = slivers.depth;
     let zeros = vec![T::ZERO; if columns.is_multiple_of(NUMBERS) { 0 } else { rows }];
+    let mut cells = [0; GROUP];
     for at in 0..depth {
         let numbers: [&[T]; NUMBERS] = std::array::from_fn(|index| {
             let column = at * NUMBERS + index;
@@ -139,40 +150,43 @@ fn pack_columns<T: Element, const NUMBERS: usize, const WIDTH: usize>(
         });
         let place = |sliver: usize| (sliver * depth + at) * WIDTH;
         let whole = rows / WIDTH * WIDTH;
-        if WIDTH >= 16 {
+        let last_width = (rows - whole).next_multiple_of(slivers.multiple);
+        let last = whole * depth + at * last_width;
+        if WIDTH >= LANES {
             for sliver in 0..rows / WIDTH {
                 let numbers = numbers.map(|numbers| &numbers[sliver * WIDTH..][..WIDTH]);
                 make_cells(numbers, &mut packed[place(sliver)..][..WIDTH], cell);
             }
+            make_cells(numbers.map(|numbers| &numbers[whole..]), &mut packed[last..], cell);
         } else {
-            for from in (0..whole).step_by(GROUP) {
-                let mut cells = [0; GROUP];
-                let count = GROUP.min(whole - from);
+            for from in (0..rows).step_by(GROUP) {
+                let count = GROUP.min(rows - from);
                 make_cells(numbers.map(|numbers| &numbers[from..][..count]), &mut cells, cell);
-                for (index, cells) in cells[..count].as_chunks::<WIDTH>().0.iter().enumerate() {
+                let (slivers, rest) = cells[..count].as_chunks::<WIDTH>();
+                for (index, cells) in slivers.iter().enumerate() {
                     packed[place(from / WIDTH + index)..][..WIDTH].copy_from_slice(cells);
                 }
+                packed[last..][..rest.len()].copy_from_slice(rest);
             }
         }
-        if whole < rows {
-            let width = (rows - whole).next_multiple_of(slivers.multiple);
-            let packed = &mut packed[whole * depth + at * width..][..width];
-            make_cells(numbers.map(|numbers| &numbers[whole..]), packed, cell);
-            packed[rows - whole..].fill(0);
-        }
+        packed[last..][rows - whole..last_width].fill(0);
     }
 }
 
+/// The first of `cells`, as many as there are numbers in each slice: 16 at a time, which is a register or a few.
 #[inline(always)]
 fn make_cells<T: Element, const NUMBERS: usize>(
     numbers: [&[T]; NUMBERS],
     cells: &mut [Cell],
     cell: impl Fn([T; NUMBERS]) -> Cell,
 ) {
-    const { assert!(NUMBERS == 1 || NUMBERS == 2) };
-    for ((to, first), last) in cells.iter_mut().zip(numbers[0]).zip(numbers[NUMBERS - 1]) {
-        let mut numbers = [*first; NUMBERS];
-        numbers[NUMBERS - 1] = *last;
-        *to = cell(numbers);
+    let (cells, last_cells) = cells[..numbers[0].len()].as_chunks_mut::<LANES>();
+    let numbers = numbers.map(|numbers| numbers.as_chunks::<LANES>());
+    for (index, cells) in cells.iter_mut().enumerate() {
+        let numbers = numbers.map(|(numbers, _)| numbers[index]);
+        *cells = std::array::from_fn(|lane| cell(numbers.map(|numbers| numbers[lane])));
+    }
+    for (index, to) in last_cells.iter_mut().enumerate() {
+        *to = cell(numbers.map(|(_, numbers)| numbers[index]));
     }
 }

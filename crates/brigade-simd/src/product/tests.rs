@@ -48,6 +48,13 @@ fn on_each_kernel<O: Element>(
     run("widened", |a, b, out, product, scale| {
         blocks::multiply(wide::Wide::detect(), a, b, out, product, scale);
     });
+    // Also where it is not quick.
+    #[cfg(target_arch = "x86_64")]
+    if avx512_bf16::Avx512Bf16::detect().is_some() {
+        run("in pairs", |a, b, out, product, scale| {
+            blocks::multiply(avx512_bf16::Avx512Bf16::detect().unwrap(), a, b, out, product, scale);
+        });
+    }
 }
 
 /// Compares with sums in `f64`.

@@ -1,11 +1,17 @@
-//! The kernel for all other processors: numbers are widened to `f32` when they are packed.
+//! The kernel for other processors: numbers are widened to `f32` when they are packed.
 
 use half::bf16;
+#[cfg(target_arch = "x86_64")]
+use pulp::Arch;
 use pulp::Simd;
 
+#[cfg(target_arch = "x86_64")]
+use super::avx512_pack;
 use super::kernel::{Cell, Kernel, Rows, of_shape};
 use super::pack::{Slivers, pack};
 use crate::Matrix;
+#[cfg(target_arch = "x86_64")]
+use crate::arch::arch;
 use crate::arch::dispatch;
 
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +33,7 @@ impl Kernel<bf16> for Wide {
     const NUMBERS: usize = 1;
     const IN_PLACE: bool = false;
     const ROWS: usize = 6;
+    const DEPTH: usize = 384;
 
     fn lanes(self) -> usize {
         self.lanes
@@ -39,14 +46,17 @@ impl Kernel<bf16> for Wide {
 
     fn pack(self, matrix: Matrix<'_, bf16>, slivers: Slivers, packed: &mut [Cell]) {
         #[inline(always)]
+        fn widened([number]: [bf16; 1]) -> Cell {
+            u32::from(number.to_bits()) << 16
+        }
+        #[inline(always)]
         fn widen<S: Simd>(_simd: S, matrix: Matrix<'_, bf16>, slivers: Slivers, packed: &mut [Cell]) {
-            pack(
-                matrix,
-                slivers,
-                packed,
-                #[inline(always)]
-                |[number]: [bf16; 1]| u32::from(number.to_bits()) << 16,
-            );
+            pack(matrix, slivers, packed, widened);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if matches!(arch(), Arch::V4(_)) {
+            // SAFETY: the processor has the instructions.
+            return unsafe { avx512_pack::pack(matrix, slivers, packed, widened) };
         }
         dispatch!(widen(matrix: Matrix<'_, bf16>, slivers: Slivers, packed: &mut [Cell]) -> ());
     }
