@@ -53,9 +53,10 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     // Its twin is a package of its own, whose Burn has other features. It has Brigade with its default features alone, without a warning.
     let features: &[&str] = if machine.software_adapter { &["--wgpu"] } else { &[] };
     checks.push(Check::new("burn-train's program", &[&["xtask", "check-burn-train"], features]));
-    if !machine.software_adapter {
-        checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
-    }
+    checks.push(match machine.software_adapter {
+        true => machine.on_wgpu(),
+        false => Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"),
+    });
     checks.extend(machine.mpis.iter().map(|mpi| machine.mpi(mpi)));
     checks.extend(machine.no_mpi.map(|why| Check::skipped("mpi", why)));
     checks.push(match &machine.stores {
@@ -79,12 +80,22 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
 }
 
 impl Machine<'_> {
-    /// Packages and features of all tests. With those of wgpu in a build of their own, Burn would be built twice.
+    /// What trains on wgpu: the facade's own tests, built once more, and Burn not.
+    fn on_wgpu(&self) -> Check {
+        let tests: &[&str] = &["--test", "backends", "--test", "device_memory"];
+        let only: &[&str] = match self.runner {
+            Runner::Nextest => &["--lib", "--filterset", "package(brigade)"],
+            Runner::Cargo => &[],
+        };
+        self.on_its_devices(self.tests("tests of wgpu", &[&cargo::ON_WGPU, tests, only]))
+    }
+
+    /// Packages and features of the other tests. With those of wgpu in a build of their own, Burn would be built twice.
     fn workspace(&self) -> &'static [&'static str] {
         if self.software_adapter { &cargo::WITH_WGPU } else { &cargo::WORKSPACE }
     }
 
-    /// Tests with [`Self::workspace`]: those of wgpu have an adapter, and Burn's default device stays the CPU for the others.
+    /// Tests with features of wgpu: its own have an adapter, and Burn's default device stays the CPU for the others.
     fn on_its_devices(&self, tests: Check) -> Check {
         if !self.software_adapter {
             return tests;
@@ -226,14 +237,20 @@ mod tests {
             stores: None,
             runtime_dir: Some(folder),
         };
-        let with_wgpu = "--workspace --features brigade-cli/object-store,brigade-cli/wgpu";
+        let with_wgpu = "--workspace --features brigade-cli/object-store";
+        let on_wgpu = format!("{with_wgpu},brigade-cli/wgpu");
         let devices = "BRIGADE_REQUIRE_WGPU=1 BURN_DEVICE=flex XDG_RUNTIME_DIR=/tmp/a";
         let lines = shown(&machine);
         let expected = [
             ("tests", format!("{devices} cargo nextest run {with_wgpu} --profile ci")),
             ("tests in documentation", format!("{devices} cargo test --doc {with_wgpu} --no-fail-fast")),
             ("burn-train's program", "cargo xtask check-burn-train --wgpu".to_owned()),
-            ("mpi", "(no MPI)".to_owned()),
+            (
+                "tests of wgpu",
+                format!(
+                    "{devices} cargo nextest run {on_wgpu} --test backends --test device_memory --lib --filterset \"package(brigade)\" --profile ci"
+                ),
+            ),
         ];
         assert_eq!(lines[3..7], expected);
         let own = Machine { runtime_dir: None, stores: Some("/tmp/python".into()), ..machine };

@@ -13,7 +13,7 @@ use crate::cargo;
 /// Flags of `cargo xtask check-burn-train`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Build Brigade's program with wgpu, as `cargo xtask ci` builds the tests where it can test wgpu.
+    /// Build the workspace with wgpu, as `cargo xtask ci` does for the tests where it can test wgpu.
     #[arg(long)]
     wgpu: bool,
 }

@@ -156,7 +156,15 @@ mod tests {
 
     #[test]
     fn its_gradients_are_its_own_in_any_graph() {
-        let plain = Device::default();
+        gradients_on(Device::flex());
+        #[cfg(feature = "wgpu")]
+        match Device::wgpu_options().init() {
+            Ok(device) => gradients_on(device),
+            Err(error) => assert!(std::env::var("BRIGADE_REQUIRE_WGPU").as_deref() != Ok("1"), "{error}"),
+        }
+    }
+
+    fn gradients_on(plain: Device) {
         let numbers = |device: &Device| Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], device);
         assert_eq!(values(product(numbers(&plain), numbers(&plain))), [1.0, 8.0, 27.0, 64.0]);
         for device in [plain.clone().autodiff(), plain.clone().autodiff().gradient_checkpointing()] {

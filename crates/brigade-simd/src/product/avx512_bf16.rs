@@ -18,8 +18,8 @@ pub(super) struct Avx512Bf16(());
 
 const LANES: usize = 16;
 
-/// Its model number, which Skylake's and Cascade Lake's servers share.
-const COOPER_LAKE: u32 = 0x55;
+/// Its family and model, which Skylake's and Cascade Lake's servers share.
+const COOPER_LAKE: (u32, u32) = (6, 0x55);
 
 impl Avx512Bf16 {
     pub fn detect() -> Option<Self> {
@@ -38,9 +38,9 @@ impl Avx512Bf16 {
             let (vendor, version) = (__cpuid(0), __cpuid(1).eax);
             let is_intel =
                 [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
-            // Both are of family 6. Source: Intel's "Software Developer's Manual", volume 2, CPUID, leaves 0 and 1.
-            let model = version >> 4 & 0xf | version >> 12 & 0xf0;
-            !is_intel || model == COOPER_LAKE
+            // Source: Intel's "Software Developer's Manual", volume 2, CPUID, leaves 0 and 1.
+            let (family, model) = (version >> 8 & 0xf, version >> 4 & 0xf | version >> 12 & 0xf0);
+            !is_intel || (family, model) == COOPER_LAKE
         });
         *IS_QUICK
     }
@@ -62,8 +62,10 @@ impl Kernel<bf16> for Avx512Bf16 {
     }
 
     fn pack(self, matrix: Matrix<'_, bf16>, slivers: Slivers, packed: &mut [Cell]) {
-        let pair =
-            |[first, second]: [bf16; 2]| u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16;
+        #[inline(always)]
+        fn pair([first, second]: [bf16; 2]) -> Cell {
+            u32::from(first.to_bits()) | u32::from(second.to_bits()) << 16
+        }
         // SAFETY: the processor has the instructions.
         unsafe { avx512_pack::pack(matrix, slivers, packed, pair) }
     }

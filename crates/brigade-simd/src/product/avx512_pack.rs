@@ -10,7 +10,7 @@ use crate::Matrix;
 
 const LANES: usize = 16;
 
-/// [`pack::pack`] for cells of one `bf16`, which is widened, or of two.
+/// [`pack::pack`] for cells of one `bf16`, which is widened, or of two: `cell` makes those that are in no whole block, and must do what [`cells`] does.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn pack<const NUMBERS: usize>(
     matrix: Matrix<'_, bf16>,

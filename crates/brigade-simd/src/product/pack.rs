@@ -114,7 +114,7 @@ pub(super) fn pack_rows<T: Element, const NUMBERS: usize>(
             let whole = numbers.get(from * NUMBERS..columns.min(cells.end * NUMBERS)).unwrap_or_default();
             let (whole, _) = whole.as_chunks::<NUMBERS>();
             from += whole.len();
-            to.by_ref().zip(whole).for_each(|(to, numbers)| *to = cell(*numbers));
+            whole.iter().zip(to.by_ref()).for_each(|(numbers, to)| *to = cell(*numbers));
         }
         for (at, to) in (from..cells.end).zip(to) {
             *to = cell(std::array::from_fn(|index| {

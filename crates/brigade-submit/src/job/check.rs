@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 const PLACED: [&str; 6] =
     ["--nnodes", "--node-rank", "--rdzv-endpoint", "--master-addr", "--master-port", "--standalone"];
 
+/// Flags of elastic runs.
+const ELASTIC: [&str; 2] = ["--last-call", "--resize-interval"];
+
 /// The earliest that `sbatch --signal` can be told to send a signal before the end.
 const LONGEST_END: u64 = 65_535;
 
@@ -82,11 +85,22 @@ impl Job {
         }
         for flag in PLACED {
             if words.has(flag) {
-                return Err(Error::value(
-                    flag,
-                    words.value(flag).unwrap_or_default(),
-                    "the system numbers the nodes; leave it out, and give --nodes",
-                ));
+                let given = words.value(flag).unwrap_or_default();
+                let allowed = match flag {
+                    "--nnodes" if given.contains(':') => {
+                        "a job has as many nodes at each start; leave it out, and give --nodes, or start `brigade launch --nnodes MIN:MAX` on each node without `brigade submit`"
+                    }
+                    _ => "the system numbers the nodes; leave it out, and give --nodes",
+                };
+                return Err(Error::value(flag, given, allowed));
+            }
+        }
+        for flag in ELASTIC {
+            if words.has(flag) {
+                let given = words.value(flag).unwrap_or_default();
+                let allowed =
+                    "it is for nodes that come and go, and a job has as many at each start; leave it out";
+                return Err(Error::value(flag, given, allowed));
             }
         }
         if let Some(value) = words.value("--nproc-per-node")

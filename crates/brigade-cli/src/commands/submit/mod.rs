@@ -43,7 +43,7 @@ Examples:
 The words after -- are the command of each node; --resume auto and the number of ranks are added. \
 Several nodes share a secret: see --token-file and --token-secret. Ctrl-C asks whether to cancel the job.
 
-Exit codes: 0 done or left to run, 1 failed, 2 wrong usage, 130 cancelled.";
+Exit codes: 0 done or left to run, 1 failed, 2 wrong usage, 75 saved and stopped (ssh), 130 cancelled.";
 
 #[derive(Debug, Args)]
 pub struct SubmitArgs {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 
 /// Options that cannot be added, and the option to give instead; without one, the script depends on its own value.
-const OWN: [(&str, Option<&str>); 44] = [
+const OWN: [(&str, Option<&str>); 46] = [
     ("--job-name", Some("--name")),
     ("-J", Some("--name")),
     ("--nodes", Some("--nodes")),
@@ -40,6 +40,8 @@ const OWN: [(&str, Option<&str>); 44] = [
     ("--open-mode", None),
     ("--chdir", None),
     ("-D", None),
+    ("--no-kill", None),
+    ("-k", None),
     ("--requeue", None),
     ("--no-requeue", None),
     ("--exclusive", None),
