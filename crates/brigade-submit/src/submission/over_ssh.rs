@@ -14,8 +14,10 @@ use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::systems::Ssh;
 
-/// Before the job starts again.
+/// Before the job starts again; twice as long after each failure but the first, up to [`LONGEST`].
 const PAUSE: Duration = Duration::from_secs(5);
+
+const LONGEST: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(50);
 
@@ -41,13 +43,15 @@ struct Host {
 /// # Errors
 /// If `ssh` cannot be started.
 pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
-    let mut failures = 0;
+    let (mut failures, mut is_first) = (0, true);
     loop {
         let (code, cancelled) = once(ssh, job, console)?;
         match code {
             _ if cancelled => return Ok(code),
             exit::PREEMPTED => (console.say)("preempted and saved: it starts again"),
-            exit::DONE | exit::USAGE | exit::INTERRUPTED => return Ok(code),
+            exit::DONE | exit::INTERRUPTED => return Ok(code),
+            // Later it is not the command that is wrong: a launcher whose connection was lost may still have the port, or the run's folder.
+            exit::USAGE if is_first => return Ok(code),
             _ if failures >= job.max_restarts => return Ok(code),
             _ => {
                 failures += 1;
@@ -57,8 +61,24 @@ pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
                 ));
             }
         }
-        thread::sleep(PAUSE);
+        is_first = false;
+        let doubled = 1 << failures.saturating_sub(1).min(10);
+        if !pause(LONGEST.min(PAUSE * doubled), console) {
+            return Ok(code);
+        }
     }
+}
+
+/// Waits, and says whether the job shall start again.
+fn pause(length: Duration, console: &mut Console<'_>) -> bool {
+    let begin = Instant::now();
+    while begin.elapsed() < length {
+        if console.interrupted.swap(false, Ordering::SeqCst) && matches!((console.ask)(), Answer::Cancel) {
+            return false;
+        }
+        thread::sleep(POLL);
+    }
+    true
 }
 
 /// The exit code of the job, and whether the user ended it.

@@ -154,6 +154,19 @@ fn a_host_without_the_program_ends_the_others_at_once() {
     );
 }
 
+/// A launcher that nobody hears any more may have the port for a while.
+#[test]
+fn only_a_job_that_has_never_run_ends_with_wrong_usage() {
+    let place = Place::new();
+    program(&place, "ssh", "echo >> starts; case $(wc -l < starts) in 1) exit 75 ;; 2) exit 2 ;; esac");
+    let line = "submit --to ssh --hosts one --nodes 1 --gpus 0 -- train --out a --config tiny.toml --nproc-per-node 1";
+    let done = place.succeed(&mut brigade(&place, line));
+    assert!(done.err.contains("failed with code 2: restart 1 of 3"), "{}", done.err);
+    assert_eq!(place.text("starts").lines().count(), 3);
+    program(&place, "ssh", "exit 2");
+    assert_eq!(place.run(&mut brigade(&place, line)).code, Some(2));
+}
+
 #[test]
 fn results_may_go_to_a_bucket_that_vertex_mounts() {
     let place = Place::new();
