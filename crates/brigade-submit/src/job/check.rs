@@ -87,19 +87,16 @@ impl Job {
             if words.has(flag) {
                 let given = words.value(flag).unwrap_or_default();
                 let allowed = match flag {
-                    "--nnodes" if given.contains(':') => {
-                        "a job has as many nodes at each start; leave it out, and give --nodes, or start `brigade launch --nnodes MIN:MAX` on each node without `brigade submit`"
-                    }
+                    "--nnodes" if given.contains(':') => "leave it out, and give --nodes MIN:MAX",
                     _ => "the system numbers the nodes; leave it out, and give --nodes",
                 };
                 return Err(Error::value(flag, given, allowed));
             }
         }
-        for flag in ELASTIC {
+        for flag in ELASTIC.into_iter().filter(|_| self.least_nodes.is_none()) {
             if words.has(flag) {
                 let given = words.value(flag).unwrap_or_default();
-                let allowed =
-                    "it is for nodes that come and go, and a job has as many at each start; leave it out";
+                let allowed = "it is for nodes that come and go; leave it out, or give --nodes MIN:MAX";
                 return Err(Error::value(flag, given, allowed));
             }
         }

@@ -30,8 +30,10 @@ const PATIENCE_SECONDS: u32 = 24 * 3600;
 pub struct Job {
     /// Its name, by which the system knows it.
     pub name: String,
-    /// Nodes.
+    /// Nodes; in an elastic job the most.
     pub nodes: usize,
+    /// The fewest nodes that the job continues with, if it is elastic.
+    pub least_nodes: Option<usize>,
     /// GPUs of each node, with a rank each; 0 for ranks on the CPU.
     pub gpus: usize,
     /// What GPUs these are, where it matters.

@@ -35,6 +35,33 @@ struct Host {
     child: Child,
     input: Option<ChildStdin>,
     code: Option<u8>,
+    /// How often it was lost.
+    lost: u32,
+    /// When it starts again, of an elastic job.
+    again: Option<Instant>,
+}
+
+impl Host {
+    fn start(ssh: &Ssh, job: &Job, node: usize, token: &AuthToken) -> Result<Self> {
+        let words = ssh.command(job, node);
+        let failed = |source| Error::Command { command: format!("ssh {}", ssh.hosts[node]), source };
+        let mut child =
+            command(&words, std::path::Path::new(".")).stdin(Stdio::piped()).spawn().map_err(failed)?;
+        let mut input = child.stdin.take();
+        // A connection that failed already shows by its exit code.
+        let _ = input.as_mut().map(|input| writeln!(input, "{}", token.expose()));
+        Ok(Self { child, input, code: None, lost: 0, again: None })
+    }
+
+    /// Whether it has no process, and gets none.
+    fn is_over(&self) -> bool {
+        self.code.is_some() && self.again.is_none()
+    }
+
+    /// Lets its ranks save and end, and does not start it again.
+    fn end(&mut self) {
+        (self.input, self.again) = (None, None);
+    }
 }
 
 /// Runs a job, which was checked, on all hosts until it ends, and returns its exit code. It starts again after a preemption, and after a failure as often as
@@ -62,8 +89,7 @@ pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
             }
         }
         is_first = false;
-        let doubled = 1 << failures.saturating_sub(1).min(10);
-        if !pause(LONGEST.min(PAUSE * doubled), console) {
+        if !pause(doubled(failures), console) {
             return Ok(code);
         }
     }
@@ -85,52 +111,80 @@ fn pause(length: Duration, console: &mut Console<'_>) -> bool {
 fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
     // A new one each time; nobody else needs it.
     let token = AuthToken::random().map_err(brigade_launch::Error::Random)?;
-    let mut hosts = Vec::new();
-    for node in 0..job.nodes {
-        let words = ssh.command(job, node);
-        let failed = |source| Error::Command { command: format!("ssh {}", ssh.hosts[node]), source };
-        let mut child =
-            command(&words, std::path::Path::new(".")).stdin(Stdio::piped()).spawn().map_err(failed)?;
-        let mut input = child.stdin.take();
-        // A connection that failed already shows by its exit code.
-        let _ = input.as_mut().map(|input| writeln!(input, "{}", token.expose()));
-        hosts.push(Host { child, input, code: None });
-    }
+    let hosts = (0..job.nodes).map(|node| Host::start(ssh, job, node, &token));
+    let mut hosts = hosts.collect::<Result<Vec<_>>>()?;
     let (mut cancelled, mut failed) = (false, None);
-    while hosts.iter().any(|host| host.code.is_none()) {
+    while !hosts.iter().all(Host::is_over) {
         if console.interrupted.swap(false, Ordering::SeqCst) {
             match (console.ask)() {
                 Answer::Follow => {}
                 Answer::Leave => (console.say)("it ends when this command ends: follow it, or cancel it"),
                 Answer::Cancel => {
                     cancelled = true;
-                    hosts.iter_mut().for_each(|host| host.input = None);
+                    hosts.iter_mut().for_each(Host::end);
                 }
             }
         }
-        for (host, name) in hosts.iter_mut().zip(&ssh.hosts).filter(|(host, _)| host.code.is_none()) {
-            let Ok(Some(status)) = host.child.try_wait() else { continue };
+        for (node, name) in ssh.hosts.iter().enumerate() {
+            let host = &mut hosts[node];
+            if host.again.is_some_and(|at| Instant::now() >= at) {
+                *host = Host { lost: host.lost, ..Host::start(ssh, job, node, &token)? };
+            }
+            let Some(Ok(Some(status))) = host.code.is_none().then(|| host.child.try_wait()) else { continue };
             let code = status.code().and_then(|code| code.try_into().ok()).unwrap_or(NO_CONNECTION);
             host.code = Some(code);
-            // Those that are told to end need not be named; one that saves tells the others itself.
-            if !matches!(code, exit::DONE | exit::PREEMPTED) && host.input.is_some() {
+            // Those that are told to end need not be named.
+            if host.input.is_none() || code == exit::DONE {
+                continue;
+            }
+            // An elastic job goes on without any node but the first.
+            if job.least_nodes.is_some() && node > 0 && !NO_PROGRAM.contains(&code) {
+                let wait = doubled(host.lost);
+                (host.lost, host.again) = (host.lost + 1, Some(Instant::now() + wait));
+                (console.say)(&format!("{}; it is tried again in {} s", ended(name, code), wait.as_secs()));
+                continue;
+            }
+            // One that saves tells the others itself.
+            if code != exit::PREEMPTED {
                 (console.say)(&ended(name, code));
                 failed.get_or_insert_with(Instant::now);
             }
         }
-        // Without one of its nodes the world cannot begin or continue. Where a launcher failed, the others notice, unless they still wait for it.
-        let is_gone = |code: u8| code == NO_CONNECTION || NO_PROGRAM.contains(&code);
-        if hosts.iter().filter_map(|host| host.code).any(is_gone)
+        // Without one of its nodes the world cannot begin or continue, without too many an elastic one. Where a launcher failed, the others notice, unless they still wait for it.
+        let is_gone =
+            |host: &&Host| host.code.is_some_and(|code| code == NO_CONNECTION || NO_PROGRAM.contains(&code));
+        let gone = hosts.iter().filter(|host| host.is_over()).filter(is_gone).count();
+        let (first, spare) = (&hosts[0], job.nodes - job.least_nodes.unwrap_or(job.nodes));
+        if gone > spare
+            || first.is_over() && is_gone(&first)
             || failed.is_some_and(|since: Instant| since.elapsed() > NOTICE)
         {
-            hosts.iter_mut().for_each(|host| host.input = None);
+            hosts.iter_mut().for_each(Host::end);
+        }
+        // What comes back is for a run that goes on.
+        if job.least_nodes.is_some() && hosts[0].is_over() {
+            hosts.iter_mut().for_each(|host| host.again = None);
+            failed.get_or_insert_with(Instant::now);
         }
         thread::sleep(POLL);
     }
     let codes: Vec<u8> = hosts.iter().filter_map(|host| host.code).collect();
     let worst = |wanted: &dyn Fn(u8) -> bool| codes.iter().copied().find(|code| wanted(*code));
-    let failed = worst(&|code| code != exit::DONE && code != exit::PREEMPTED);
-    Ok((failed.or_else(|| worst(&|code| code != exit::DONE)).unwrap_or(exit::DONE), cancelled))
+    let code = match job.least_nodes {
+        // The first node speaks for an elastic job, whatever became of others, unless they were too few.
+        Some(_) if codes[0] != exit::PREEMPTED => codes[0],
+        Some(_) => worst(&|code| NO_PROGRAM.contains(&code)).unwrap_or(codes[0]),
+        None => {
+            let failed = worst(&|code| code != exit::DONE && code != exit::PREEMPTED);
+            failed.or_else(|| worst(&|code| code != exit::DONE)).unwrap_or(exit::DONE)
+        }
+    };
+    Ok((code, cancelled))
+}
+
+/// The pause before a start after so many failures: twice as long after each but the first.
+fn doubled(failures: u32) -> Duration {
+    LONGEST.min(PAUSE * (1 << failures.saturating_sub(1).min(10)))
 }
 
 /// How a host has ended.

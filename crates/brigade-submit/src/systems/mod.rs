@@ -160,6 +160,16 @@ fn needed_token_file<'a>(file: Option<&'a str>, job: &Job, how: &str) -> Result<
     }
 }
 
+/// Refuses nodes that come and go where the system starts all of them, or none.
+fn not_elastic(job: &Job, system: &str) -> Result<()> {
+    let Some(least) = job.least_nodes else { return Ok(()) };
+    let given = format!("{least}:{}", job.nodes);
+    let allowed = format!(
+        "{system} starts as many nodes each time; give one number, or use --to ssh, whose hosts may come and go"
+    );
+    Err(Error::value("--nodes", given, allowed))
+}
+
 /// Refuses a path that leaves its folder again: nobody sees from it what it is in.
 fn no_parents(option: &str, path: &str) -> Result<()> {
     match Path::new(path).components().any(|part| part == Component::ParentDir) {

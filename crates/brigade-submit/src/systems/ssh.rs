@@ -1,6 +1,6 @@
 //! Hosts that are reached by ssh: one connection each, which is also what keeps the job alive.
 
-use brigade_launch::Endpoint;
+use brigade_launch::{Endpoint, NodeCount};
 
 use super::{no_buckets, shell};
 use crate::error::{Error, Result};
@@ -26,6 +26,13 @@ impl Ssh {
     /// # Errors
     /// If the system cannot run such a job.
     pub fn check(&self, job: &Job) -> Result<()> {
+        if let Some(least) = job.least_nodes.filter(|_| job.nodes == 1) {
+            return Err(Error::value(
+                "--nodes",
+                format!("{least}:1"),
+                "there is no other node: give --nodes 1",
+            ));
+        }
         if self.hosts.len() != job.nodes {
             let given = self.hosts.join(",");
             let why = match self.hosts.len() {
@@ -66,8 +73,8 @@ impl Ssh {
     pub fn script(&self, job: &Job, node: usize) -> String {
         let placement = match job.nodes {
             1 => vec!["--standalone".to_owned()],
-            nodes => [
-                ("--nnodes", nodes.to_string()),
+            most => [
+                ("--nnodes", NodeCount { least: job.least_nodes.unwrap_or(most), most }.to_string()),
                 ("--node-rank", node.to_string()),
                 ("--rdzv-endpoint", self.endpoint()),
             ]

@@ -5,7 +5,9 @@
 
 use serde::Serialize;
 
-use super::{Commands, JobState, Manifest, System, google, needed_token_file, no_parents, time, words};
+use super::{
+    Commands, JobState, Manifest, System, google, needed_token_file, no_parents, not_elastic, time, words,
+};
 use crate::error::{Error, Result};
 use crate::job::{Job, bucket_path, image};
 use crate::machines::{GpuKind, has_gpus, unknown_shape};
@@ -215,6 +217,7 @@ impl System for Vertex {
     }
 
     fn check(&self, job: &Job) -> Result<()> {
+        not_elastic(job, "Vertex AI")?;
         image(self.image.as_deref())?;
         if self.region.as_deref().is_none_or(str::is_empty) {
             let why = "the job runs there, as in europe-west4";

@@ -14,6 +14,7 @@ pub fn job(line: &str) -> Job {
     Job {
         name: "llama-7b".into(),
         nodes: 4,
+        least_nodes: None,
         gpus: 8,
         gpu_kind: Some(GpuKind::named("h100-80gb").unwrap()),
         program: "brigade".into(),

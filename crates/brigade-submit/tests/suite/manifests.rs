@@ -406,6 +406,8 @@ fn a_host_takes_its_token_from_its_input_and_ends_with_it() {
     let command = ssh.command(&job, 1);
     assert_eq!(command[command.len() - 2], "two");
     assert!(command.last().unwrap().contains("--node-rank 1 --rdzv-endpoint one:29400"), "{command:?}");
+    let elastic = ssh.script(&Job { least_nodes: Some(1), ..job.clone() }, 1);
+    assert!(elastic.contains(" --nnodes 1:2 --node-rank 1 "), "{elastic}");
     for (hosts, address, endpoint) in [
         ("::1,::2", None, "[::1]:29400"),
         ("me@[fe80::1],two", None, "[fe80::1]:29400"),

@@ -14,6 +14,21 @@ fn refused(system: &dyn System, job: &Job, said: &str) {
 }
 
 #[test]
+fn elastic_jobs_are_for_hosts_by_ssh() {
+    let elastic = Job { least_nodes: Some(2), ..job("train --out /data/a --last-call 5") };
+    ssh("a,b,c,d").check(&elastic).unwrap();
+    elastic.check().unwrap();
+    for (system, name) in [
+        (&slurm() as &dyn System, "Slurm"),
+        (&vertex(), "Vertex AI"),
+        (&kubernetes(Controller::JobSet), "a controller on Kubernetes"),
+    ] {
+        let said = format!("--nodes 2:4 is not possible: {name} starts as many nodes each time");
+        refused(system, &elastic, &said);
+    }
+}
+
+#[test]
 fn jobs_that_no_system_takes() {
     let fine = job("train --out /data/a");
     let system = kubernetes(Controller::JobSet);
@@ -26,7 +41,7 @@ fn jobs_that_no_system_takes() {
         (job("generate --out a"), "it must be train … or launch …"),
         (job("train"), "--out is needed"),
         (with("--node-rank 3"), "--node-rank 3 is not possible: the system numbers the nodes"),
-        (with("--nnodes 2:4"), "--nnodes 2:4 is not possible: a job has as many nodes at each start"),
+        (with("--nnodes 2:4"), "--nnodes 2:4 is not possible: leave it out, and give --nodes MIN:MAX"),
         (with("--nnodes 2"), "--nnodes 2 is not possible: the system numbers the nodes"),
         (with("--last-call 5"), "--last-call 5 is not possible: it is for nodes that come and go"),
         (with("--nproc-per-node=4"), "--nproc-per-node 4 is not possible: each GPU of --gpus 8"),

@@ -100,6 +100,7 @@ mod tests {
         Job {
             name: "a".into(),
             nodes: 1,
+            least_nodes: None,
             gpus: 0,
             gpu_kind: None,
             program: "brigade".into(),

@@ -53,7 +53,8 @@ pub fn own_mesh(args: &TrainArgs, job: &Job) -> anyhow::Result<Option<RunPlan>> 
         Some(NprocPerNode::Count(count)) => count,
         _ => return Ok(None),
     };
-    if args.is_planned() {
+    // An elastic run has the mesh that fits its nodes at each start.
+    if args.is_planned() || job.least_nodes.is_some() {
         return Ok(None);
     }
     Ok(Some(config.settings.plan(job.nodes * per_node, config.model.row_length())?))

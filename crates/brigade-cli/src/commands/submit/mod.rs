@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, anyhow, bail};
+use brigade::launcher::NodeCount;
 use brigade::{RunPlan, UsageError, exit, parse_whole_number};
 use brigade_submit::{
     Answer, Console, Ending, Error, Folders, GpuKind, Job, Lacking, check_by_system, job_name,
@@ -38,6 +39,7 @@ Examples:
   brigade submit --to vertex --region europe-west4 --nodes 4 --gpus 8 --gpu-kind a100-80gb \\
       --image … --token-file gs://bucket/token -- train --out gs://bucket/runs/a
   brigade submit --to ssh --nodes 2 --gpus 0 --hosts one,two -- train --out /shared/runs/a
+  brigade submit --to ssh --nodes 2:4 --gpus 8 --hosts a,b,c,d -- train --out /shared/runs/a
   brigade submit … --dry-run    show what would be submitted, and what is missing
 
 The words after -- are the command of each node; --resume auto and the number of ranks are added. \
@@ -50,9 +52,9 @@ pub struct SubmitArgs {
     /// What runs the job.
     #[arg(long, value_enum)]
     to: SystemName,
-    /// Nodes.
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
-    nodes: usize,
+    /// Nodes: a number, or MIN:MAX for hosts by ssh that may come and go.
+    #[arg(long, value_name = "N", default_value_t = 1.into(), allow_negative_numbers = true, value_parser = parse_nodes)]
+    nodes: NodeCount,
     /// GPUs per node, one rank each; 0 for ranks on the CPU.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     gpus: usize,
@@ -198,6 +200,14 @@ fn usage(error: Error) -> anyhow::Error {
     if error.is_usage() { UsageError(error.into()).into() } else { error.into() }
 }
 
+/// A number of nodes, or bounds of it.
+fn parse_nodes(text: &str) -> Result<NodeCount, String> {
+    match text.contains(':') {
+        true => text.parse(),
+        false => parse_whole_number::<usize>(text).map(NodeCount::from),
+    }
+}
+
 /// A job that was checked.
 struct Checked {
     job: Job,
@@ -212,7 +222,8 @@ struct Checked {
 fn checked(args: &SubmitArgs) -> anyhow::Result<Checked> {
     let mut job = Job {
         name: String::new(),
-        nodes: args.nodes,
+        nodes: args.nodes.most,
+        least_nodes: (args.nodes.least < args.nodes.most).then_some(args.nodes.least),
         gpus: args.gpus,
         gpu_kind: args.gpu_kind,
         program: args.program.clone(),

@@ -139,6 +139,33 @@ fn hosts_by_ssh_train_the_weights_of_one_process() {
     assert!(place.read("two/model.safetensors") == place.read("one/model.safetensors"), "other weights");
 }
 
+/// The second host is never there, or only when its launcher is started again.
+#[test]
+fn elastic_jobs_by_ssh_do_without_a_host_and_take_it_in() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--out one --nproc-per-node 1"));
+    for (out, missing, last_call, nodes) in
+        [("alone", "exit 255", 1, 1), ("late", "[ -e tried ] || { touch tried; exit 255; }", 100, 2)]
+    {
+        let host =
+            format!("case $5 in localhost) {missing} ;; esac; for last; do :; done; exec sh -c \"$last\"");
+        program(&place, "ssh", &host);
+        let line = format!(
+            "submit --to ssh --hosts 127.0.0.1,localhost --nodes 1:2 --gpus 0 --program {} -- train --config tiny.toml --data text --out {out} --nproc-per-node 1 --last-call {last_call}",
+            env!("CARGO_BIN_EXE_brigade")
+        );
+        let done = place.succeed(&mut brigade(&place, &line));
+        let said = "localhost: no connection, or the connection was lost; it is tried again in 5 s";
+        assert!(done.err.contains(said), "{}", done.err);
+        assert!(
+            place.read(&format!("{out}/model.safetensors")) == place.read("one/model.safetensors"),
+            "{out}"
+        );
+        let history = place.text(&format!("{out}/history.jsonl"));
+        assert!(history.contains(&format!("\"ranks\":{nodes}")), "{out}: {history}");
+    }
+}
+
 #[test]
 fn a_host_without_the_program_ends_the_others_at_once() {
     let place = Place::new();

@@ -13,7 +13,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 
-use super::{Commands, JobState, Lacking, Manifest, Needed, System, words};
+use super::{Commands, JobState, Lacking, Manifest, Needed, System, not_elastic, words};
 use crate::error::Result;
 use crate::job::Job;
 use pod::JOB_LABEL;
@@ -156,6 +156,7 @@ impl System for Kubernetes {
     }
 
     fn check(&self, job: &Job) -> Result<()> {
+        not_elastic(job, "a controller on Kubernetes")?;
         self.check_names(job)?;
         self.check_env_secrets(job)?;
         self.check_resources()?;

@@ -5,7 +5,7 @@
 
 mod options;
 
-use super::{Commands, JobState, Manifest, System, Token, no_buckets, shell, time, words};
+use super::{Commands, JobState, Manifest, System, Token, no_buckets, not_elastic, shell, time, words};
 use crate::error::{Error, Result};
 use crate::job::{Job, no_secret};
 use options::Replaced;
@@ -102,6 +102,7 @@ impl System for Slurm {
     }
 
     fn check(&self, job: &Job) -> Result<()> {
+        not_elastic(job, "Slurm")?;
         let of_names = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         if job.name.is_empty() || job.name.len() > 128 || !job.name.chars().all(of_names) {
             return Err(Error::value(
