@@ -35,6 +35,14 @@ impl Job {
         if self.nodes == 0 {
             return Err(Error::value("--nodes", 0, format!("it must be from 1 to {MAX_WORLD_SIZE}")));
         }
+        if let Some(least) = self.least_nodes.filter(|least| !(1..self.nodes).contains(least)) {
+            let given = format!("{least}:{}", self.nodes);
+            return Err(Error::value(
+                "--nodes",
+                given,
+                "in MIN:MAX, MIN must be at least 1 and less than MAX",
+            ));
+        }
         let ranks = self.nodes.saturating_mul(self.gpus.max(1));
         if ranks > MAX_WORLD_SIZE {
             let allowed = format!(

@@ -14,10 +14,16 @@ use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::systems::Ssh;
 
-/// Before the job starts again; twice as long after each failure but the first, up to [`LONGEST`].
+/// Before the job, or a host of it, starts again; twice as long after each failure but the first, up to [`LONGEST`].
 const PAUSE: Duration = Duration::from_secs(5);
 
 const LONGEST: Duration = Duration::from_secs(60);
+
+/// A host that was there for so long has not failed before.
+const STABLE: Duration = Duration::from_secs(600);
+
+/// How long a launcher whose connection was lost may stay and hold the port and the run's folder: until TCP gives up.
+const HELD: Duration = Duration::from_secs(900);
 
 const POLL: Duration = Duration::from_millis(50);
 
@@ -35,10 +41,13 @@ struct Host {
     child: Child,
     input: Option<ChildStdin>,
     code: Option<u8>,
-    /// How often it was lost.
-    lost: u32,
+    started: Instant,
+    /// How often it was lost, one time soon after the other, and how often of these it was not its connection.
+    lost: [u32; 2],
     /// When it starts again, of an elastic job.
     again: Option<Instant>,
+    /// Since when it has been told to end.
+    ends: Option<Instant>,
 }
 
 impl Host {
@@ -50,7 +59,7 @@ impl Host {
         let mut input = child.stdin.take();
         // A connection that failed already shows by its exit code.
         let _ = input.as_mut().map(|input| writeln!(input, "{}", token.expose()));
-        Ok(Self { child, input, code: None, lost: 0, again: None })
+        Ok(Self { child, input, code: None, started: Instant::now(), lost: [0; 2], again: None, ends: None })
     }
 
     /// Whether it has no process, and gets none.
@@ -61,6 +70,36 @@ impl Host {
     /// Lets its ranks save and end, and does not start it again.
     fn end(&mut self) {
         (self.input, self.again) = (None, None);
+        self.ends.get_or_insert_with(Instant::now);
+    }
+
+    /// Its exit code when it has ended just now. A connection on which nothing ends any more is cut.
+    fn ended(&mut self, patience: Duration) -> Option<u8> {
+        if self.code.is_some() {
+            return None;
+        }
+        if self.ends.is_some_and(|since| since.elapsed() > patience) {
+            let _ = self.child.kill();
+        }
+        let status = self.child.try_wait().ok().flatten()?;
+        let code = status.code().and_then(|code| code.try_into().ok()).unwrap_or(NO_CONNECTION);
+        self.code = Some(code);
+        Some(code)
+    }
+
+    /// Sets the time at which a host that was lost starts again, unless it has failed too often; what to say.
+    fn retry(&mut self, name: &str, code: u8, most: u32) -> String {
+        let [lost, failed] = if self.started.elapsed() > STABLE { [0; 2] } else { self.lost };
+        let is_failure = !matches!(code, NO_CONNECTION | exit::PREEMPTED);
+        self.lost = [lost + 1, failed + u32::from(is_failure)];
+        if self.lost[1] > most {
+            return format!("{}; it has failed {} times and is given up", ended(name, code), self.lost[1]);
+        }
+        // One that was told to leave is to stay away for a while, and a disk that is not there yet needs time.
+        let is_long = code == exit::PREEMPTED || NO_PROGRAM.contains(&code);
+        let pause = if is_long { LONGEST } else { doubled(lost) };
+        self.again = Some(Instant::now() + pause);
+        format!("{}; it is tried again in {} s", ended(name, code), pause.as_secs())
     }
 }
 
@@ -70,15 +109,25 @@ impl Host {
 /// # Errors
 /// If `ssh` cannot be started.
 pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
-    let (mut failures, mut is_first) = (0, true);
+    let (mut failures, mut is_first, mut lost) = (0, true, None::<Instant>);
     loop {
         let (code, cancelled) = once(ssh, job, console)?;
+        let mut wait = None;
         match code {
             _ if cancelled => return Ok(code),
+            exit::PREEMPTED if job.least_nodes.is_some() => {
+                (console.say)("saved, as it was preempted or too few hosts were there: it starts again");
+            }
             exit::PREEMPTED => (console.say)("preempted and saved: it starts again"),
             exit::DONE | exit::INTERRUPTED => return Ok(code),
-            // Later it is not the command that is wrong: a launcher whose connection was lost may still have the port, or the run's folder.
+            // Later it is not the command that is wrong.
             exit::USAGE if is_first => return Ok(code),
+            exit::USAGE if lost.is_some_and(|at| at.elapsed() < HELD) => {
+                (console.say)(
+                    "a launcher whose connection was lost may still run: it is tried again in 60 s",
+                );
+                wait = Some(LONGEST);
+            }
             _ if failures >= job.max_restarts => return Ok(code),
             _ => {
                 failures += 1;
@@ -88,8 +137,11 @@ pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
                 ));
             }
         }
+        if code == NO_CONNECTION {
+            lost = Some(Instant::now());
+        }
         is_first = false;
-        if !pause(doubled(failures), console) {
+        if !pause(wait.unwrap_or_else(|| doubled(failures)), console) {
             return Ok(code);
         }
     }
@@ -113,7 +165,8 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
     let token = AuthToken::random().map_err(brigade_launch::Error::Random)?;
     let hosts = (0..job.nodes).map(|node| Host::start(ssh, job, node, &token));
     let mut hosts = hosts.collect::<Result<Vec<_>>>()?;
-    let (mut cancelled, mut failed) = (false, None);
+    let (mut cancelled, mut failed, mut too_few) = (false, None, None);
+    let patience = Duration::from_secs(job.end_seconds()) + NOTICE;
     while !hosts.iter().all(Host::is_over) {
         if console.interrupted.swap(false, Ordering::SeqCst) {
             match (console.ask)() {
@@ -126,22 +179,27 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
             }
         }
         for (node, name) in ssh.hosts.iter().enumerate() {
-            let host = &mut hosts[node];
-            if host.again.is_some_and(|at| Instant::now() >= at) {
-                *host = Host { lost: host.lost, ..Host::start(ssh, job, node, &token)? };
-            }
-            let Some(Ok(Some(status))) = host.code.is_none().then(|| host.child.try_wait()) else { continue };
-            let code = status.code().and_then(|code| code.try_into().ok()).unwrap_or(NO_CONNECTION);
-            host.code = Some(code);
-            // Those that are told to end need not be named.
-            if host.input.is_none() || code == exit::DONE {
-                continue;
-            }
             // An elastic job goes on without any node but the first.
-            if job.least_nodes.is_some() && node > 0 && !NO_PROGRAM.contains(&code) {
-                let wait = doubled(host.lost);
-                (host.lost, host.again) = (host.lost + 1, Some(Instant::now() + wait));
-                (console.say)(&format!("{}; it is tried again in {} s", ended(name, code), wait.as_secs()));
+            let is_spare = job.least_nodes.is_some() && node > 0;
+            let (goes_on, host) = (!hosts[0].is_over(), &mut hosts[node]);
+            if host.again.is_some_and(|at| Instant::now() >= at) {
+                match Host::start(ssh, job, node, &token) {
+                    Ok(started) => *host = Host { lost: host.lost, ..started },
+                    Err(error) => {
+                        (console.say)(&format!("{name}: {error}"));
+                        host.again = Some(Instant::now() + LONGEST);
+                    }
+                }
+            }
+            // Those that are told to end need not be named.
+            let is_told = host.ends.is_some();
+            let Some(code) = host.ended(patience).filter(|code| !is_told && *code != exit::DONE) else {
+                continue;
+            };
+            if is_spare {
+                if goes_on {
+                    (console.say)(&host.retry(name, code, job.max_restarts));
+                }
                 continue;
             }
             // One that saves tells the others itself.
@@ -150,15 +208,21 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
                 failed.get_or_insert_with(Instant::now);
             }
         }
-        // Without one of its nodes the world cannot begin or continue, without too many an elastic one. Where a launcher failed, the others notice, unless they still wait for it.
-        let is_gone =
-            |host: &&Host| host.code.is_some_and(|code| code == NO_CONNECTION || NO_PROGRAM.contains(&code));
-        let gone = hosts.iter().filter(|host| host.is_over()).filter(is_gone).count();
-        let (first, spare) = (&hosts[0], job.nodes - job.least_nodes.unwrap_or(job.nodes));
-        if gone > spare
-            || first.is_over() && is_gone(&first)
-            || failed.is_some_and(|since: Instant| since.elapsed() > NOTICE)
-        {
+        // Without one of its nodes the world cannot begin or continue. Where a launcher failed, the others notice, unless they still wait for it.
+        let is_gone = |code: u8| code == NO_CONNECTION || NO_PROGRAM.contains(&code);
+        let given_up = hosts.iter().skip(1).filter(|host| host.is_over() && host.ends.is_none());
+        let has_ended = match job.least_nodes {
+            Some(least) => {
+                let gone = given_up.filter(|host| host.code != Some(exit::DONE));
+                let codes: Vec<u8> = gone.filter_map(|host| host.code).collect();
+                if codes.len() > job.nodes - least && !hosts[0].is_over() {
+                    too_few = codes.last().copied();
+                }
+                too_few.is_some() || hosts[0].code.is_some_and(is_gone)
+            }
+            None => hosts.iter().filter_map(|host| host.code).any(is_gone),
+        };
+        if has_ended || failed.is_some_and(|since: Instant| since.elapsed() > NOTICE) {
             hosts.iter_mut().for_each(Host::end);
         }
         // What comes back is for a run that goes on.
@@ -172,8 +236,7 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
     let worst = |wanted: &dyn Fn(u8) -> bool| codes.iter().copied().find(|code| wanted(*code));
     let code = match job.least_nodes {
         // The first node speaks for an elastic job, whatever became of others, unless they were too few.
-        Some(_) if codes[0] != exit::PREEMPTED => codes[0],
-        Some(_) => worst(&|code| NO_PROGRAM.contains(&code)).unwrap_or(codes[0]),
+        Some(_) => too_few.filter(|_| !cancelled).unwrap_or(codes[0]),
         None => {
             let failed = worst(&|code| code != exit::DONE && code != exit::PREEMPTED);
             failed.or_else(|| worst(&|code| code != exit::DONE)).unwrap_or(exit::DONE)

@@ -26,13 +26,6 @@ impl Ssh {
     /// # Errors
     /// If the system cannot run such a job.
     pub fn check(&self, job: &Job) -> Result<()> {
-        if let Some(least) = job.least_nodes.filter(|_| job.nodes == 1) {
-            return Err(Error::value(
-                "--nodes",
-                format!("{least}:1"),
-                "there is no other node: give --nodes 1",
-            ));
-        }
         if self.hosts.len() != job.nodes {
             let given = self.hosts.join(",");
             let why = match self.hosts.len() {
@@ -82,6 +75,8 @@ impl Ssh {
             .flat_map(|(flag, value)| [flag.to_owned(), value])
             .collect(),
         };
+        // Hosts of an elastic job may be long in coming.
+        let patience = job.least_nodes.map_or_else(Vec::new, |_| job.patience());
         let mut script = String::from("IFS= read -r BRIGADE_TOKEN || exit 2\nexport BRIGADE_TOKEN\n");
         for (name, value) in job.environment(None) {
             script.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
@@ -93,7 +88,7 @@ impl Ssh {
             "exec 3<&0\n{} </dev/null 3<&- &\njob=$!\n\
              (while read -r _; do :; done; kill -TERM \"$job\") <&3 >/dev/null 2>&1 3<&- &\nwatch=$!\nexec 3<&-\n\
              wait \"$job\"\ncode=$?\nkill \"$watch\" 2>/dev/null\nexit \"$code\"\n",
-            shell::line(&job.command(&placement))
+            shell::line(&job.command(&[placement, patience].concat()))
         ));
         script
     }
@@ -102,7 +97,9 @@ impl Ssh {
     pub fn command(&self, job: &Job, node: usize) -> Vec<String> {
         let script = format!("exec sh -c {}", shell::quoted(&self.script(job, node)));
         let mut words: Vec<String> =
-            ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"].map(str::to_owned).to_vec();
+            ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ConnectTimeout=30"]
+                .map(str::to_owned)
+                .to_vec();
         words.extend([destination(&self.hosts[node]), script]);
         words
     }

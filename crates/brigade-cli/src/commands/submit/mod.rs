@@ -53,7 +53,7 @@ pub struct SubmitArgs {
     #[arg(long, value_enum)]
     to: SystemName,
     /// Nodes: a number, or MIN:MAX for hosts by ssh that may come and go.
-    #[arg(long, value_name = "N", default_value_t = 1.into(), allow_negative_numbers = true, value_parser = parse_nodes)]
+    #[arg(long, value_name = "N|MIN:MAX", default_value_t = 1.into(), allow_negative_numbers = true, value_parser = parse_nodes)]
     nodes: NodeCount,
     /// GPUs per node, one rank each; 0 for ranks on the CPU.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]

@@ -125,44 +125,43 @@ fn what_the_cluster_lacks_is_said_before_anything_is_submitted() {
     }
 }
 
-/// Shells stand for the hosts and for what connects them, both ranks of both nodes are real.
+/// Shells stand for the hosts and for what connects them, all ranks are real. One test, as node 0's port is always the same.
 #[test]
 fn hosts_by_ssh_train_the_weights_of_one_process() {
     let place = Place::new();
-    program(&place, "ssh", "for last; do :; done; exec sh -c \"$last\"");
     place.succeed(&mut place.train("--out one --nproc-per-node 1"));
-    let line = format!(
-        "submit --to ssh --hosts 127.0.0.1,localhost --nodes 2 --gpus 0 --program {} -- train --config tiny.toml --data text --out two --nproc-per-node 1",
-        env!("CARGO_BIN_EXE_brigade")
-    );
-    place.succeed(&mut brigade(&place, &line));
-    assert!(place.read("two/model.safetensors") == place.read("one/model.safetensors"), "other weights");
-}
-
-/// The second host is never there, or only when its launcher is started again.
-#[test]
-fn elastic_jobs_by_ssh_do_without_a_host_and_take_it_in() {
-    let place = Place::new();
-    place.succeed(&mut place.train("--out one --nproc-per-node 1"));
-    for (out, missing, last_call, nodes) in
-        [("alone", "exit 255", 1, 1), ("late", "[ -e tried ] || { touch tried; exit 255; }", 100, 2)]
-    {
+    let train = |out: &str, more: &str, nodes: &str, unless: &str, ranks: usize| {
+        // After three options and their values comes the host.
         let host =
-            format!("case $5 in localhost) {missing} ;; esac; for last; do :; done; exec sh -c \"$last\"");
+            format!("case $7 in localhost) {unless} ;; esac; for last; do :; done; exec sh -c \"$last\"");
         program(&place, "ssh", &host);
         let line = format!(
-            "submit --to ssh --hosts 127.0.0.1,localhost --nodes 1:2 --gpus 0 --program {} -- train --config tiny.toml --data text --out {out} --nproc-per-node 1 --last-call {last_call}",
+            "submit --to ssh --hosts 127.0.0.1,localhost --nodes {nodes} --gpus 0 --program {} -- train --config tiny.toml --data text --out {out} --nproc-per-node 1 {more}",
             env!("CARGO_BIN_EXE_brigade")
         );
         let done = place.succeed(&mut brigade(&place, &line));
-        let said = "localhost: no connection, or the connection was lost; it is tried again in 5 s";
-        assert!(done.err.contains(said), "{}", done.err);
-        assert!(
-            place.read(&format!("{out}/model.safetensors")) == place.read("one/model.safetensors"),
-            "{out}"
-        );
+        let weights = place.read(&format!("{out}/model.safetensors"));
+        assert!(weights == place.read("one/model.safetensors"), "{out}");
         let history = place.text(&format!("{out}/history.jsonl"));
-        assert!(history.contains(&format!("\"ranks\":{nodes}")), "{out}: {history}");
+        assert!(history.contains(&format!("\"ranks\":{ranks}")), "{out}: {history}");
+        done.err
+    };
+    train("two", "", "2", ":", 2);
+    for (out, unless, ranks, said) in [
+        // The second host is never there.
+        ("alone", "exit 255", 1, "no connection, or the connection was lost; it is tried again in 5 s"),
+        (
+            "bare",
+            "exit 127",
+            1,
+            "exit code 127 (command not found; --program gives its path); it is tried again in 60 s",
+        ),
+        // It comes later.
+        ("late", "[ -e tried ] || { touch tried; exit 255; }", 2, "it is tried again in 5 s"),
+    ] {
+        let last_call = if ranks == 2 { "--last-call 100" } else { "--last-call 1" };
+        let err = train(out, last_call, "1:2", unless, ranks);
+        assert!(err.contains(said), "{out}: {err}");
     }
 }
 
@@ -170,7 +169,7 @@ fn elastic_jobs_by_ssh_do_without_a_host_and_take_it_in() {
 fn a_host_without_the_program_ends_the_others_at_once() {
     let place = Place::new();
     // The first host waits until its input ends.
-    program(&place, "ssh", "case $5 in one) while read -r line; do :; done; exit 75 ;; *) exit 127 ;; esac");
+    program(&place, "ssh", "case $7 in one) while read -r line; do :; done; exit 75 ;; *) exit 127 ;; esac");
     let line = "submit --to ssh --hosts one,two --nodes 2 --gpus 0 --restarts 0 -- train --out a --config tiny.toml --nproc-per-node 1";
     let done = place.run(&mut brigade(&place, line));
     assert_eq!(done.code, Some(127), "{}", done.err);
