@@ -1,9 +1,6 @@
 //! How many nodes a world has.
 
 use std::fmt;
-use std::str::FromStr;
-
-use crate::parse::node_count;
 
 /// How many nodes a world has: the same number throughout, or, in an elastic world, as many as there are within bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,15 +14,6 @@ pub struct NodeCount {
 impl From<usize> for NodeCount {
     fn from(nodes: usize) -> Self {
         Self { least: nodes, most: nodes }
-    }
-}
-
-/// `N`, or `MIN:MAX`; the error says what is allowed.
-impl FromStr for NodeCount {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        node_count(text)
     }
 }
 

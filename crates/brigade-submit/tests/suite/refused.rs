@@ -36,6 +36,14 @@ fn jobs_that_no_system_takes() {
     let with = |line: &str| job(&format!("train --out /data/a {line}"));
     for (job, said) in [
         (Job { nodes: 0, ..fine.clone() }, "--nodes 0 is not possible"),
+        (
+            Job { least_nodes: Some(4), ..fine.clone() },
+            "--nodes 4:4 is not possible: in MIN:MAX, MIN must be",
+        ),
+        (
+            Job { least_nodes: Some(0), ..fine.clone() },
+            "--nodes 0:4 is not possible: in MIN:MAX, MIN must be",
+        ),
         (Job { nodes: 129, ..fine.clone() }, "1032 ranks, but a world has at most 1024"),
         (Job { gpus: 0, ..fine.clone() }, "--gpus is needed: how many H100-80GB"),
         (job("generate --out a"), "it must be train … or launch …"),

@@ -202,9 +202,11 @@ fn usage(error: Error) -> anyhow::Error {
 
 /// A number of nodes, or bounds of it.
 fn parse_nodes(text: &str) -> Result<NodeCount, String> {
-    match text.contains(':') {
-        true => text.parse(),
-        false => parse_whole_number::<usize>(text).map(NodeCount::from),
+    match text.split_once(':') {
+        None => parse_whole_number::<usize>(text).map(NodeCount::from),
+        Some((least, most)) => {
+            Ok(NodeCount { least: parse_whole_number(least)?, most: parse_whole_number(most)? })
+        }
     }
 }
 
@@ -223,7 +225,7 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<Checked> {
     let mut job = Job {
         name: String::new(),
         nodes: args.nodes.most,
-        least_nodes: (args.nodes.least < args.nodes.most).then_some(args.nodes.least),
+        least_nodes: (args.nodes.least != args.nodes.most).then_some(args.nodes.least),
         gpus: args.gpus,
         gpu_kind: args.gpu_kind,
         program: args.program.clone(),
