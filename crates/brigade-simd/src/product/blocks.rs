@@ -155,6 +155,8 @@ thread_local! {
 fn cells(lines: &mut Vec<Line>, count: usize) -> &mut [Cell] {
     let needed = count.div_ceil(16);
     if lines.len() < needed {
+        // Never both at once.
+        *lines = Vec::new();
         *lines = vec![Line([0; 16]); needed];
     }
     &mut bytemuck::cast_slice_mut(lines)[..count]
