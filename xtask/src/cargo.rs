@@ -16,12 +16,6 @@ pub const FEATURES: &str = "brigade-cli/object-store";
 /// it builds what lies below its tensors.
 pub const WORKSPACE: [&str; 5] = ["--workspace", "--exclude", "brigade-wgpu", "--features", FEATURES];
 
-/// The same with the crate of wgpu, which gives Burn and the kernels its features: one build of them for all tests. The facade is without, so that programs compute on the CPU.
-pub const WITH_WGPU: [&str; 3] = ["--workspace", "--features", FEATURES];
-
-/// And with wgpu in the facade and the program.
-pub const ON_WGPU: [&str; 3] = ["--workspace", "--features", "brigade-cli/object-store,brigade-cli/wgpu"];
-
 /// A command failed and has printed why: this program ends with its exit code.
 #[derive(Debug)]
 pub struct Failed(pub ExitStatus);
@@ -154,7 +148,7 @@ pub fn shown(command: &Command) -> String {
 }
 
 fn quoted(word: &str) -> String {
-    if word.contains([' ', '(', '|']) { format!("\"{word}\"") } else { word.to_owned() }
+    if word.contains(' ') { format!("\"{word}\"") } else { word.to_owned() }
 }
 
 #[cfg(test)]

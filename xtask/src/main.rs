@@ -59,7 +59,7 @@ enum Command {
     /// Measure how much Brigade adds to the build time of a Burn program; takes ten minutes on two idle cores.
     BuildTime,
     /// Compare the program that was ported from burn-train with burn-train; builds Burn a second time.
-    CheckBurnTrain(peers::burn_train::Args),
+    CheckBurnTrain,
     /// Let `transformers` make models, train them here, and let it load the results; needs `transformers`.
     CheckHf(peers::hf::Args),
     /// Let llama.cpp load what runs write, and compare what it computes; needs llama.cpp's source and `llama-cpp-python`.
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         Command::Book(args) => book::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BuildTime => build_time::run(),
-        Command::CheckBurnTrain(args) => peers::burn_train::run(&args),
+        Command::CheckBurnTrain => peers::burn_train::run(),
         Command::CheckHf(args) => peers::hf::run(&args),
         Command::CheckLlamaCpp(args) => peers::hf::run_llama_cpp(&args),
         Command::CheckMinilm(args) => peers::hf::run_minilm(&args),

@@ -19,6 +19,11 @@ const EVERYTHING: [&str; 3] = [
 /// those that clippy has checked.
 const DOCUMENTED: [&str; 5] = ["--no-deps", "--lib", "--examples", "--bin", "xtask"];
 
+/// Tests of brigade-wgpu, of kernels, and of training. One command, so that Burn is built once for them.
+const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu --lib \
+                          --test collectives --test devices --test processes --test backends --test device_memory \
+                          --test gradients --test injected --test optimizers";
+
 /// What the checks depend on.
 pub struct Machine<'a> {
     pub runner: Runner,
@@ -44,31 +49,31 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
         Check::new("documentation", &[&["doc"], &EVERYTHING, &DOCUMENTED])
             .env("DOCS_RS", "1")
             .env("RUSTDOCFLAGS", "-D warnings"),
-        machine.on_its_devices(machine.tests("tests", &[machine.workspace()])),
+        machine.tests("tests", &[&cargo::WORKSPACE]),
     ];
     if machine.runner == Runner::Nextest {
-        let args: [&[&str]; 3] = [&["test", "--doc"], machine.workspace(), &["--no-fail-fast"]];
-        checks.push(machine.on_its_devices(Check::new("tests in documentation", &args)));
+        let args: [&[&str]; 3] = [&["test", "--doc"], &cargo::WORKSPACE, &["--no-fail-fast"]];
+        checks.push(Check::new("tests in documentation", &args));
     }
     // Its twin is a package of its own, whose Burn has other features. It has Brigade with its default features alone, without a warning.
-    let features: &[&str] = if machine.software_adapter { &["--wgpu"] } else { &[] };
-    checks.push(Check::new("burn-train's program", &[&["xtask", "check-burn-train"], features]));
-    checks.push(match machine.software_adapter {
-        true => machine.on_wgpu(),
-        false => Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"),
-    });
+    checks.push(Check::new("burn-train's program", &[&["xtask", "check-burn-train"]]));
+    if machine.software_adapter {
+        checks.push(machine.wgpu());
+    } else {
+        checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
+    }
     checks.extend(machine.mpis.iter().map(|mpi| machine.mpi(mpi)));
     checks.extend(machine.no_mpi.map(|why| Check::skipped("mpi", why)));
     checks.push(match &machine.stores {
         Some(python) => {
             // With the packages and features of the other tests, so that nothing is built again.
-            let args = stores::tests(machine.runner, machine.workspace());
+            let args = stores::tests(machine.runner, &cargo::WORKSPACE);
             let profile: &[&str] = match machine.runner {
                 Runner::Nextest => &["--profile", "ci"],
                 Runner::Cargo => &[],
             };
-            let tests = Check::new("tests of object stores", &[&args, profile]);
-            machine.on_its_devices(tests.env(stores::PYTHON, &python.to_string_lossy()))
+            Check::new("tests of object stores", &[&args, profile])
+                .env(stores::PYTHON, &python.to_string_lossy())
         }
         None => Check::skipped("object stores", "no Python 3.10 with venv, or no package index; see above"),
     });
@@ -80,27 +85,9 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
 }
 
 impl Machine<'_> {
-    /// What trains on wgpu: the facade's own tests, built once more, and Burn not.
-    fn on_wgpu(&self) -> Check {
-        let tests: &[&str] = &["--test", "backends", "--test", "device_memory"];
-        let only: &[&str] = match self.runner {
-            Runner::Nextest => &["--lib", "--filterset", "package(brigade)"],
-            Runner::Cargo => &[],
-        };
-        self.on_its_devices(self.tests("tests of wgpu", &[&cargo::ON_WGPU, tests, only]))
-    }
-
-    /// Packages and features of the other tests. With those of wgpu in a build of their own, Burn would be built twice.
-    fn workspace(&self) -> &'static [&'static str] {
-        if self.software_adapter { &cargo::WITH_WGPU } else { &cargo::WORKSPACE }
-    }
-
-    /// Tests with features of wgpu: its own have an adapter, and Burn's default device stays the CPU for the others.
-    fn on_its_devices(&self, tests: Check) -> Check {
-        if !self.software_adapter {
-            return tests;
-        }
-        let tests = tests.env("BRIGADE_REQUIRE_WGPU", "1").env("BURN_DEVICE", "flex");
+    fn wgpu(&self) -> Check {
+        let args: Vec<&str> = WGPU_TESTS.split_whitespace().collect();
+        let tests = self.tests("tests of wgpu", &[&args]).env("BRIGADE_REQUIRE_WGPU", "1");
         match self.runtime_dir {
             Some(folder) => tests.env("XDG_RUNTIME_DIR", &folder.to_string_lossy()),
             None => tests,
@@ -227,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn wgpu_is_tested_with_all_else_where_it_has_an_adapter() {
+    fn wgpu_is_checked_where_it_has_an_adapter() {
         let folder = Path::new("/tmp/a");
         let machine = Machine {
             runner: Runner::Nextest,
@@ -237,27 +224,24 @@ mod tests {
             stores: None,
             runtime_dir: Some(folder),
         };
-        let with_wgpu = "--workspace --features brigade-cli/object-store";
-        let on_wgpu = format!("{with_wgpu},brigade-cli/wgpu");
-        let devices = "BRIGADE_REQUIRE_WGPU=1 BURN_DEVICE=flex XDG_RUNTIME_DIR=/tmp/a";
         let lines = shown(&machine);
-        let expected = [
-            ("tests", format!("{devices} cargo nextest run {with_wgpu} --profile ci")),
-            ("tests in documentation", format!("{devices} cargo test --doc {with_wgpu} --no-fail-fast")),
-            ("burn-train's program", "cargo xtask check-burn-train --wgpu".to_owned()),
-            (
-                "tests of wgpu",
-                format!(
-                    "{devices} cargo nextest run {on_wgpu} --test backends --test device_memory --lib --filterset \"package(brigade)\" --profile ci"
-                ),
+        let required = "BRIGADE_REQUIRE_WGPU=1 XDG_RUNTIME_DIR=/tmp/a cargo nextest run";
+        let expected = (
+            "tests of wgpu",
+            format!(
+                "{required} -p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu \
+                 --lib --test collectives --test devices --test processes --test backends --test device_memory \
+                 --test gradients --test injected --test optimizers --profile ci"
             ),
-        ];
-        assert_eq!(lines[3..7], expected);
+        );
+        assert_eq!(lines[lines.len() - 5], expected);
         let own = Machine { runtime_dir: None, stores: Some("/tmp/python".into()), ..machine };
         let (name, line) = &shown(&own)[lines.len() - 3];
         assert_eq!(*name, "tests of object stores");
-        let environment = "BRIGADE_REQUIRE_WGPU=1 BRIGADE_STORES_PYTHON=/tmp/python BURN_DEVICE=flex";
-        assert!(line.starts_with(&format!("{environment} cargo nextest run {with_wgpu} ")), "{line}");
+        assert!(
+            line.starts_with(&format!("BRIGADE_STORES_PYTHON=/tmp/python cargo nextest run {EACH} ")),
+            "{line}"
+        );
         assert!(shown(&own).iter().all(|(_, line)| !line.contains("XDG_RUNTIME_DIR")));
     }
 }

@@ -10,14 +10,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cargo;
 
-/// Flags of `cargo xtask check-burn-train`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Build the workspace with wgpu, as `cargo xtask ci` does for the tests where it can test wgpu.
-    #[arg(long)]
-    wgpu: bool,
-}
-
 /// The package with the program for burn-train.
 const PACKAGE: &str = "tests/from_burn_train";
 
@@ -32,7 +24,7 @@ struct Ended {
 
 /// Trains with both programs of `examples/from_burn_train`, that for Brigade on one, two and four ranks, and compares the bytes of
 /// their weights and the reports of their hooks.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run() -> Result<()> {
     let package = cargo::root().join(PACKAGE);
     let (theirs, ours) = (package.join("Cargo.lock"), cargo::root().join("Cargo.lock"));
     std::fs::copy(&ours, &theirs).with_context(|| format!("{}: cannot write it", theirs.display()))?;
@@ -42,8 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
     twin.env("RUSTFLAGS", "-D warnings");
     let twin = cargo::build_by(twin)?;
     // With the packages and features of the tests, which have built it.
-    let selection: &[&str] = if args.wgpu { &cargo::WITH_WGPU } else { &cargo::WORKSPACE };
-    let moved = [&["build"], selection, &["--example", "from_burn_train"]].concat();
+    let moved = [&["build"], cargo::WORKSPACE.as_slice(), &["--example", "from_burn_train"]].concat();
     let moved = cargo::build(&moved)?;
 
     let folder = tempfile::tempdir()?;
