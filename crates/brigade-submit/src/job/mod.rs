@@ -8,6 +8,8 @@ mod words;
 
 use std::collections::BTreeMap;
 
+use brigade_launch::NodeCount;
+
 pub use forms::job_name;
 pub(crate) use forms::{bucket_path, image};
 pub(crate) use secrets::no_secret;
@@ -53,6 +55,11 @@ pub struct Job {
 }
 
 impl Job {
+    /// How many nodes, as `--nodes` and `--nnodes` have it.
+    pub(crate) fn node_count(&self) -> NodeCount {
+        NodeCount { least: self.least_nodes.unwrap_or(self.nodes), most: self.nodes }
+    }
+
     /// The whole command of a node: the program, and its arguments with those that follow from the job.
     pub(crate) fn command(&self, placement: &[String]) -> Vec<String> {
         let words = self.words();

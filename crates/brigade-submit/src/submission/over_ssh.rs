@@ -42,8 +42,10 @@ struct Host {
     input: Option<ChildStdin>,
     code: Option<u8>,
     started: Instant,
-    /// How often it was lost, one time soon after the other, and how often of these it was not its connection.
-    lost: [u32; 2],
+    /// How often it was lost, one time soon after the other.
+    lost: u32,
+    /// How often of these it was neither its connection nor told to leave.
+    failed: u32,
     /// When it starts again, of an elastic job.
     again: Option<Instant>,
     /// Since when it has been told to end.
@@ -59,7 +61,16 @@ impl Host {
         let mut input = child.stdin.take();
         // A connection that failed already shows by its exit code.
         let _ = input.as_mut().map(|input| writeln!(input, "{}", token.expose()));
-        Ok(Self { child, input, code: None, started: Instant::now(), lost: [0; 2], again: None, ends: None })
+        Ok(Self {
+            child,
+            input,
+            code: None,
+            started: Instant::now(),
+            lost: 0,
+            failed: 0,
+            again: None,
+            ends: None,
+        })
     }
 
     /// Whether it has no process, and gets none.
@@ -89,15 +100,17 @@ impl Host {
 
     /// Sets the time at which a host that was lost starts again, unless it has failed too often; what to say.
     fn retry(&mut self, name: &str, code: u8, most: u32) -> String {
-        let [lost, failed] = if self.started.elapsed() > STABLE { [0; 2] } else { self.lost };
-        let is_failure = !matches!(code, NO_CONNECTION | exit::PREEMPTED);
-        self.lost = [lost + 1, failed + u32::from(is_failure)];
-        if self.lost[1] > most {
-            return format!("{}; it has failed {} times and is given up", ended(name, code), self.lost[1]);
+        if self.started.elapsed() > STABLE {
+            (self.lost, self.failed) = (0, 0);
         }
         // One that was told to leave is to stay away for a while, and a disk that is not there yet needs time.
         let is_long = code == exit::PREEMPTED || NO_PROGRAM.contains(&code);
-        let pause = if is_long { LONGEST } else { doubled(lost) };
+        let pause = if is_long { LONGEST } else { doubled(self.lost) };
+        self.lost += 1;
+        self.failed += u32::from(!matches!(code, NO_CONNECTION | exit::PREEMPTED));
+        if self.failed > most {
+            return format!("{}; it has failed {} times and is given up", ended(name, code), self.failed);
+        }
         self.again = Some(Instant::now() + pause);
         format!("{}; it is tried again in {} s", ended(name, code), pause.as_secs())
     }
@@ -184,7 +197,7 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(u8, bool)> {
             let (goes_on, host) = (!hosts[0].is_over(), &mut hosts[node]);
             if host.again.is_some_and(|at| Instant::now() >= at) {
                 match Host::start(ssh, job, node, &token) {
-                    Ok(started) => *host = Host { lost: host.lost, ..started },
+                    Ok(started) => *host = Host { lost: host.lost, failed: host.failed, ..started },
                     Err(error) => {
                         (console.say)(&format!("{name}: {error}"));
                         host.again = Some(Instant::now() + LONGEST);

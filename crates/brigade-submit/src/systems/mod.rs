@@ -162,12 +162,13 @@ fn needed_token_file<'a>(file: Option<&'a str>, job: &Job, how: &str) -> Result<
 
 /// Refuses nodes that come and go where the system starts all of them, or none.
 fn not_elastic(job: &Job, system: &str) -> Result<()> {
-    let Some(least) = job.least_nodes else { return Ok(()) };
-    let given = format!("{least}:{}", job.nodes);
+    if job.least_nodes.is_none() {
+        return Ok(());
+    }
     let allowed = format!(
         "{system} starts as many nodes each time; give one number, or use --to ssh, whose hosts may come and go"
     );
-    Err(Error::value("--nodes", given, allowed))
+    Err(Error::value("--nodes", job.node_count(), allowed))
 }
 
 /// Refuses a path that leaves its folder again: nobody sees from it what it is in.

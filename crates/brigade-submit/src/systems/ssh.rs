@@ -1,6 +1,6 @@
 //! Hosts that are reached by ssh: one connection each, which is also what keeps the job alive.
 
-use brigade_launch::{Endpoint, NodeCount};
+use brigade_launch::Endpoint;
 
 use super::{no_buckets, shell};
 use crate::error::{Error, Result};
@@ -66,8 +66,8 @@ impl Ssh {
     pub fn script(&self, job: &Job, node: usize) -> String {
         let placement = match job.nodes {
             1 => vec!["--standalone".to_owned()],
-            most => [
-                ("--nnodes", NodeCount { least: job.least_nodes.unwrap_or(most), most }.to_string()),
+            _ => [
+                ("--nnodes", job.node_count().to_string()),
                 ("--node-rank", node.to_string()),
                 ("--rdzv-endpoint", self.endpoint()),
             ]
