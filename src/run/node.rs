@@ -71,6 +71,9 @@ impl Program<'_> {
         let timeouts = timeouts(&self.settings.comm);
         let mut launch = LaunchConfig::local(program, nproc, token, dir.join(LOGS_FOLDER)).on_node(node);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
+        // A rank may be as long without a word where it waits for others, or runs a hook that they wait for.
+        let silence = timeouts.init.max(timeouts.step) + STOPPED_GRACE;
+        launch.heartbeat_timeout = launch.heartbeat_timeout.map(|usual| usual.max(silence));
         launch = launch.with_flags(&self.flags.world);
         launch.stopped_timeout = timeouts.step + STOPPED_GRACE;
         (launch.blocks_signals, launch.streams) = (true, self.streams);
@@ -136,8 +139,8 @@ impl Program<'_> {
         }
         let (mut ending, mut code) = (Ending::of(&outcome), outcome.exit_code());
         if folder.has_copies() {
-            // From here on a signal ends it at once: what is not copied, the next start copies.
-            drop(interrupt::exit_on_signal());
+            // The node may be told to end because others have, and its disk may go with it.
+            drop(interrupt::exit_on_second_signal());
         }
         if let Err(error) = folder.finish_copies() {
             let error = format_error(&error);

@@ -172,6 +172,11 @@ static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 const NOTHING_LOST: &[u8] =
     b"brigade: preempted while nothing was trained; nothing is lost, start it again\n";
 
+/// Whether the next signal that announces an end is only noted.
+static FINISHES: AtomicBool = AtomicBool::new(false);
+
+const FINISHING: &[u8] = b"brigade: copying the last results; a second signal ends that at once\n";
+
 /// For a process that is not a rank and has nothing to save: until [`launch`](crate::launch) takes over the signals, they end the
 /// process at once, with [`exit::PREEMPTED`] for SIGTERM and SIGUSR1 and [`exit::INTERRUPTED`] for the others. A signal that was
 /// ignored from the start stays ignored.
@@ -184,6 +189,11 @@ pub fn exit_on_signal() -> Result<()> {
         for signal in END_SIGNALS.into_iter().filter(|signal| !is_ignored(*signal)) {
             let handler = move || {
                 if EXITS_ON_SIGNAL.load(Ordering::SeqCst) {
+                    let is_preemption = InterruptKind::of(signal) == InterruptKind::Preempt;
+                    if is_preemption && FINISHES.swap(false, Ordering::SeqCst) {
+                        let _ = rustix::io::write(rustix::stdio::stderr(), FINISHING);
+                        return;
+                    }
                     let code = match InterruptKind::of(signal) {
                         InterruptKind::Preempt => {
                             // Nobody may read it any more.
@@ -202,6 +212,15 @@ pub fn exit_on_signal() -> Result<()> {
     }
     unblock_signals();
     Ok(())
+}
+
+/// As [`exit_on_signal`], for a process that writes the last results: of SIGTERM and SIGUSR1, which come some time before a machine is taken away, the first does not end it.
+///
+/// # Errors
+/// If the system refuses.
+pub fn exit_on_second_signal() -> Result<()> {
+    FINISHES.store(true, Ordering::SeqCst);
+    exit_on_signal()
 }
 
 /// From now on the launcher handles the signals.

@@ -61,6 +61,20 @@ pub enum Error {
         /// What it printed.
         stderr: String,
     },
+    /// A part of a job was submitted, or is of another one.
+    #[error(
+        "{source}; {name} was not submitted as a whole, and the cluster has {there}: delete it with {delete}"
+    )]
+    Half {
+        /// The job.
+        name: String,
+        /// What there is.
+        there: String,
+        /// The command that deletes it.
+        delete: String,
+        /// What failed.
+        source: Box<Error>,
+    },
     /// A program of the system did not say what the system calls the job.
     #[error(
         "{command} printed no id, so that nobody here can follow the job or cancel it; the system itself lists it if it has taken it"
@@ -127,7 +141,14 @@ impl Error {
     /// Whether the user can fix it with a different command line, as opposed to something that went wrong while
     /// it ran.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, Self::Failed { .. } | Self::NoId { .. } | Self::Command { .. } | Self::File { .. })
+        !matches!(
+            self,
+            Self::Failed { .. }
+                | Self::Half { .. }
+                | Self::NoId { .. }
+                | Self::Command { .. }
+                | Self::File { .. }
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{
     multi_node::port,
-    process::{end, signal, wait_until},
+    process::{at_once, end, signal, wait_until},
     worlds::{launcher, runs},
 };
 
@@ -34,6 +34,12 @@ const TRAIN: &str = r#"
 impl World {
     pub fn new(bounds: &'static str) -> Self {
         Self { dir: TempDir::new().unwrap(), port: port(), script: TRAIN.to_owned(), bounds }
+    }
+
+    /// With this in place of saving at once.
+    fn that_saves(trap: &str) -> Self {
+        let script = TRAIN.replace("trap 'exit 75' TERM", trap);
+        Self { script, ..Self::new("1:3") }
     }
 
     pub fn node(&self, node: usize) -> Command {
@@ -148,6 +154,50 @@ fn a_node_whose_launcher_gets_a_signal_leaves_alone() {
     for (code, said) in children.into_iter().map(end) {
         assert_eq!(code, Some(75), "{said}");
     }
+}
+
+#[test]
+fn a_node_that_is_gone_before_it_has_saved_is_left_behind() {
+    // While the others save as well, and when they have saved.
+    at_once([("sleep 1000", false), ("test $NODE = 2 && sleep 1000", true)], |(slow, others_save)| {
+        let world = World::that_saves(&format!(r#"trap 'touch "$DIR/saving.$NODE"; {slow}; exit 75' TERM"#));
+        let mut children = world.start([0, 1, 2]);
+        world.until(0, &["3 0:0", "3 1:1", "3 2:2"]);
+        let path = |name: &str, node: usize| world.dir.path().join(format!("{name}.{node}"));
+        let pids = [0, 1].map(|node| fs::read_to_string(path("pid", node)).unwrap());
+        let leaver = children.remove(2);
+        signal(&leaver, Signal::TERM);
+        wait_until("all save", || (0..3).all(|node| path("saving", node).exists()));
+        if others_save {
+            wait_until("the others have saved", || !pids.iter().any(|pid| runs(pid.trim())));
+        }
+        world.kill(leaver);
+        world.until(1, &["2 0:0", "2 1:1"]);
+        for said in world.finish(children) {
+            assert_eq!(said.matches("left: node Some(2): ").count(), 1, "{said}");
+            assert!(!said.contains("restart 1"), "it is not a failure: {said}");
+        }
+    });
+}
+
+#[test]
+fn a_node_leaves_alone_even_if_its_ranks_do_not_save() {
+    // They say so, know nothing of it, or do not hear it.
+    at_once(["trap 'test $NODE = 2 && exit 1; exit 75' TERM", "trap - TERM", "trap '' TERM"], |trap| {
+        let world = World::that_saves(trap);
+        let start = |node: usize| world.node(node).env("TEST_PREEMPTION_GRACE", "1").spawn().unwrap();
+        let mut children: Vec<Child> = [0, 1, 2].into_iter().map(start).collect();
+        world.until(0, &["3 0:0", "3 1:1", "3 2:2"]);
+        let leaver = children.remove(2);
+        signal(&leaver, Signal::TERM);
+        let (code, said) = end(leaver);
+        assert_eq!(code, Some(75), "{trap}: {said}");
+        world.until(1, &["2 0:0", "2 1:1"]);
+        for said in world.finish(children) {
+            assert!(said.contains("left: node Some(2): its launcher received a signal"), "{trap}: {said}");
+            assert!(!said.contains("restart 1"), "{trap}: {said}");
+        }
+    });
 }
 
 #[test]

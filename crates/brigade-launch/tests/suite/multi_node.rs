@@ -147,6 +147,28 @@ fn a_failure_while_saving_ends_the_saving_on_all_nodes() {
 }
 
 #[test]
+fn a_node_that_is_lost_while_all_save_leaves_the_run_to_be_started_again() {
+    let (dir, port) = (TempDir::new().unwrap(), port());
+    let script = format!(
+        r#"trap 'touch "$DIR/saving.$RANK"; sleep 1000' TERM
+        {BEGIN} while :; do sleep 0.05; done"#
+    );
+    let mut children = start(&script, 2, port, 3, &dir);
+    pids(dir.path(), 2);
+    signal(&children[1], Signal::TERM);
+    wait_until("all save", || (0..2).all(|rank| dir.path().join(format!("saving.{rank}")).exists()));
+    signal(&children[1], Signal::KILL);
+    drop(end(children.remove(1)));
+    let (code, said) = end(children.remove(0));
+    assert_eq!(code, Some(75), "{said}");
+    assert!(
+        said.contains("outcome: node 1 (") && said.contains("continues from what it has saved"),
+        "{said}"
+    );
+    assert_eq!(starts(&dir), ["0 0", "1 0"]);
+}
+
+#[test]
 fn a_killed_launcher_is_noticed_and_named() {
     at_once([0, 1], |victim| {
         let (dir, port) = (TempDir::new().unwrap(), port());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::process::output;
-use super::{Folders, written};
+use super::{Folders, left_over, written};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::systems::{Lacking, Needed, System};
@@ -12,9 +12,15 @@ use crate::systems::{Lacking, Needed, System};
 /// are its own. Nothing is submitted.
 ///
 /// # Errors
-/// If the system refuses it, or its program fails.
+/// If the system refuses it or has another job of this name, or its program fails.
 pub fn check_by_system(system: &dyn System, job: &Job, folders: Folders<'_>) -> Result<bool> {
     let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
+    // Where the question itself fails, it is asked again when the job is submitted.
+    if let Err(error) = left_over::refuse(system, job, folders.current)
+        && error.is_usage()
+    {
+        return Err(error);
+    }
     let Some(check) = commands.check else { return Ok(false) };
     output(&check, folders.current).map(|_| true)
 }

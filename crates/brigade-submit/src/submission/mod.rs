@@ -2,6 +2,7 @@
 
 mod ask;
 mod follow;
+mod left_over;
 mod logs;
 mod over_ssh;
 mod process;
@@ -98,7 +99,7 @@ pub fn write(manifests: &[Manifest], folder: &Path) -> Result<()> {
 /// Submits a job, which was checked, and follows it until its end.
 ///
 /// # Errors
-/// If the system's program fails, is not there, or says nothing of the job for minutes.
+/// If the system has another job of this name, or its program fails, is not there, or says nothing of the job for minutes.
 pub fn submit(
     system: &dyn System,
     job: &Job,
@@ -106,7 +107,9 @@ pub fn submit(
     console: &mut Console<'_>,
 ) -> Result<Ending> {
     let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
-    let printed = output(&commands.submit, folders.current)?;
+    left_over::refuse(system, job, folders.current)?;
+    let printed = output(&commands.submit, folders.current)
+        .map_err(|error| left_over::named(error, system, job, folders.current))?;
     let id = id_of(&printed).ok_or_else(|| Error::NoId { command: line(&commands.submit) })?;
     let commands = commands.with_id(&id);
     (console.say)(&format!("submitted {}, which {} knows as {id}", job.name, system.name()));

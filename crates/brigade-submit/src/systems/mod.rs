@@ -74,6 +74,15 @@ pub struct Lacking {
     pub unknown: Vec<String>,
 }
 
+/// How to look for objects that have a job's name before it is submitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOver {
+    /// Prints their kinds and names, as in `KIND/NAME`; nothing if there are none.
+    pub find: Vec<String>,
+    /// Deletes them, with these names after it.
+    pub delete: Vec<String>,
+}
+
 /// What became of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobState {
@@ -127,6 +136,13 @@ pub trait System {
     fn over_quotas(&self, job: &Job, printed: &str) -> Lacking {
         let _ = (job, printed);
         Lacking::default()
+    }
+
+    /// How to look for what must not be there before the job is submitted, where submitting would not find it, or make only a part of the
+    /// job.
+    fn left_over(&self, job: &Job) -> Option<LeftOver> {
+        let _ = job;
+        None
     }
 
     /// How its own program is called.

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use brigade_submit::{
-    Answer, Commands, Console, Controller, Ending, Folders, Job, JobState, Kubernetes, Manifest, Result,
-    System, submit,
+    Answer, Commands, Console, Controller, Ending, Folders, Job, JobState, Kubernetes, LeftOver, Manifest,
+    Result, System, check_by_system, submit,
 };
 
 use crate::jobs::{CONTROLLERS, job, kubernetes, slurm};
@@ -119,6 +119,12 @@ impl System for Fake {
         self.kubernetes.manifests(job)
     }
 
+    fn left_over(&self, job: &Job) -> Option<LeftOver> {
+        let mut left_over = self.kubernetes.left_over(job)?;
+        left_over.find.splice(..1, ["sh".to_owned(), self.kubectl.clone()]);
+        Some(left_over)
+    }
+
     fn commands(&self, job: &Job) -> Commands {
         let mut commands = self.kubernetes.commands(job);
         let waiting = commands.waiting.as_mut().unwrap();
@@ -157,6 +163,47 @@ fn a_job_of_kubernetes_has_the_name_of_its_object() {
         let known = format!("submitted llama-7b, which {} knows as {object}\n", fake.name());
         assert!(said.starts_with(&known), "{said}");
     }
+}
+
+#[test]
+fn what_is_left_of_another_trainjob_is_named_before_and_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("kubectl");
+    let fake = Fake { kubernetes: kubernetes(Controller::TrainJob), kubectl: script.display().to_string() };
+    let submitted = |kubectl: &str| {
+        std::fs::write(&script, kubectl).unwrap();
+        std::fs::write(folder.path().join("asked"), "").unwrap();
+        follow(&fake, folder.path(), &[]).0.map_err(|error| (error.is_usage(), error.to_string()))
+    };
+    let delete = "delete it with kubectl --namespace=ml delete trainingruntime.trainer.kubeflow.org/llama-7b";
+    let there = r#"case "$*" in
+        *get\ trainjob/llama-7b\ trainingruntime/llama-7b\ --ignore-not-found*) echo trainingruntime.trainer.kubeflow.org/llama-7b ;;
+        *) touch created ;;
+    esac"#;
+    let (is_usage, said) = submitted(there).unwrap_err();
+    assert!(is_usage && said.starts_with("--name llama-7b is not possible: the cluster has "), "{said}");
+    assert!(said.ends_with(delete) && !folder.path().join("created").exists(), "{said}");
+    let folders = Folders { manifests: &folder.path().join("jobs"), current: folder.path() };
+    let asked = check_by_system(&fake, &job("train --out a"), folders).unwrap_err();
+    assert_eq!(asked.to_string(), said);
+    // The runtime is made, and then the cluster refuses the job.
+    let half = r#"case "$*" in
+        *ignore-not-found*) cat asked; echo trainingruntime.trainer.kubeflow.org/llama-7b >asked ;;
+        *create*) echo 'denied by a webhook' >&2; exit 1 ;;
+    esac"#;
+    let (is_usage, said) = submitted(half).unwrap_err();
+    assert!(
+        !is_usage && said.contains("denied by a webhook; llama-7b was not submitted as a whole"),
+        "{said}"
+    );
+    assert!(said.ends_with(delete), "{said}");
+    // Who may not ask is told by the cluster itself.
+    let forbidden = r#"case "$*" in
+        *ignore-not-found*) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;
+        *create*) echo trainjob.trainer.kubeflow.org/llama-7b ;;
+        *get*) echo Complete ;;
+    esac"#;
+    assert_eq!(submitted(forbidden).unwrap(), Ending::Done);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod asking;
 mod following;
+mod hosts;
 mod jobs;
 mod launcher;
 mod manifests;

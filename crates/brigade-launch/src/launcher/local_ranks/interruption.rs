@@ -23,6 +23,7 @@ use crate::{
 impl Supervisor<'_> {
     /// Acts on the statuses of the other nodes.
     pub(super) fn handle_statuses(&mut self, statuses: &[NodeStatus]) {
+        self.note_signalled(statuses);
         let node = self.group.launch.node_rank;
         for (other, status) in statuses.iter().enumerate().filter(|(other, _)| *other != node) {
             let other = self.group.numbers.get(other).copied().unwrap_or(other);
@@ -47,9 +48,20 @@ impl Supervisor<'_> {
         }
     }
 
+    fn note_signalled(&mut self, statuses: &[NodeStatus]) {
+        for (status, node) in statuses.iter().zip(self.group.numbers) {
+            if status.signalled && !self.signalled_nodes.contains(node) {
+                self.signalled_nodes.push(*node);
+            }
+        }
+    }
+
     /// This launcher got a signal.
     pub(super) fn handle_signal(&mut self, signal: i32) {
         let first = !std::mem::replace(&mut self.signalled, true);
+        if first {
+            self.publish();
+        }
         let kind = match self.group.launch.streams {
             StandardStreams::Logged => InterruptKind::of(signal),
             StandardStreams::Results | StandardStreams::Dialogue => InterruptKind::Stop,

@@ -48,6 +48,8 @@ pub struct LocalRanks<'a> {
 pub struct LocalRanksResult {
     /// Of all nodes; of this one alone where the others were lost.
     pub reports: Vec<NodeReport>,
+    /// The nodes whose launchers got a signal, as far as this one has heard of it.
+    pub signalled: Vec<usize>,
     pub lost: Option<LostNode>,
 }
 
@@ -62,6 +64,7 @@ impl LocalRanks<'_> {
             cause: StopCause::None,
             stop_request: None,
             signalled: false,
+            signalled_nodes: vec![],
             exits: vec![],
             stopped_ranks: vec![],
             lost: None,
@@ -94,6 +97,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) stop_request: Option<StopRequest>,
     /// Whether this launcher itself got a signal.
     pub(super) signalled: bool,
+    /// The nodes whose launchers said that they got one.
+    pub(super) signalled_nodes: Vec<usize>,
     pub(super) exits: Vec<RankExit>,
     pub(super) stopped_ranks: Vec<StoppedRank>,
     pub(super) lost: Option<LostNode>,
@@ -250,6 +255,7 @@ impl Supervisor<'_> {
         let status = NodeStatus {
             state: self.state,
             cause: self.cause,
+            signalled: self.signalled,
             restart_count: self.group.restart_count,
             port: 0,
         };
@@ -258,8 +264,18 @@ impl Supervisor<'_> {
 
     fn finish(self) -> LocalRanksResult {
         match self.reports {
-            Some(reports) => LocalRanksResult { reports, lost: None },
-            None => LocalRanksResult { reports: vec![self.report()], lost: self.lost },
+            Some(reports) => {
+                let signalled = reports.iter().filter(|report| report.signalled).map(|report| report.node);
+                LocalRanksResult { signalled: signalled.collect(), reports, lost: None }
+            }
+            None => {
+                let own = self.report();
+                let mut signalled = self.signalled_nodes;
+                if own.signalled && !signalled.contains(&own.node) {
+                    signalled.push(own.node);
+                }
+                LocalRanksResult { signalled, reports: vec![own], lost: self.lost }
+            }
         }
     }
 }

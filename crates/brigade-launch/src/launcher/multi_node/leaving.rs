@@ -3,18 +3,45 @@
 use super::node::Node;
 use crate::{
     interrupt::InterruptKind,
-    launcher::outcome::{Outcome, event::Event, report::NodeReport},
+    launcher::{
+        local_ranks::LocalRanksResult,
+        outcome::{
+            Outcome,
+            decision::{Decision, decide, decide_without_others},
+            event::Event,
+            report::NodeReport,
+        },
+    },
 };
 
 impl Node<'_> {
-    /// Makes a failure count as one without a signal, which would keep the ranks from being started again. Where all ranks saved or are
-    /// done, the reports stay as they are but for that.
-    pub(super) fn forgive_signals(reports: &mut [NodeReport]) {
-        let exits = || reports.iter().flat_map(|report| &report.ranks).map(|report| &report.rank.exit);
-        let has_failed = exits().any(|exit| !exit.stopped_by_launcher && !exit.is_clean());
+    /// What follows from how the ranks ended, and the nodes whose launchers got a signal.
+    pub(super) fn decide(&self, result: LocalRanksResult, restarts: u32) -> (Decision, Vec<usize>) {
+        let LocalRanksResult { mut reports, signalled: leaving, lost } = result;
+        let takes_nodes_alone = self.takes_nodes_alone(&leaving, &reports);
+        if takes_nodes_alone {
+            Self::forgive_signals(&mut reports, lost.is_some());
+        }
+        let mut decision = match (lost, reports.pop()) {
+            (Some(lost), Some(own)) => decide_without_others(own, lost, &self.nodes, restarts),
+            (_, last) => {
+                reports.extend(last);
+                decide(reports, restarts)
+            }
+        };
+        // Ranks that did not save in time were stopped for these nodes alone.
+        decision.may_restart |= takes_nodes_alone && matches!(decision.outcome, Outcome::Interrupted { .. });
+        (decision, leaving)
+    }
+
+    /// Makes the end of the ranks count as one without a signal, which would keep them from being started again. Where all ranks saved or
+    /// are done, the reports stay as they are but for that; if others are lost, those of this node must have ended by themselves.
+    fn forgive_signals(reports: &mut [NodeReport], is_lost: bool) {
+        let mut exits = reports.iter().flat_map(|report| &report.ranks).map(|report| &report.rank.exit);
+        let have_all_saved = exits.all(|exit| exit.is_clean() && !(is_lost && exit.stopped_by_launcher));
         for report in reports {
             report.signalled = false;
-            if has_failed
+            if !have_all_saved
                 && report.stop_request.as_ref().is_some_and(|request| request.kind == InterruptKind::Preempt)
             {
                 report.stop_request = None;
@@ -23,11 +50,16 @@ impl Node<'_> {
     }
 
     /// Whether signals to the launchers of these nodes take away the nodes, and not the run.
-    pub(super) fn takes_nodes_alone(&self, leaving: &[usize]) -> bool {
-        self.config.is_elastic() && !leaving.is_empty() && !leaving.contains(&0)
+    fn takes_nodes_alone(&self, leaving: &[usize], reports: &[NodeReport]) -> bool {
+        let mut requests = reports.iter().filter_map(|report| report.stop_request.as_ref());
+        self.config.is_elastic()
+            && !leaving.is_empty()
+            && !leaving.contains(&0)
+            && requests.all(|request| request.kind == InterruptKind::Preempt)
     }
 
-    /// Whether this node of an elastic world stays while others, whose launchers got a signal, leave once all have saved or failed.
+    /// Whether this node of an elastic world stays while others, whose launchers got a signal, leave once all have saved, have failed or were
+    /// stopped.
     pub(super) fn stays(
         &mut self,
         outcome: &Outcome,
@@ -38,7 +70,7 @@ impl Node<'_> {
         let is_own = |node: &usize| *node == 0 || *node == self.config.node_rank;
         let signal = match outcome {
             Outcome::Preempted { signal, .. } => signal.clone(),
-            _ if may_restart => "its launcher received a signal".into(),
+            _ if may_restart => "its launcher received a signal, and not all ranks saved".into(),
             _ => return false,
         };
         if !self.config.is_elastic() || leaving.is_empty() || leaving.iter().any(is_own) {
@@ -62,7 +94,7 @@ mod tests {
         decision::decide,
         failure::OtherRank,
         rank_exit::{ExitReason, RankExit},
-        report::{RankReport, StopOrigin, StopRequest},
+        report::{LostNode, RankReport, StopOrigin, StopRequest},
     };
 
     fn report(node: usize, code: i32, is_signalled: bool) -> NodeReport {
@@ -92,7 +124,7 @@ mod tests {
     fn a_failure_beside_a_signal_to_one_node_may_be_started_again() {
         let decision = |codes: [i32; 2]| {
             let mut reports = vec![report(0, codes[0], false), report(1, codes[1], true)];
-            Node::forgive_signals(&mut reports);
+            Node::forgive_signals(&mut reports, false);
             decide(reports, 0)
         };
         let failed = decision([1, 75]);
@@ -100,5 +132,22 @@ mod tests {
         let saved = decision([75, 75]);
         assert!(!saved.may_restart && saved.outcome.exit_code() == 75);
         assert_eq!(decision([0, 0]).outcome, Outcome::Done);
+    }
+
+    #[test]
+    fn a_loss_beside_a_signal_to_one_node_may_be_started_again_unless_all_had_saved() {
+        let nodes = [(0, "h".to_owned()), (1, "h".to_owned())];
+        let decision = |code: i32, stopped_by_launcher: bool| {
+            let mut reports = [report(0, code, true)];
+            reports[0].ranks[0].rank.exit.stopped_by_launcher = stopped_by_launcher;
+            Node::forgive_signals(&mut reports, true);
+            let [own] = reports;
+            decide_without_others(own, LostNode::unknown("gone"), &nodes, 0)
+        };
+        for (code, stopped_by_launcher) in [(1, false), (130, true), (75, true)] {
+            let lost = decision(code, stopped_by_launcher);
+            assert!(lost.may_restart && matches!(lost.outcome, Outcome::NodeLost(_)), "{code}");
+        }
+        assert!(matches!(decision(75, false).outcome, Outcome::Preempted { .. }));
     }
 }

@@ -14,11 +14,7 @@ use crate::launcher::{
     message::{Message, receive_between_restarts},
     node_group::{NodeEvent, NodeGroup, NodeState, NodeStatus, StopCause},
     outcome::{
-        Outcome,
-        decision::{Decision, decide, decide_without_others},
-        event::Event,
-        failure::NodeFailure,
-        rank_exit::signal_name,
+        Outcome, decision::Decision, event::Event, failure::NodeFailure, rank_exit::signal_name,
         report::LostNode,
     },
     process::{RankZero, StartInfo, Terminal},
@@ -134,25 +130,11 @@ impl Node<'_> {
             }
             let (decision, leaving) = match self.wait_until_ready(restart_count)? {
                 Waited::Ready(ready) => {
-                    let LocalRanksResult { mut reports, lost } = self.run_ranks(ready, on_event)?;
-                    let leaving = reports.iter().filter(|report| report.signalled).map(|report| report.node);
-                    let leaving: Vec<usize> = leaving.collect();
-                    if lost.is_some() {
+                    let result = self.run_ranks(ready, on_event)?;
+                    if result.lost.is_some() {
                         self.node_group = None;
                     }
-                    if self.takes_nodes_alone(&leaving) {
-                        Self::forgive_signals(&mut reports);
-                    }
-                    let decision = match (lost, reports.pop()) {
-                        (Some(lost), Some(own)) => {
-                            decide_without_others(own, lost, &self.nodes, restart_count)
-                        }
-                        (_, last) => {
-                            reports.extend(last);
-                            decide(reports, restart_count)
-                        }
-                    };
-                    (decision, leaving)
+                    self.decide(result, restart_count)
                 }
                 Waited::Ended(outcome) => return Ok(outcome),
                 Waited::Lost(lost) => {
@@ -171,13 +153,16 @@ impl Node<'_> {
                 self.leave_quietly();
             }
             let goes_on = match &outcome {
-                Outcome::Preempted { .. } if resizes || stays => true,
                 Outcome::NodeLost(NodeFailure { node, host, reason, .. })
                     if may_restart && self.config.is_elastic() =>
                 {
-                    on_event(Event::NodeLeft { node: *node, host: host.clone(), reason: reason.clone() });
+                    let is_named = stays && node.is_some_and(|node| leaving.contains(&node));
+                    if !is_named {
+                        on_event(Event::NodeLeft { node: *node, host: host.clone(), reason: reason.clone() });
+                    }
                     true
                 }
+                _ if resizes || stays => true,
                 _ if may_restart && self.failures < self.max_restarts => {
                     self.failures += 1;
                     let (of, failure) = (self.max_restarts, Box::new(outcome.clone()));
@@ -240,6 +225,7 @@ impl Node<'_> {
                 self.publish(NodeStatus {
                     state: NodeState::Ready,
                     cause: StopCause::None,
+                    signalled: false,
                     restart_count,
                     port,
                 });
@@ -352,7 +338,7 @@ impl Node<'_> {
 
     /// Leaves together with the others; another signal leaves at once.
     fn leave(&mut self, cause: StopCause) {
-        self.publish(NodeStatus { state: NodeState::Leaving, cause, restart_count: 0, port: 0 });
+        self.publish(NodeStatus { state: NodeState::Leaving, cause, ..NodeStatus::default() });
         let deadline = Instant::now() + LEAVE;
         while self.node_group.is_some() {
             match receive_between_restarts(&self.messages, deadline) {

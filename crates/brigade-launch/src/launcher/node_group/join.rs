@@ -91,6 +91,7 @@ pub fn world(
         world_size: nnodes,
         endpoint,
         listener,
+        is_listening: false,
         token,
         // A launcher that was started again cannot know the number of restarts.
         restart: 0,

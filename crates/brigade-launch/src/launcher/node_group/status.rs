@@ -43,6 +43,8 @@ pub enum StopCause {
 pub struct NodeStatus {
     pub state: NodeState,
     pub cause: StopCause,
+    /// Whether its launcher itself got a signal; causes spread to all nodes.
+    pub signalled: bool,
     /// How often the ranks were restarted before.
     pub restart_count: u32,
     /// From node 0: the port of the ranks' rendezvous.
@@ -50,7 +52,7 @@ pub struct NodeStatus {
 }
 
 /// Bytes of a status.
-pub const BYTES: usize = 9;
+pub const BYTES: usize = 10;
 
 impl NodeStatus {
     pub fn encode(self) -> [u8; BYTES] {
@@ -61,15 +63,21 @@ impl NodeStatus {
             StopCause::Requested(InterruptKind::Preempt, signal) => (3, signal),
             StopCause::Resize => (4, 0),
         };
-        let mut bytes = [self.state as u8, cause, signal.to_le_bytes()[0], 0, 0, 0, 0, 0, 0];
-        bytes[3..7].copy_from_slice(&self.restart_count.to_le_bytes());
-        bytes[7..].copy_from_slice(&self.port.to_le_bytes());
+        let mut bytes = [0; BYTES];
+        bytes[..4].copy_from_slice(&[
+            self.state as u8,
+            cause,
+            signal.to_le_bytes()[0],
+            self.signalled.into(),
+        ]);
+        bytes[4..8].copy_from_slice(&self.restart_count.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.port.to_le_bytes());
         bytes
     }
 
     /// `None` for bytes that no launcher of this version sends.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let &[state, cause, signal, a, b, c, d, e, f] = bytes else { return None };
+        let &[state, cause, signal, signalled @ (0 | 1), a, b, c, d, e, f] = bytes else { return None };
         let state = match state {
             0 => NodeState::Joined,
             1 => NodeState::Ready,
@@ -89,6 +97,7 @@ impl NodeStatus {
         Some(Self {
             state,
             cause,
+            signalled: signalled == 1,
             restart_count: u32::from_le_bytes([a, b, c, d]),
             port: u16::from_le_bytes([e, f]),
         })
@@ -142,11 +151,18 @@ mod tests {
             [NodeState::Joined, NodeState::Ready, NodeState::Running, NodeState::Finished, NodeState::Leaving]
         {
             for cause in causes {
-                let status = NodeStatus { state, cause, restart_count: 70_000, port: 65_000 };
-                assert_eq!(NodeStatus::decode(&status.encode()), Some(status));
+                for signalled in [false, true] {
+                    let status = NodeStatus { state, cause, signalled, restart_count: 70_000, port: 65_000 };
+                    assert_eq!(NodeStatus::decode(&status.encode()), Some(status));
+                }
             }
         }
-        for bytes in [&[5u8, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0, 5, 0, 0, 0, 0, 0, 0, 0], &[0], &[]] {
+        for (place, byte) in [(0, 5), (1, 5), (3, 2)] {
+            let mut bytes = [0; BYTES];
+            bytes[place] = byte;
+            assert_eq!(NodeStatus::decode(&bytes), None);
+        }
+        for bytes in [&[0u8][..], &[]] {
             assert_eq!(NodeStatus::decode(bytes), None);
         }
     }

@@ -110,11 +110,14 @@ pub fn decide_without_others(
         return decide(vec![report], restarts);
     }
     let unkillable = report.ranks.iter().any(|report| report.rank.exit.reason == ExitReason::Unkillable);
-    let may_restart = request.is_none_or(|request| request.origin == StopOrigin::WaitingNode)
-        && !report.signalled
-        && !unkillable;
+    let is_preempted = request.is_some_and(|request| request.origin != StopOrigin::WaitingNode);
+    let may_restart = !is_preempted && !report.signalled && !unkillable;
     let others = report.ranks.into_iter().map(|report| report.rank).collect();
-    let outcome = Outcome::NodeLost(NodeFailure { others, ..NodeFailure::new(lost, nodes, restarts) });
+    let outcome = Outcome::NodeLost(NodeFailure {
+        others,
+        start_again: is_preempted,
+        ..NodeFailure::new(lost, nodes, restarts)
+    });
     Decision { outcome, may_restart, resizes: false }
 }
 
@@ -308,5 +311,13 @@ mod tests {
         let failed = decision(report(0, None, &[(0, 1, 1, false)]));
         assert!(failed.may_restart);
         assert!(failed.outcome.to_string().starts_with("node 1 (h1) is lost after 1.0 s: gone"));
+        assert_eq!(failed.outcome.exit_code(), 1);
+        let saving = || stop_request(InterruptKind::Preempt);
+        let lost_while_saving = decision(report(0, saving(), &[(0, 1, 1, true)]));
+        assert!(!lost_while_saving.may_restart && lost_while_saving.outcome.exit_code() == 75);
+        let saved = decision(report(0, saving(), &[(0, 75, 1, false)])).outcome;
+        assert!(matches!(saved, Outcome::Preempted { .. }));
+        let stopped = decision(report(0, stop_request(InterruptKind::Stop), &[(0, 130, 1, true)]));
+        assert_eq!(stopped.outcome.exit_code(), 130);
     }
 }

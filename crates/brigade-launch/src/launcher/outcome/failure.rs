@@ -113,7 +113,12 @@ impl fmt::Display for RankFailure {
         let is_silent = matches!(root.reason, ExitReason::HeartbeatTimeout(_));
         match root.reason {
             ExitReason::HeartbeatTimeout(silence) => {
-                write!(f, "rank {} has sent no heartbeat for {} s", root.rank, silence.as_secs())?;
+                write!(
+                    f,
+                    "rank {} has sent no heartbeat for {} s (--heartbeat-timeout)",
+                    root.rank,
+                    silence.as_secs()
+                )?;
                 if let Some(message) = &self.last_heartbeat {
                     write!(f, "; the last one said `{message}`")?;
                 }
@@ -160,7 +165,7 @@ pub struct NodeFailure {
     pub restarts: u32,
     /// The ranks of this node, in the order in which they exited.
     pub others: Vec<OtherRank>,
-    /// Whether the run, which is elastic, only needs nodes to continue from what it has saved.
+    /// Whether the run continues from what it has saved when it is started again: it was preempted, or is elastic and lacks nodes.
     pub start_again: bool,
 }
 
@@ -269,7 +274,7 @@ mod tests {
         assert_eq!(
             lines.next(),
             Some(
-                "rank 1 has sent no heartbeat for 600 s; the last one said `step 3: reading data` on node 0 (a) (after 2 restarts)"
+                "rank 1 has sent no heartbeat for 600 s (--heartbeat-timeout); the last one said `step 3: reading data` on node 0 (a) (after 2 restarts)"
             )
         );
         assert_eq!(lines.next(), Some("  likely cause: rank 1 has been stopped by SIGSTOP (19) for 14.2 s"));

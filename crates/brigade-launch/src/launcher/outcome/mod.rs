@@ -50,7 +50,7 @@ impl Outcome {
     }
 
     /// The launcher's own exit code: 0 done, 1 failed, 2 if the rank that failed first exited with 2 (wrong usage),
-    /// 75 preempted, or an elastic run that lacks nodes, 130 interrupted.
+    /// 75 preempted, even if a node was lost before all had saved, or an elastic run that lacks nodes, 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Done => exit::DONE,

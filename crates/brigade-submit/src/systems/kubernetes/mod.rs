@@ -13,7 +13,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 
-use super::{Commands, JobState, Lacking, Manifest, Needed, System, not_elastic, words};
+use super::{Commands, JobState, Lacking, LeftOver, Manifest, Needed, System, not_elastic, words};
 use crate::error::Result;
 use crate::job::Job;
 use pod::JOB_LABEL;
@@ -140,6 +140,13 @@ impl Kubernetes {
         all
     }
 
+    /// All objects that the manifest makes, the one that stands for the job first.
+    fn made(&self, job: &Job) -> Vec<String> {
+        let runtime = format!("trainingruntime/{}", job.name);
+        let of_trainer = self.controller == Controller::TrainJob;
+        std::iter::once(self.object(job)).chain(of_trainer.then_some(runtime)).collect()
+    }
+
     /// The object that stands for the job.
     fn object(&self, job: &Job) -> String {
         format!("{}/{}", self.name(), job.name)
@@ -187,6 +194,18 @@ impl System for Kubernetes {
         quota::over(self, job, printed)
     }
 
+    fn left_over(&self, job: &Job) -> Option<LeftOver> {
+        // Another controller's job is one object, which is there as a whole or not.
+        if self.controller != Controller::TrainJob {
+            return None;
+        }
+        // Of two objects `kubectl create` makes the second even if the first is there already: a job would run what an old runtime says.
+        let mut find = self.kubectl(&["get"]);
+        find.extend(self.made(job));
+        find.extend(words(&["--ignore-not-found", "-o", "name", IN_TIME]));
+        Some(LeftOver { find, delete: self.kubectl(&["delete"]) })
+    }
+
     fn commands(&self, job: &Job) -> Commands {
         let selector = match self.controller {
             Controller::JobSet | Controller::TrainJob => format!(
@@ -222,12 +241,7 @@ impl System for Kubernetes {
                 "json",
                 IN_TIME,
             ])),
-            cancel: match self.controller {
-                Controller::TrainJob => {
-                    self.kubectl(&["delete", &object, &format!("trainingruntime/{}", job.name)])
-                }
-                _ => self.kubectl(&["delete", &object]),
-            },
+            cancel: [self.kubectl(&["delete"]), self.made(job)].concat(),
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 
 /// Options that cannot be added, and the option to give instead; without one, the script depends on its own value.
-const OWN: [(&str, Option<&str>); 46] = [
+const OWN: [(&str, Option<&str>); 48] = [
     ("--job-name", Some("--name")),
     ("-J", Some("--name")),
     ("--nodes", Some("--nodes")),
@@ -50,6 +50,8 @@ const OWN: [(&str, Option<&str>); 46] = [
     ("--wait", None),
     ("-W", None),
     ("--parsable", None),
+    ("--clusters", None),
+    ("-M", None),
 ];
 
 /// What the options change of what the script would ask for by itself.
@@ -145,6 +147,11 @@ fn check(option: &str) -> Result<()> {
         ),
         Some(("--exclusive", None)) => wrong(
             "the script itself sets --exclusive; give --exclusive=user or --exclusive=mcs, or --shared-nodes to brigade submit itself".into(),
+        ),
+        Some(("--clusters" | "-M", _)) => wrong(
+            "the job would be followed and cancelled by its number on this cluster; submit from a host of the other one, or write the script with \
+             --render DIR and give it to sbatch there"
+                .into(),
         ),
         Some((_, Some(instead))) => wrong(format!("give {instead} to brigade submit itself")),
         Some((own, None)) => wrong(format!("the script itself sets {own}, or depends on its default")),
@@ -257,12 +264,17 @@ mod tests {
             ("--test-only", "give --dry-run to brigade submit itself"),
             ("--ntasks-per-gpu=1", "the script itself sets --ntasks-per-gpu"),
             ("--wrap=true", "the script itself sets --wrap"),
+            ("--clusters=b", "submit from a host of the other one"),
+            ("--cluster b", "submit from a host of the other one"),
+            ("-M b", "submit from a host of the other one"),
+            ("-Mb", "submit from a host of the other one"),
         ] {
             let message = check(option).unwrap_err().to_string();
             assert!(message.starts_with("--option ") && message.contains(said), "{message}");
         }
         for option in [
             "--gres-flags=enforce-binding",
+            "--cluster-constraint=b",
             "--ntasks-per-core=1",
             "--nodelist=a",
             "--mem=4G",
