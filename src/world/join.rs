@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::Context;
-use brigade_comm::{AuthToken, Join, Timeouts, World};
+use brigade_comm::{Algorithm, AuthToken, Join, Timeouts, Transport, World};
 use brigade_launch::RankInfo;
 
 use crate::settings::CommSettings;
@@ -45,9 +45,15 @@ pub(crate) fn join(info: &RankInfo, rendezvous: Rendezvous, comm: &CommSettings)
     world.with_context(|| format!("rank {} cannot join its world", info.rank))
 }
 
-/// How the ranks of several workers join a world, which may take `init`.
+/// How the ranks of several workers join a world, which may take `init`. Each worker has its own `[comm]`: the algorithm that it says, and
+/// that memory is to be shared, are for the ranks within it.
 pub(crate) fn outer_join(comm: &CommSettings, token: AuthToken, init: Duration) -> Join {
-    Join { timeouts: Timeouts { init, ..timeouts(comm) }, ..as_set(comm, token) }
+    let transport = match comm.transport {
+        Transport::Tcp => Transport::Tcp,
+        Transport::Auto | Transport::SharedMemory => Transport::Auto,
+    };
+    let timeouts = Timeouts { init, ..timeouts(comm) };
+    Join { transport, algorithm: Algorithm::Auto, timeouts, ..as_set(comm, token) }
 }
 
 /// Joining as the settings say, still without a rank.
@@ -59,5 +65,27 @@ fn as_set(comm: &CommSettings, token: AuthToken) -> Join {
         timeouts: timeouts(comm),
         host: std::env::var(HOST_ID).ok(),
         ..Join::new(0, 1, "", token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::CollectivesBackend;
+
+    #[test]
+    fn what_workers_set_differently_does_not_keep_them_apart() {
+        for (transport, expected) in [
+            (Transport::Auto, Transport::Auto),
+            (Transport::SharedMemory, Transport::Auto),
+            (Transport::Tcp, Transport::Tcp),
+        ] {
+            for collectives in [CollectivesBackend::Auto, CollectivesBackend::Flat] {
+                let comm = CommSettings { collectives, transport, ..CommSettings::default() };
+                let join = outer_join(&comm, AuthToken::new("a secret"), Duration::from_secs(7));
+                assert_eq!((join.algorithm, join.transport), (Algorithm::Auto, expected));
+                assert_eq!(join.timeouts.init, Duration::from_secs(7));
+            }
+        }
     }
 }

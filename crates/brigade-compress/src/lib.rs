@@ -9,7 +9,8 @@
 //!
 //! | method | bytes of a code, of 4 per number | loses |
 //! |---|---|---|
-//! | [`Bf16Codec`], [`F16Codec`] | 2 | the last bits |
+//! | [`Bf16Codec`] | 2 | the last bits |
+//! | [`F16Codec`] | 2, and 2 for each code | the last bits |
 //! | [`Quantizer`] with 8 or 4 bits | 1 or 1/2, and 4 for each block | what lies between two steps of a block |
 //! | [`TopK`] | 8 for each number that is kept | all but the largest |
 //! | [`RandomK`] | 4 for each number that is kept | all but one of each stretch |

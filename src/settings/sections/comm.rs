@@ -166,7 +166,7 @@ impl Settings {
     /// # Errors
     /// If a number is out of range, or the method cannot be combined with what else is set.
     pub(crate) fn check_compression(&self, replicas: usize) -> Result<(), SettingError> {
-        let Self { comm, train, zero, compute, .. } = self;
+        let Self { comm, zero, compute, .. } = self;
         comm.check_compression()?;
         if comm.compress_gathers != GatherCodes::None && zero.stage == 0 {
             let allowed = "without ZeRO no shards are gathered; set none, or --zero 1, 2 or 3";
@@ -185,10 +185,6 @@ impl Settings {
             _ if compute.reduce_dtype != Float::F32 => refused(
                 "codes are made from fp32: set compute.reduce_dtype = \"fp32\", and --compress bf16 to send as few \
                 bytes",
-            ),
-            Method::Fp16 if train.sync_every > 1 => refused(
-                "gradients of several steps are divided by their targets after they are summed, and until then they may be above what fp16 can hold; set bf16, or \
-                --sync-every 1",
             ),
             Method::PowerSgd if replicas > 1 => refused(
                 "it needs whole matrices, and replicas have only shards; set --replicate 1, or int8, which works on shards",
@@ -271,10 +267,6 @@ mod tests {
                 "[comm]\ncompress = \"int8\"\n[compute]\nreduce_dtype = \"bf16\"\n",
                 "comm.compress (--compress) = int8 is not possible: codes are made from fp32: set compute.reduce_dtype = \
                 \"fp32\"",
-            ),
-            (
-                "[comm]\ncompress = \"fp16\"\n[train]\nsync_every = 2\n",
-                "comm.compress (--compress) = fp16 is not possible: gradients of several steps",
             ),
             (
                 "[comm]\ncompress = \"powersgd\"\n[zero]\nstage = 2\n",

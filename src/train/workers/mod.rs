@@ -5,7 +5,8 @@
 mod replica;
 mod world;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_comm::host_identity;
@@ -13,16 +14,20 @@ use brigade_launch::workers::{Base, CoordinatorDecision, JoinRequest, Member, Qu
 use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{AgreedError, Interrupted};
+use crate::error::{AgreedError, Interrupted, Preempted};
 use crate::run::Session;
-use crate::world::all_gather_whole_text;
+use crate::world::{all_gather_text, all_gather_whole_text};
 
 pub(super) use self::replica::{Replica, transfer_state};
-use self::world::Listeners;
 pub(super) use self::world::OuterWorld;
+use self::world::{Listeners, forming};
 
 /// Between two looks of all ranks for a decision.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Between two quorums that failed: as long as they have been failing, within these bounds.
+const LEAST_PAUSE: Duration = Duration::from_secs(1);
+const MOST_PAUSE: Duration = Duration::from_secs(5);
 
 /// This worker among the workers of a run.
 pub(super) struct ElasticWorker {
@@ -36,6 +41,8 @@ pub(super) struct ElasticWorker {
     world: OuterWorld,
     /// Who took part in the last quorum.
     took_part: Vec<usize>,
+    /// The last quorum, if it failed, and since when those of the same workers have failed.
+    failing: Option<(Quorum, Instant)>,
 }
 
 /// What rank 0 tells the others of this worker.
@@ -85,7 +92,8 @@ impl ElasticWorker {
             anyhow::Ok(Member::start(strategy.coordinator.clone(), token, join_request, base, wait, silence)?)
         };
         let member = (session.rank() == 0).then(start).transpose()?;
-        Ok(Some(Self { member, base, requests: 0, world: OuterWorld::Alone, took_part: Vec::new() }))
+        let (world, took_part) = (OuterWorld::Alone, Vec::new());
+        Ok(Some(Self { member, base, requests: 0, world, took_part, failing: None }))
     }
 
     /// Whether this worker starts with inner steps, or is to [ask](Self::ask) for newer parameters first. All ranks call it.
@@ -144,25 +152,57 @@ impl ElasticWorker {
     ) -> anyhow::Result<&OuterWorld> {
         if !(quorum.keeps_world && self.world.quorum() > 0) {
             self.world = OuterWorld::Alone;
-            let listener = listeners.sums.take();
-            self.world = OuterWorld::of(session, quorum.id, &quorum.participants, &quorum.sums, listener)?;
+            let place = (&*quorum.sums, listeners.sums.take());
+            self.world = OuterWorld::of(session, quorum.id, &quorum.participants, place, forming(session))?;
         }
         Ok(&self.world)
     }
 
-    /// Gives up the world of the participants, of whom one was lost.
+    /// Gives up the world of the participants.
     pub(super) fn leave(&mut self) {
         self.world = OuterWorld::Alone;
+    }
+
+    /// A quorum failed, for a reason, and is asked for again: without those that were lost, or after a moment with the same workers. All ranks
+    /// call it.
+    ///
+    /// # Errors
+    /// On all ranks, if the same workers have failed to meet for `comm.init_timeout_seconds`, or again and the run was preempted; or if a rank
+    /// failed.
+    pub(super) fn has_failed(&mut self, session: &Session, quorum: Quorum, why: &str) -> anyhow::Result<()> {
+        self.leave();
+        let is_of_the_same = |(before, _): &&(Quorum, Instant)| {
+            before.participants == quorum.participants && before.recovering == quorum.recovering
+        };
+        let Some((_, since)) = self.failing.as_ref().filter(is_of_the_same) else {
+            self.failing = Some((quorum, Instant::now()));
+            return Ok(());
+        };
+        let own = vec![since.elapsed().as_secs_f64(), f64::from(u8::from(session.is_preempted()))];
+        let all = session.collectives().all_gather_scalars(own).wait()?;
+        if all.iter().any(|words| words[1] > 0.0) {
+            return Err(Preempted.into());
+        }
+        let (failing, limit) = (all[0][0], session.settings.comm.init_timeout_seconds);
+        if failing > limit {
+            let workers = list(&[&quorum.participants[..], &quorum.recovering[..]].concat());
+            return Err(AgreedError(format!(
+                "workers {workers} are all there, but have failed to meet for {limit} s (comm.init_timeout_seconds); the last time: {why}"
+            ))
+            .into());
+        }
+        thread::sleep(Duration::from_secs_f64(failing).clamp(LEAST_PAUSE, MOST_PAUSE));
+        Ok(())
     }
 
     /// This worker has the parameters that a quorum resulted in. Gives a line on who took part, where they are others than before.
     pub(super) fn has_made_outer_step(&mut self, session: &Session, quorum: &Quorum) -> Option<String> {
         self.base = quorum.base();
+        self.failing = None;
         self.set(Status::Training);
         let workers = session.settings.strategy.workers;
         let before = std::mem::replace(&mut self.took_part, quorum.participants.clone());
         let changed = before != self.took_part && !(before.is_empty() && self.took_part.len() == workers);
-        let list = |workers: &[usize]| workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         let missing: Vec<usize> = (0..workers).filter(|worker| !self.took_part.contains(worker)).collect();
         changed.then(|| match missing.is_empty() {
             true => format!("step {}: all {workers} workers met", quorum.step),
@@ -226,13 +266,26 @@ impl ElasticWorker {
     }
 }
 
-/// Whether something went well on all ranks of this worker: what one of them lacks, all do without.
+/// What all ranks of this worker have, or why the first that has nothing does not: what one of them lacks, all do without.
 ///
 /// # Errors
 /// If a rank failed.
-pub(super) fn all_agree(session: &Session, is_well: bool) -> anyhow::Result<bool> {
-    let all = session.collectives().all_gather_scalars(vec![f64::from(u8::from(is_well))]).wait()?;
-    Ok(all.iter().all(|words| words[0] == 1.0))
+pub(super) fn agreed<R>(session: &Session, result: anyhow::Result<R>) -> anyhow::Result<Result<R, String>> {
+    let is_well = f64::from(u8::from(result.is_ok()));
+    let all = session.collectives().all_gather_scalars(vec![is_well]).wait()?;
+    let (own, why) = match result {
+        Ok(own) => (Some(own), String::new()),
+        Err(error) => (None, format!("{error:#}")),
+    };
+    if let Some(own) = own.filter(|_| all.iter().all(|words| words[0] == 1.0)) {
+        return Ok(Ok(own));
+    }
+    let all = all_gather_text(session.group(), &why)?;
+    Ok(Err(all.into_iter().find(|why| !why.is_empty()).unwrap_or_default()))
+}
+
+fn list(workers: &[usize]) -> String {
+    workers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A number that no other process with this worker's number has had.

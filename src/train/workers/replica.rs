@@ -8,7 +8,7 @@ use brigade_sorted::SortedMap;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
-use super::world::{Listeners, OuterWorld};
+use super::world::{Listeners, OuterWorld, forming, forming_after_outer_step};
 use crate::checkpoint::RunProgress;
 use crate::run::Session;
 
@@ -94,31 +94,48 @@ pub(crate) fn transfer_state(
     own: Option<Replica>,
 ) -> anyhow::Result<Option<Replica>> {
     let workers: Vec<usize> = quorum.participants.iter().take(1).chain(&quorum.recovering).copied().collect();
-    let world = OuterWorld::of(session, quorum.id, &workers, &quorum.transfer, listeners.transfer.take())?;
+    let (wait, what) = match own {
+        Some(_) => (forming(session), "giving the state to workers that join"),
+        None => (forming_after_outer_step(session), "waiting for the state of the other workers"),
+    };
+    session.heartbeat.send(what);
+    let place = (&*quorum.transfer, listeners.transfer.take());
+    let world = OuterWorld::of(session, quorum.id, &workers, place, wait)?;
     let (group, device) = (world.workers(), session.device());
-    let received = broadcast(&*group, &device, own.map(Replica::into_parts).transpose()?)?;
+    let own = own.map(Replica::into_parts).transpose()?;
+    let received = broadcast(&*group, &device, own, PIECE, &|| session.heartbeat.send(what))?;
     world.shut_down();
     received.map(|(header, values)| Replica::from_parts(&header, values)).transpose()
 }
 
-/// Gives what the first rank of a group has to the others.
+/// Numbers that are sent in one operation: 25 MB, which a slow network carries within its deadline.
+const PIECE: usize = 25_000_000 / size_of::<f32>();
+
+/// Gives what the first rank of a group has to the others, in pieces of so many numbers; `begin_piece` is called before each.
 fn broadcast(
     group: &dyn Collectives,
     device: &Device,
     own: Option<(Vec<u8>, Vec<f32>)>,
+    piece: usize,
+    begin_piece: &dyn Fn(),
 ) -> anyhow::Result<Option<(Vec<u8>, Vec<f32>)>> {
     let is_first = own.is_some();
     let (header, values) = own.unwrap_or_default();
     let sizes = group.all_gather_scalars(vec![header.len() as f64, values.len() as f64]).wait()?;
     let [header_length, length] = [0, 1].map(|part| sizes[0][part] as usize);
-    let send = |mut part: Vec<f32>, length: usize| -> anyhow::Result<Vec<f32>> {
-        if length == 0 {
-            return Ok(part);
+    let send = |part: Vec<f32>, length: usize| -> anyhow::Result<Vec<f32>> {
+        let mut received = Vec::new();
+        for start in (0..length).step_by(piece) {
+            begin_piece();
+            let count = piece.min(length - start);
+            let values = if is_first { part[start..start + count].to_vec() } else { vec![0.0; count] };
+            let tensor = Tensor::<1>::from_data(TensorData::new(values, [count]), device);
+            let sent = group.broadcast(tensor, 0).wait()?;
+            if !is_first {
+                received.extend(sent.try_into_vec_as::<f32>()?);
+            }
         }
-        part.resize(length, 0.0);
-        let tensor = Tensor::<1>::from_data(TensorData::new(part, [length]), device);
-        let got = group.broadcast(tensor, 0).wait()?;
-        Ok(got.try_into_vec_as::<f32>()?)
+        Ok(received)
     };
     let header = send(header.iter().map(|byte| f32::from(*byte)).collect(), header_length)?;
     let values = send(values, length)?;
@@ -129,6 +146,12 @@ fn broadcast(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::thread;
+
+    use brigade_comm::{Timeouts, threads};
+    use brigade_core::{Mesh, WORKERS};
 
     use super::*;
 
@@ -163,5 +186,33 @@ mod tests {
         let missing = got.read("b", "param", 1, &mut read).unwrap_err().to_string();
         assert!(missing.contains("from element 1 on"), "{missing}");
         assert!(Replica::from_parts(&header, values[1..].to_vec()).is_err());
+    }
+
+    #[test]
+    fn a_state_that_is_sent_in_pieces_arrives_whole() {
+        for length in [0usize, 1, 7, 8, 14, 15] {
+            let values: Vec<f32> = (0..length).map(|value| value as f32).collect();
+            let own = (b"{}".to_vec(), values);
+            let pieces = AtomicUsize::new(0);
+            let mesh = Mesh::new(3, [(WORKERS, 3)]).unwrap();
+            let rank = |world: brigade_comm::Group| {
+                let own = (world.rank() == 0).then(|| own.clone());
+                let groups = brigade_cpu::groups(&world, mesh.clone()).unwrap();
+                let count = || {
+                    pieces.fetch_add(1, Relaxed);
+                };
+                broadcast(&*groups.over(&[WORKERS]), &brigade_cpu::device(), own, 7, &count).unwrap()
+            };
+            let rank = &rank;
+            let received: Vec<_> = thread::scope(|scope| {
+                let worlds = threads(3, Timeouts::default());
+                let ranks: Vec<_> =
+                    worlds.into_iter().map(|world| scope.spawn(move || rank(world))).collect();
+                ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+            });
+            assert_eq!(received, [None, Some(own.clone()), Some(own)], "{length}");
+            // And one for the header, on each rank.
+            assert_eq!(pieces.into_inner(), 3 * (1 + length.div_ceil(7)), "{length}");
+        }
     }
 }

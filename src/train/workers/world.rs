@@ -48,16 +48,17 @@ pub(crate) enum OuterWorld {
 }
 
 impl OuterWorld {
-    /// Forms the world of these workers, in their order. The first one's rank 0 listens. All their ranks call it together.
+    /// Forms the world of these workers, in their order. The first one's rank 0 listens. All their ranks call it together, or come within
+    /// `wait`, as long as the first worker is there.
     ///
     /// # Errors
-    /// If it cannot be formed in time.
+    /// If it cannot be formed in time, or the first worker is gone.
     pub(super) fn of(
         session: &Session,
         quorum: u64,
         workers: &[usize],
-        endpoint: &str,
-        listener: Option<TcpListener>,
+        (endpoint, listener): (&str, Option<TcpListener>),
+        wait: Duration,
     ) -> anyhow::Result<Self> {
         let own = session.settings.strategy.worker;
         let place = workers.iter().position(|worker| *worker == own).context("this worker is not invited")?;
@@ -68,9 +69,10 @@ impl OuterWorld {
         let rank = place * ranks + session.rank();
         let join = Join {
             listener: listener.filter(|_| rank == 0),
+            is_listening: true,
             interfaces: session.settings.comm.interfaces.clone(),
             local_rank: session.local_rank,
-            ..outer_join(&session.settings.comm, session.token.clone(), forming(session))
+            ..outer_join(&session.settings.comm, session.token.clone(), wait)
         };
         let join = Join { rank, world_size: workers.len() * ranks, endpoint: endpoint.into(), ..join };
         let world = brigade_comm::join(join)?;
@@ -105,7 +107,13 @@ impl OuterWorld {
 }
 
 /// How long ranks may take to form a world: those who meet are all there, or lost.
-fn forming(session: &Session) -> Duration {
+pub(super) fn forming(session: &Session) -> Duration {
     const MOST: Duration = Duration::from_secs(30);
     Duration::from_secs_f64(session.settings.comm.init_timeout_seconds).min(MOST)
+}
+
+/// The same for those that join and come before the first worker, which makes the outer step first.
+pub(super) fn forming_after_outer_step(session: &Session) -> Duration {
+    let comm = &session.settings.comm;
+    Duration::from_secs_f64(comm.init_timeout_seconds + comm.train_timeout_seconds)
 }

@@ -23,6 +23,8 @@ pub struct Join {
     pub endpoint: String,
     /// Rank 0 may be given a socket that already listens at the endpoint.
     pub listener: Option<TcpListener>,
+    /// Whether rank 0 listens at the endpoint before any rank joins: if it no longer does, it is gone, and the others do not wait for it.
+    pub is_listening: bool,
     /// The world's secret.
     pub token: AuthToken,
     /// How often the world has been started before, 0 at first. A rank of an earlier start is refused and does not
@@ -62,6 +64,7 @@ impl Join {
             world_size,
             endpoint: endpoint.into(),
             listener: None,
+            is_listening: false,
             token,
             restart: 0,
             transport: Transport::Auto,

@@ -132,6 +132,7 @@ fn run_rendezvous(
         world_size,
         endpoint,
         listener,
+        is_listening,
         token,
         restart,
         transport,
@@ -174,7 +175,7 @@ fn run_rendezvous(
         let (streams, rank_0) = ((1..).zip(streams).collect(), Ipv4Addr::LOCALHOST.into());
         return Ok((acceptor_thread, Joined { table, streams, rank_0 }));
     }
-    let (table, stream) = other_ranks::join_rank_0(&endpoint, &token, &hello, timeouts.init)?;
+    let (table, stream) = other_ranks::join_rank_0(&endpoint, is_listening, &token, &hello, timeouts.init)?;
     let rank_0 = stream
         .0
         .peer_addr()

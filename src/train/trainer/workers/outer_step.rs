@@ -5,8 +5,9 @@ use brigade_core::{Activation, StepReport};
 use brigade_launch::workers::{Base, Quorum};
 
 use crate::checkpoint::RunProgress;
+use crate::error::Preempted;
 use crate::train::trainer::Trainer;
-use crate::train::workers::{Decision, ElasticWorker, Replica, all_agree, transfer_state};
+use crate::train::workers::{Decision, ElasticWorker, Replica, agreed, transfer_state};
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Joins the other workers before the first step, and takes over what those that are ahead have.
@@ -15,7 +16,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let Some(mut worker) = ElasticWorker::start(self.session, base, &self.facts)? else { return Ok(()) };
         if !worker.is_current(self.session)? {
             self.note("other workers are ahead; waiting for their next outer step");
-            if self.join_quorum(&mut worker, self.progress.step)?.is_some() {
+            if self.meet(&mut worker, self.progress.step)?.is_some() {
                 bail!("internal error: outer step without inner steps");
             }
         }
@@ -27,11 +28,21 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// they have, and there is no report.
     pub(crate) fn sync_workers(&mut self) -> anyhow::Result<Option<StepReport>> {
         let mut worker = self.elastic.take().context("this run has no coordinator")?;
-        let met = self.join_quorum(&mut worker, self.progress.step + 1);
+        let met = self.meet(&mut worker, self.progress.step + 1);
         self.elastic = Some(worker);
         met
     }
 
+    fn meet(&mut self, worker: &mut ElasticWorker, step: u64) -> anyhow::Result<Option<StepReport>> {
+        let met = self.join_quorum(worker, step);
+        if met.as_ref().is_err_and(|error| error.is::<Preempted>()) {
+            let from = self.continues_from();
+            self.report_preempted(&format!("preempted while the workers could not meet; {from}"))?;
+        }
+        met
+    }
+
+    /// Asks for quorums until one succeeds.
     fn join_quorum(&mut self, worker: &mut ElasticWorker, step: u64) -> anyhow::Result<Option<StepReport>> {
         let session = self.session;
         let own = session.settings.strategy.worker;
@@ -46,23 +57,31 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             if quorum.recovering.contains(&own) {
                 worker.leave();
                 let received = transfer_state(session, &quorum, &mut listeners, None);
-                if all_agree(session, received.is_ok())? {
-                    let state = received?.context("received no state from the other workers")?;
-                    self.take_over(state, &quorum)?;
-                    worker.has_made_outer_step(session, &quorum);
-                    return Ok(None);
+                match agreed(session, received)? {
+                    Ok(state) => {
+                        let state = state.context("received no state from the other workers")?;
+                        self.take_over(state, &quorum)?;
+                        worker.has_made_outer_step(session, &quorum);
+                        return Ok(None);
+                    }
+                    Err(why) => {
+                        self.note_failed("taking over the state of the other workers", &why);
+                        worker.has_failed(session, quorum, &why)?;
+                        continue;
+                    }
                 }
-                self.note_lost("taking over the state of the other workers", received.err());
-                continue;
             }
             let world = worker.join_quorum(session, &quorum, &mut listeners);
             let sums = world.and_then(|world| Ok(self.engine.outer_sums(&world.workers())?));
-            if !all_agree(session, sums.is_ok())? {
-                worker.leave();
-                self.note_lost(&format!("step {step}: adding up over the workers"), sums.err());
-                continue;
-            }
-            let report = self.engine.outer_step(sums?)?;
+            let sums = match agreed(session, sums)? {
+                Ok(sums) => sums,
+                Err(why) => {
+                    self.note_failed(&format!("step {step}: adding up over the workers"), &why);
+                    worker.has_failed(session, quorum, &why)?;
+                    continue;
+                }
+            };
+            let report = self.engine.outer_step(sums)?;
             self.progress.quorum = quorum.id;
             if let Some(change) = worker.has_made_outer_step(session, &quorum) {
                 self.note(&change);
@@ -71,7 +90,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
                 let progress = RunProgress { step, loss: report.loss, ..self.progress.clone() };
                 let state = Replica::new(progress, self.engine.replica()?);
                 if let Err(error) = transfer_state(session, &quorum, &mut listeners, Some(state)) {
-                    self.note_lost("giving the state to workers that join", Some(error));
+                    self.note_failed("giving the state to workers that join", &format!("{error:#}"));
                 }
             }
             return Ok(Some(report));
@@ -91,9 +110,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         Ok(())
     }
 
-    fn note_lost(&mut self, what: &str, error: Option<anyhow::Error>) {
-        let why = error
-            .map_or_else(|| "another rank of this worker failed".to_owned(), |error| format!("{error:#}"));
+    fn note_failed(&mut self, what: &str, why: &str) {
         self.note(&format!("{what} failed, and is repeated: {why}"));
     }
 }

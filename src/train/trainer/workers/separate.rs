@@ -42,10 +42,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         self.served = Some(served);
         let report = failure.or(report);
         if report.as_ref().is_err_and(|error| error.is::<Preempted>()) {
-            let from = match self.saver.newest {
-                Some(step) => format!("--resume auto continues from step {step}"),
-                None => "no step is saved".to_owned(),
-            };
+            let from = self.continues_from();
             self.report_preempted(&format!("preempted within a round, with no worker connected; {from}"))?;
         }
         report

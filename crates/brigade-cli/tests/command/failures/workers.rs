@@ -1,7 +1,11 @@
 //! Separately launched workers, and their coordinator.
 
+use std::process::Command;
+
+use rustix::process::Signal;
+
 use crate::place::{Done, Place, Running};
-use crate::processes::TOKEN;
+use crate::processes::{TOKEN, send};
 use crate::runs::{dead_after, trained};
 
 const RUN: &str = "--strategy diloco --workers 2 --set train.validate_every=0";
@@ -25,10 +29,16 @@ impl<'a> Workers<'a> {
         Self { place, line, endpoint, coordinator }
     }
 
-    fn start(&self, worker: usize, extra: &str) -> Running {
+    fn command(&self, worker: usize, extra: &str) -> Command {
         let Self { place, line, endpoint, .. } = self;
         let line = format!("{RUN} {line} --worker {worker} --coordinator {endpoint} --out w{worker} {extra}");
-        place.start(place.train(&line).env("BRIGADE_TOKEN", TOKEN))
+        let mut command = place.train(&line);
+        command.env("BRIGADE_TOKEN", TOKEN);
+        command
+    }
+
+    fn start(&self, worker: usize, extra: &str) -> Running {
+        self.place.start(&mut self.command(worker, extra))
     }
 
     fn said(&self) -> String {
@@ -129,6 +139,52 @@ fn a_worker_that_dies_is_left_behind_and_takes_over_what_the_others_have() {
         let said = well(workers.coordinator).out;
         assert!(said.contains(&format!("outer step after step {steps}: workers 0, 1")), "{said}");
     }
+}
+
+#[test]
+fn workers_with_other_algorithms_and_transports_meet() {
+    let place = Place::new();
+    let workers = Workers::new(&place, "--nproc-per-node 1 --inner-steps 5 --micro-batch-size 1", "30");
+    let alike = "--set comm.collectives=flat --set comm.transport=shared_memory";
+    let first = place.start(workers.command(0, alike).env("BRIGADE_HOST_ID", "another"));
+    for running in [first, workers.start(1, "")] {
+        well(running);
+    }
+    let said = well(workers.coordinator).out;
+    assert!(said.contains("outer step after step 10: workers 0, 1"), "{said}");
+    assert!(place.read("w0/model.safetensors") == place.read("w1/model.safetensors"));
+}
+
+/// What one worker alone says of its network, so that no world can be formed with the other.
+const APART: &str = r#"--set comm.interfaces=["lo"]"#;
+
+#[test]
+fn workers_that_are_there_and_cannot_meet_end_with_the_reason() {
+    let place = Place::new();
+    let line = "--nproc-per-node 1 --inner-steps 5 --micro-batch-size 1 --set comm.init_timeout_seconds=5";
+    let workers = Workers::new(&place, line, "30");
+    // The second may be alone once the first has ended.
+    let done = [workers.start(0, APART), workers.start(1, "")].map(Running::wait);
+    let told = |done: &Done| {
+        let limit = "workers 0, 1 are all there, but have failed to meet for 5 s (comm.init_timeout_seconds)";
+        let reason = "choose interfaces (comm.interfaces)";
+        done.code == Some(1) && done.err.contains(limit) && done.err.contains(reason)
+    };
+    assert!(done.iter().any(told), "{}\n{}", done[0].err, done[1].err);
+}
+
+#[test]
+fn a_preemption_ends_a_worker_that_cannot_meet_the_others() {
+    let place = Place::new();
+    let workers = Workers::new(&place, "--nproc-per-node 1 --inner-steps 5 --micro-batch-size 1", "30");
+    let mut first = workers.start(0, APART);
+    let _second = workers.start(1, "");
+    first.until("outer steps fail", |first| first.complained().contains("and is repeated").then_some(()));
+    assert!(send(first.pid(), Signal::TERM));
+    let done = first.wait();
+    assert_eq!(done.code, Some(75), "{}", done.err);
+    let says = "preempted while the workers could not meet; no step is saved";
+    assert!(done.err.contains(says), "{}", done.err);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The other ranks' side of the rendezvous.
 
+use std::cell::Cell;
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -16,8 +18,10 @@ use crate::open_files::is_out_of_files;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The side of every other rank: calls rank 0 and waits until all ranks have joined. Returns the table and the connection.
+/// `is_listening`: whether rank 0 is gone if nobody listens.
 pub(in crate::join) fn join_rank_0(
     endpoint: &str,
+    is_listening: bool,
     token: &AuthToken,
     hello: &Hello,
     wait: Duration,
@@ -27,15 +31,20 @@ pub(in crate::join) fn join_rank_0(
     let unreachable =
         |reason: String| Error::Unreachable { rank, endpoint: endpoint.into(), waited: wait, reason };
     let refused = |reason| Error::Refused { rank, endpoint: endpoint.into(), reason };
+    let is_gone = Cell::new(false);
+    let open = |left| {
+        let dialled = dial(endpoint, left);
+        let is_refused = dialled.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        is_gone.set(is_listening && is_refused);
+        dialled
+    };
     loop {
-        let mut stream =
-            reach(|left| dial(endpoint, left), token, deadline, || false).map_err(|error| match error {
-                HandshakeError::WrongToken => refused("its token is different".into()),
-                HandshakeError::Io(error) if is_out_of_files(&error) => {
-                    Error::system("connect to rank 0", error)
-                }
-                error => unreachable(error.to_string()),
-            })?;
+        let mut stream = reach(open, token, deadline, || is_gone.get()).map_err(|error| match error {
+            _ if is_gone.get() => refused("it no longer listens".into()),
+            HandshakeError::WrongToken => refused("its token is different".into()),
+            HandshakeError::Io(error) if is_out_of_files(&error) => Error::system("connect to rank 0", error),
+            error => unreachable(error.to_string()),
+        })?;
         let told = stream.send(&Message::Join(hello.clone()), deadline);
         told.map_err(|error| unreachable(error.to_string()))?;
         return match stream.receive(deadline + GRACE) {
@@ -53,5 +62,34 @@ pub(in crate::join) fn join_rank_0(
             Ok(message) => Err(unreachable(format!("it answered with {message:?}"))),
             Err(error) => Err(unreachable(format!("it has sent nothing since it was reached: {error}"))),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+    use crate::{Join, Timeouts, join};
+
+    #[test]
+    fn a_rank_0_that_listens_is_waited_for_only_as_long_as_it_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let endpoint = listener.local_addr().expect("its address").to_string();
+        let begun = Instant::now();
+        let init = Duration::from_secs(300);
+        let joining = thread::spawn(move || {
+            let timeouts = Timeouts { init, ..Timeouts::default() };
+            let joining = Join::new(1, 2, endpoint, AuthToken::new("a secret"));
+            join(Join { is_listening: true, timeouts, ..joining }).map(drop)
+        });
+        // It comes, and rank 0 does not answer.
+        let (connection, _) = listener.accept().expect("a connection");
+        assert!(!joining.is_finished());
+        drop((connection, listener));
+        let told = joining.join().expect("no panic").expect_err("nobody is there").to_string();
+        assert!(told.contains("it no longer listens"), "{told}");
+        assert!(begun.elapsed() < init / 2, "{:?}", begun.elapsed());
     }
 }

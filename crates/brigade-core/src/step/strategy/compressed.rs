@@ -79,7 +79,7 @@ enum Over {
 
 struct Unit {
     codes: Arc<Mutex<UnitCodes>>,
-    /// What tells its random numbers from those of other units.
+    /// What tells its random numbers from those of other units and other runs.
     seed: u64,
     /// Sums since the step began.
     sums: u64,
@@ -108,8 +108,9 @@ impl Coded {
                     (unit.own.start + part.start..unit.own.start + part.end, true)
                 }
             };
-            let codes = UnitCodes::new(compression, unit, covered, (group.rank(), group.size()), sends_sums);
-            Unit { codes: Arc::new(Mutex::new(codes)), seed: keyed_seed(0, &unit.name), sums: 0 }
+            let (place, seed) = ((group.rank(), group.size()), keyed_seed(coded.exact.0.seed, &unit.name));
+            let codes = UnitCodes::new(compression, unit, covered, place, sends_sums, seed);
+            Unit { codes: Arc::new(Mutex::new(codes)), seed, sums: 0 }
         };
         let units = units.iter().map(|reduced| reduced.is_updated.then(|| unit(reduced))).collect();
         coded.units = units;

@@ -145,6 +145,8 @@ pub struct DataParallel {
     pub dtype: FloatDType,
     /// See [`EngineSettings::sum_group`](crate::EngineSettings::sum_group).
     pub sum_group: usize,
+    /// The run's seed, the same on all ranks, for what a reduction draws.
+    pub seed: u64,
 }
 
 /// A flat buffer of parameters, as a [`Reduction`] sees it.

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use brigade_compress::{CodedSum, Compression, ErrorFeedback, Matrix, Method, PowerSgd};
-use brigade_random::keyed_seed;
 use brigade_sorted::SortedMap;
 
 use crate::error::{Error, Result};
@@ -59,18 +58,22 @@ pub(super) enum Codes {
 }
 
 impl UnitCodes {
-    /// Of the elements `covered` of a unit, as one of some ranks, which have the whole sum in the end if `sends_sums`.
+    /// Of the elements `covered` of a unit, as one of some ranks, which have the whole sum in the end if `sends_sums`: then they are of the
+    /// unit's own elements. Elements beyond the end of these, or of the unit, are padding. PowerSGD's first factors follow from `seed`.
     pub(super) fn new(
         compression: Compression,
         unit: &ReducedUnit,
         covered: Range<usize>,
         (rank, ranks): (usize, usize),
         sends_sums: bool,
+        seed: u64,
     ) -> Self {
         let elements = unit.parameters.last().map_or(0, |last| last.range.end);
+        // With padding, so that all ranks cut in the same places.
         let slice = covered.len().div_ceil(ranks);
-        let covered = covered.start.min(elements)..covered.end.min(elements);
-        let (count, seed) = (covered.len(), keyed_seed(0, &unit.name));
+        let end = if sends_sums { elements.min(unit.own.end) } else { elements };
+        let covered = covered.start.min(end)..covered.end.min(end);
+        let count = covered.len();
         let matrix = |param: &crate::FlatParam| Matrix::of(param.range.start, &param.shape);
         // A part of a unit has parts of matrices, which travel as they are.
         let matrices = unit.parameters.iter().filter(|_| count == elements).filter_map(matrix);
@@ -250,5 +253,55 @@ impl FlatState for Piece {
     fn read(self: Box<Self>) -> Result<SavedState> {
         let slots = SortedMap::from([(self.name, self.values[self.range].to_vec())]);
         Ok(SavedState { slots, scalars: SortedMap::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FlatLayout;
+
+    /// Shards whose elements three ranks of a host cannot divide into equal parts, so that the last part ends behind its shard.
+    #[test]
+    fn with_three_ranks_on_a_host_every_element_is_saved_once() {
+        let layout = FlatLayout::new([("weight".to_owned(), vec![10, 70])]);
+        let (shards, within, hosts) = (2, 3, 2);
+        let mut saved: SortedMap<String, Vec<Range<usize>>> = SortedMap::new();
+        for shard in 0..shards {
+            let own = layout.shard(shard, shards);
+            let unit = ReducedUnit {
+                name: "block".to_owned(),
+                parameters: layout.params().to_vec(),
+                elements: layout.padded_len(shards),
+                own: own.clone(),
+                is_updated: true,
+                served: Vec::new(),
+            };
+            let part = own.len().div_ceil(within);
+            assert!(part * within > own.len(), "parts of a shard have the same length");
+            for rank in 0..within {
+                let covered = own.start + rank * part..own.start + (rank + 1) * part;
+                for host in 0..hosts {
+                    let compression = Compression { method: Method::OneBit, ..Compression::default() };
+                    let codes = UnitCodes::new(compression, &unit, covered.clone(), (host, hosts), true, 0);
+                    for (start, piece) in codes.state(0..0).pieces {
+                        for (array, values) in piece.read().expect("a piece is in memory").slots {
+                            saved.entry(array).or_default().push(start..start + values.len());
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(saved.len(), hosts + 1, "{saved:?}");
+        for (array, mut ranges) in saved {
+            ranges.retain(|range| !range.is_empty());
+            ranges.sort_by_key(|range| range.start);
+            let mut end = 0;
+            for range in ranges {
+                assert_eq!(range.start, end, "{array}");
+                end = range.end;
+            }
+            assert_eq!(end, layout.len(), "{array}");
+        }
     }
 }
