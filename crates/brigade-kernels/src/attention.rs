@@ -104,7 +104,7 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Mask, scale: f6
 /// Where operations are not [fused on the CPU](crate::is_fused_on_cpu), what is dropped is decided on the host, which takes long.
 ///
 /// # Panics
-/// As [`attention`].
+/// As [`attention`], and if the dropout's probability is not between 0 and 1.
 pub fn attention_with_dropout(
     q: Tensor<4>,
     k: Tensor<4>,
@@ -129,12 +129,13 @@ fn attend(
     let fits =
         k.dims() == [batch, key_heads, keys, depth] && v.dims() == [batch, key_heads, keys, value_depth];
     assert!(
-        fits && key_heads > 0 && heads.is_multiple_of(key_heads),
-        "attention of queries {:?} to keys {:?} and values {:?}",
-        q.dims(),
+        fits,
+        "keys of {:?} and values of {:?} do not fit queries of {:?}: keys must be [{batch}, key heads, keys, {depth}], and values [{batch}, key heads, keys, any depth]",
         k.dims(),
-        v.dims()
+        v.dims(),
+        q.dims()
     );
+    check_heads(heads, key_heads);
     let shape = AttentionShape { batch, heads, key_heads, queries, keys, depth, value_depth };
     let operation = Separate(Attention { shape, mask: mask.clone(), scale: scale as f32, dropout });
     let tensors = [&q, &k, &v].map(|tensor| tensor.clone().into_dispatch());
@@ -151,6 +152,13 @@ fn attend(
         Some((output, ())) => Tensor::from_dispatch(output),
         None => plain(q, k, v, &mask, scale, None, |probabilities| dropped(probabilities, &shape, dropout)),
     }
+}
+
+fn check_heads(heads: usize, key_heads: usize) {
+    assert!(
+        key_heads > 0 && heads.is_multiple_of(key_heads),
+        "{heads} heads of queries are not a multiple of {key_heads} heads of keys and values"
+    );
 }
 
 /// Probabilities after dropout, if there is any.
@@ -201,7 +209,7 @@ pub fn attention_packed(qkv: Tensor<3>, heads: usize, key_heads: usize, mask: Ma
 /// [`attention_packed`] in training, with dropout as that of [`attention_with_dropout`].
 ///
 /// # Panics
-/// As [`attention_packed`].
+/// As [`attention_packed`], and if the dropout's probability is not between 0 and 1.
 pub fn attention_packed_with_dropout(
     qkv: Tensor<3>,
     heads: usize,
@@ -222,10 +230,12 @@ fn attend_packed(
 ) -> Tensor<3> {
     let [batch, positions, width] = qkv.dims();
     let depth = width / (heads + 2 * key_heads).max(1);
+    check_heads(heads, key_heads);
     assert!(
-        key_heads > 0 && heads.is_multiple_of(key_heads) && depth * (heads + 2 * key_heads) == width,
-        "queries of {heads} heads, keys and values of {key_heads} in {:?}",
-        qkv.dims()
+        depth * (heads + 2 * key_heads) == width,
+        "the last dimension of {:?} must be a multiple of {}: {heads} heads of queries, {key_heads} of keys and {key_heads} of values",
+        qkv.dims(),
+        heads + 2 * key_heads
     );
     let shape = AttentionShape {
         batch,

@@ -31,7 +31,7 @@ pub struct CrossEntropyConfig {
 /// `[1]`; only the former has a gradient.
 ///
 /// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. A row whose target is below 0 (PyTorch's
-/// `ignore_index` is -100), or whose weight is 0, is ignored: it counts for nothing, and its gradient is 0. On the CPU the logits of a few rows are in memory at a time; the gradients
+/// `ignore_index` is -100), or whose weight is 0, is ignored: it counts for nothing, and the gradient of its logits is 0 whatever they are, even no numbers. On the CPU the logits of a few rows are in memory at a time; the gradients
 /// of `x` and `weight`, where they can be wanted, are made with them, in the forward pass. Of `x` and `weight` in bf16, logits (but on GPUs), loss and the sums of gradients are fp32.
 ///
 /// # Panics
@@ -44,10 +44,21 @@ pub fn linear_cross_entropy(
     config: CrossEntropyConfig,
 ) -> (Tensor<1>, Tensor<1>) {
     let ([count, width], [classes, inputs]) = (x.dims(), weight.dims());
-    assert!(width == inputs, "a weight of {:?} cannot take an input of {:?}", weight.dims(), x.dims());
-    assert!(targets.dims() == [count], "{:?} targets for {count} rows", targets.dims());
+    assert!(
+        width == inputs,
+        "`x` has rows of {width} elements and `weight` of {inputs}, but these must be equally long"
+    );
+    let targets_shape = targets.dims();
+    assert!(
+        targets_shape == [count],
+        "`targets` has the shape {targets_shape:?}, but must be [{count}], one for each row"
+    );
     if let Some(weights) = &row_weights {
-        assert!(weights.dims() == [count], "{:?} weights for {count} rows", weights.dims());
+        let shape = weights.dims();
+        assert!(
+            shape == [count],
+            "`row_weights` has the shape {shape:?}, but must be [{count}], one for each row"
+        );
     }
     let tensors = [x.clone().into_dispatch(), weight.clone().into_dispatch()];
     if tensors.iter().all(is_on_host) && x.dtype() == weight.dtype() {
@@ -93,6 +104,8 @@ pub fn cross_entropy(
         Some(weights) => is_negative.bool_or(weights.clone().inner().equal_elem(0.0).reshape([rows, 1])),
     };
     let targets = targets.mask_fill(is_ignored.clone(), 0);
+    // The gradients of what is no number would be none, though nothing flows back to ignored rows.
+    let logits = logits.mask_fill(is_ignored.clone().expand([rows, classes]), 0.0);
     let highest = logits.clone().detach().max_dim(1);
     let is_highest = logits.clone().detach().gather(1, targets.clone()).equal(highest.clone());
     // Of several the first class counts.
@@ -232,4 +245,38 @@ fn scaled<T: Number>(mut tensor: FlexTensor, factor: f32) -> FlexTensor {
         brigade_simd::multiply(tensor.storage_mut::<T>(), factor);
     }
     tensor
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, TensorData};
+
+    use super::*;
+
+    /// The loss, the hits, and the gradient of the logits of three rows of four classes, where two logits of the second row are given.
+    fn outcome(given: f32, targets: [i64; 3], row_weights: Option<[f32; 3]>) -> [Vec<f32>; 3] {
+        let device = Device::flex().autodiff();
+        let logits = vec![1.0, -0.5, 2.0, 0.25, given, 0.0, given, 1.0, 0.5, 3.0, -2.0, 1.5];
+        let logits = Tensor::<2>::from_data(TensorData::new(logits, [3, 4]), &device).require_grad();
+        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets.to_vec(), [3]), &device);
+        let row_weights = row_weights
+            .map(|weights| Tensor::<1>::from_data(TensorData::new(weights.to_vec(), [3]), &device));
+        let config = CrossEntropyConfig { label_smoothing: 0.1, z_loss: 1e-2, ..Default::default() };
+        let (loss, hits) = cross_entropy(logits.clone(), targets, row_weights, config);
+        let gradients = loss.clone().backward();
+        let gradient = logits.grad(&gradients).unwrap();
+        [loss.into_data(), hits.into_data(), gradient.into_data()].map(|data| data.iter::<f32>().collect())
+    }
+
+    #[test]
+    fn logits_of_an_ignored_row_may_be_no_numbers() {
+        for (targets, row_weights) in [([2, -100, 1], None), ([2, 3, 1], Some([1.0, 0.0, 2.0]))] {
+            let expected = outcome(0.5, targets, row_weights);
+            assert!(expected[2][4..8].iter().all(|slope| *slope == 0.0), "{expected:?}");
+            assert!(expected[2][..4].iter().chain(&expected[2][8..]).all(|slope| slope.abs() > 1e-3));
+            for given in [f32::NAN, f32::INFINITY] {
+                assert_eq!(outcome(given, targets, row_weights), expected, "{given}");
+            }
+        }
+    }
 }

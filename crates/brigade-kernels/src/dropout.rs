@@ -8,16 +8,25 @@ use burn_flex::FlexTensor;
 
 use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, is_on_host, values};
 
-/// Dropout in training (Srivastava et al., 2014): each element of `x` becomes 0 with this probability, at least 0 and below 1, and else grows by `1 / (1 - probability)`; the result is
-/// added to the residual, if there is one.
+/// Dropout in training (Srivastava et al., 2014): each element of `x` is multiplied by 0 with this probability, and else by `1 / (1 - probability)`; the result is
+/// added to the residual, if there is one. With a probability of 1 all are multiplied by 0.
 ///
 /// It draws from the random generator of the tensor's device, as Burn's `nn::Dropout` does, but other masks: what is drawn are four numbers, of which the mask is a function. The backward pass keeps these alone, and no mask.
 ///
 /// # Panics
-/// If the shapes differ.
+/// If the shapes differ, or the probability is not between 0 and 1.
 pub fn dropout<const D: usize>(x: Tensor<D>, residual: Option<Tensor<D>>, probability: f64) -> Tensor<D> {
+    assert!(
+        (0.0..=1.0).contains(&probability),
+        "the probability of dropout is {probability}, but must be between 0 and 1"
+    );
     if let Some(residual) = &residual {
-        assert!(x.dims() == residual.dims(), "dropout of {:?} onto {:?}", x.dims(), residual.dims());
+        assert!(
+            x.dims() == residual.dims(),
+            "dropout adds a residual of {:?} to {:?}, but both must have one shape",
+            residual.dims(),
+            x.dims()
+        );
     }
     let tensors = [Some(&x), residual.as_ref()].map(|tensor| Some(tensor?.clone().into_dispatch()));
     match fused(&tensors, probability as f32, &x.device()) {
@@ -25,7 +34,9 @@ pub fn dropout<const D: usize>(x: Tensor<D>, residual: Option<Tensor<D>>, probab
         None => {
             let kept = 1.0 - probability;
             let mask = x.random_like(Distribution::Bernoulli(kept));
-            let dropped = x * mask * (1.0 / kept);
+            // As a mask decides, whose probability is `f32`.
+            let factor = if (probability as f32) < 1.0 { 1.0 / kept } else { 0.0 };
+            let dropped = x * mask * factor;
             residual.map_or_else(|| dropped.clone(), |residual| residual + dropped.clone())
         }
     }
@@ -111,5 +122,64 @@ impl FusedOperation<2> for Dropout {
 
     fn backward<T: Number>(self, (): (), gradient: FlexTensor, wanted: [bool; 2]) -> [Option<FlexTensor>; 2] {
         [wanted[0].then(|| self.run::<T>(gradient.clone(), None)), Some(gradient)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, TensorData};
+
+    use super::*;
+    use crate::{Mask, attention_with_dropout};
+
+    /// There are kernels for the first two.
+    const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F64];
+
+    fn constant<const D: usize>(value: f32, shape: [usize; D], dtype: DType) -> Tensor<D> {
+        let values = TensorData::new(vec![value; shape.iter().product()], shape);
+        Tensor::from_data(values, (&Device::flex().autodiff(), dtype)).require_grad()
+    }
+
+    fn is_all<const D: usize>(tensor: Tensor<D>, value: f32) -> bool {
+        tensor.into_data().iter::<f32>().all(|found| found == value)
+    }
+
+    #[test]
+    fn a_probability_of_1_drops_everything() {
+        for dtype in TYPES {
+            let [x, residual] = [-2.5, 3.0].map(|value| constant(value, [20, 30], dtype));
+            let (alone, y) = (dropout(x.clone(), None, 1.0), dropout(x.clone(), Some(residual.clone()), 1.0));
+            let gradients = (alone.clone().sum() + y.clone().sum()).backward();
+            assert!(is_all(alone, 0.0) && is_all(y, 3.0), "{dtype:?}");
+            let [d_x, d_residual] = [x, residual].map(|tensor| tensor.grad(&gradients).unwrap());
+            assert!(is_all(d_x, 0.0) && is_all(d_residual, 1.0), "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn attention_with_a_probability_of_1_gives_zeros() {
+        for dtype in TYPES {
+            let vectors = [0.5, -0.25, 2.0].map(|value| constant(value, [2, 3, 5, 4], dtype));
+            let [q, k, v] = vectors.clone();
+            let mask = DropoutMask { probability: 1.0, seed: 7 };
+            let y = attention_with_dropout(q, k, v, Mask::Causal, 0.5, mask);
+            let gradients = y.clone().sum().backward();
+            assert!(is_all(y, 0.0), "{dtype:?}");
+            for tensor in vectors {
+                assert!(is_all(tensor.grad(&gradients).unwrap(), 0.0), "{dtype:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "but must be between 0 and 1")]
+    fn a_probability_above_1_is_refused() {
+        dropout(constant(1.0, [2, 3], DType::F32), None, 1.0 + 1e-9);
+    }
+
+    #[test]
+    #[should_panic(expected = "the probability of dropout is NaN, but must be between 0 and 1")]
+    fn a_probability_that_is_no_number_is_refused() {
+        dropout(constant(1.0, [2, 3], DType::F32), None, f64::NAN);
     }
 }

@@ -12,7 +12,12 @@ use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, values};
 /// # Panics
 /// If the shapes differ.
 pub fn gated<const D: usize>(gate: Tensor<D>, up: Tensor<D>, activation: ActivationFunction) -> Tensor<D> {
-    assert!(gate.dims() == up.dims(), "a gate of {:?} for {:?}", gate.dims(), up.dims());
+    assert!(
+        gate.dims() == up.dims(),
+        "`gate` has the shape {:?} and `up` {:?}, but both must have one shape",
+        gate.dims(),
+        up.dims()
+    );
     let tensors = [gate.clone().into_dispatch(), up.clone().into_dispatch()];
     match Gated(activation).fused(&tensors) {
         Some(output) => Tensor::from_dispatch(output),

@@ -8,7 +8,8 @@
 //! - Sums, statistics of norms, softmaxes and losses are fp32, whatever type the values have.
 //! - An operation's result and gradients depend only on its inputs: not on other threads, addresses or state.
 //! - A gradient that is left for later ([`deferring`]) has the same bits, but on GPUs where a library computes it together with the bias's.
-//! - A row's result depends only on that row (and on parameters); but in fp32 a product of one row alone sums in another order than one of several.
+//! - A row's result depends only on that row (and on parameters): in bf16 on the CPU to the bit. In fp32 the order in which products are summed may depend on
+//!   their shapes, so the same shapes give the same bits, but other numbers of rows may not.
 //! - Memory is not cleared before results are written: a process that keeps its heap (`brigade_cpu::keep_heap`) gets no fresh pages after its
 //!   first steps.
 

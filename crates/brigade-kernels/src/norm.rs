@@ -20,7 +20,12 @@ pub fn layer_norm<const D: usize>(
 ) -> Tensor<D> {
     check(&x, &gamma);
     if let Some(beta) = &beta {
-        assert!(beta.dims() == gamma.dims(), "gamma of {:?} and beta of {:?}", gamma.dims(), beta.dims());
+        assert!(
+            beta.dims() == gamma.dims(),
+            "`gamma` has the shape {:?} and `beta` {:?}, but both must have one shape",
+            gamma.dims(),
+            beta.dims()
+        );
     }
     let operation = LayerNorm { epsilon: epsilon as f32, beta: beta.is_some() };
     let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];

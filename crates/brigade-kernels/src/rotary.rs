@@ -19,10 +19,12 @@ pub fn rotary(x: Tensor<4>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<4> {
     let fits = (rows == positions || rows == batch * positions) && 2 * planes <= depth;
     assert!(
         fits && sines.dims() == cosines.dims(),
-        "cosines of {:?} and sines of {:?} for vectors of {:?}",
+        "cosines of {:?} and sines of {:?} do not fit vectors of {:?}: both must have {positions} or {} rows, and at most {} columns",
         cosines.dims(),
         sines.dims(),
-        x.dims()
+        x.dims(),
+        batch * positions,
+        depth / 2
     );
     if planes == 0 {
         return x;

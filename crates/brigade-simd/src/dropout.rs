@@ -14,19 +14,30 @@ const PIECE: usize = 512;
 /// function of the seed, the row and the column; those that are kept grow in turn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DropoutMask {
-    /// How likely one is dropped: at least 0, and below 1.
+    /// How likely one is dropped: from 0, where all are kept, to 1, where all become 0.
     pub probability: f32,
     /// Decides which are.
     pub seed: u64,
 }
 
 impl DropoutMask {
-    /// What multiplies those that are kept.
+    /// What multiplies those that are kept: 0 where none is.
+    ///
+    /// # Panics
+    /// If the probability is not between 0 and 1.
     pub fn factor(self) -> f32 {
-        1.0 / (1.0 - self.probability)
+        let probability = self.probability;
+        assert!(
+            (0.0..=1.0).contains(&probability),
+            "the probability of dropout is {probability}, but must be between 0 and 1"
+        );
+        if probability < 1.0 { 1.0 / (1.0 - probability) } else { 0.0 }
     }
 
     /// What multiplies consecutive elements of a row from `first` on: 0 or the [`factor`](Self::factor).
+    ///
+    /// # Panics
+    /// If the probability is not between 0 and 1.
     pub fn factors(self, row: usize, first: usize, factors: &mut [f32]) {
         #[inline(always)]
         fn pass<S: Simd>(_simd: S, key: [u32; 2], least: u32, kept: f32, factors: &mut [f32]) {
@@ -52,7 +63,7 @@ impl DropoutMask {
     /// `y ← x · factors`, plus `residual` if there is one, all as one row.
     ///
     /// # Panics
-    /// If `y` or `residual` is not as long as `x`.
+    /// If `y` or `residual` is not as long as `x`, or the probability is not between 0 and 1.
     pub fn apply<T: Element>(self, x: &[T], residual: Option<&[T]>, y: &mut [T]) {
         #[inline(always)]
         fn pass<S: Simd, T: Element>(simd: S, x: &[T], residual: Option<&[T]>, factors: &[f32], y: &mut [T]) {
@@ -130,5 +141,31 @@ mod tests {
                 }
             }
         });
+    }
+    #[test]
+    fn all_are_kept_at_0_and_dropped_at_1() {
+        let x: Vec<f32> = (0..1500).map(|index| index as f32 - 3.5).collect();
+        on_each(|kind| {
+            let [mut y, mut sum] = [(); 2].map(|()| vec![7.0; x.len()]);
+            DropoutMask { probability: 0.0, seed: 5 }.apply(&x, None, &mut y);
+            assert_eq!(y, x, "{kind:?}");
+            let all = DropoutMask { probability: 1.0, seed: 5 };
+            all.apply(&x, None, &mut y);
+            all.apply(&x, Some(&x), &mut sum);
+            assert!(y.iter().all(|y| *y == 0.0), "{kind:?}");
+            assert_eq!(sum, x, "{kind:?}");
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "the probability of dropout is 1.5, but must be between 0 and 1")]
+    fn a_probability_above_1_is_refused() {
+        DropoutMask { probability: 1.5, seed: 5 }.factors(0, 0, &mut [7.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the probability of dropout is NaN")]
+    fn a_probability_that_is_no_number_is_refused() {
+        DropoutMask { probability: f32::NAN, seed: 5 }.apply(&[1.0f32], None, &mut [7.0]);
     }
 }

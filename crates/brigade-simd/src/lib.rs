@@ -39,4 +39,4 @@ pub use element::Element;
 pub use matrix::{Matrix, MatrixMut};
 pub use product::{Factor, Product, matmul};
 pub use rows::{add_rows, column_sums, multiply};
-pub use sums::{add, square_sums};
+pub use sums::{add, chunk_square_sums};

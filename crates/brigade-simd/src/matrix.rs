@@ -53,11 +53,7 @@ impl<'a, T> Matrix<'a, T> {
     /// If it has fewer.
     #[must_use]
     pub fn part(self, [row, column]: [usize; 2], [rows, columns]: [usize; 2]) -> Self {
-        assert!(
-            row + rows <= self.rows && column + columns <= self.columns,
-            "{rows} × {columns} from {row}, {column} on of {:?}",
-            self.shape()
-        );
+        check_part([row, column], [rows, columns], self.shape());
         let start = (row * self.row_stride + column * self.column_stride).min(self.values.len());
         Self { values: &self.values[start..], rows, columns, ..self }
     }
@@ -125,7 +121,7 @@ impl<'a, T> MatrixMut<'a, T> {
         [row, column]: [usize; 2],
         [rows, columns]: [usize; 2],
     ) -> MatrixMut<'_, T> {
-        assert!(row + rows <= self.rows && column + columns <= self.columns);
+        check_part([row, column], [rows, columns], self.shape());
         let start = (row * self.row_stride + column).min(self.values.len());
         MatrixMut { values: &mut self.values[start..], rows, columns, row_stride: self.row_stride }
     }
@@ -148,7 +144,54 @@ fn check(length: usize, [rows, columns]: [usize; 2], [row_stride, column_stride]
         let last = last.and_then(|(row, column)| row.checked_add(column));
         assert!(
             last.is_some_and(|last| last < length),
-            "a matrix of {rows} × {columns} with strides {row_stride} and {column_stride} in {length} elements"
+            "a matrix of {rows} × {columns} with strides {row_stride} and {column_stride} does not fit into a slice of {length} elements"
         );
+    }
+}
+
+fn check_part([row, column]: [usize; 2], [rows, columns]: [usize; 2], [all_rows, all_columns]: [usize; 2]) {
+    let fits = |from: usize, count: usize, all: usize| from <= all && count <= all - from;
+    assert!(
+        fits(row, rows, all_rows) && fits(column, columns, all_columns),
+        "{rows} × {columns} elements from row {row} and column {column} on are not within a matrix of {all_rows} × {all_columns}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_within_their_matrix() {
+        let matrix = Matrix::rows_of(&[0, 1, 2, 3, 4, 5], [2, 3]);
+        let part = matrix.part([1, 1], [1, 2]);
+        assert_eq!((part.values(), part.shape(), part.strides()), (&[4, 5][..], [1, 2], [3, 1]));
+        assert_eq!(matrix.part([2, 3], [0, 0]).values(), [0; 0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "are not within a matrix of 2 × 3")]
+    fn rows_beyond_the_highest_number_are_refused() {
+        let _ = Matrix::rows_of(&[0; 6], [2, 3]).part([1, 0], [usize::MAX, 3]);
+    }
+
+    #[test]
+    #[should_panic(expected = "are not within a matrix of 2 × 3")]
+    fn columns_beyond_the_highest_number_are_refused() {
+        let _ = Matrix::rows_of(&[0; 6], [2, 3]).part([0, usize::MAX], [2, 2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "are not within a matrix of 2 × 3")]
+    fn what_is_written_is_within_its_matrix() {
+        MatrixMut::rows_of(&mut [0; 6], [2, 3]).part([usize::MAX, 0], [2, 3]);
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "a matrix of 2 × 3 with strides 3 and 1 does not fit into a slice of 5 elements"
+    )]
+    fn a_slice_that_is_too_short_is_refused() {
+        Matrix::rows_of(&[0; 5], [2, 3]);
     }
 }

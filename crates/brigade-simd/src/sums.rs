@@ -29,7 +29,7 @@ pub fn add<T: Element>(x: &[T], sums: &mut [f32]) {
 ///
 /// # Panics
 /// If `sums` does not have an element for each chunk, or `chunk` is 0.
-pub fn square_sums<T: Element>(x: &[T], chunk: usize, sums: &mut [f32]) {
+pub fn chunk_square_sums<T: Element>(x: &[T], chunk: usize, sums: &mut [f32]) {
     #[inline(always)]
     fn pass<S: Simd, T: Element>(simd: S, x: &[T], chunk: usize, to: &mut [f32]) {
         for (x, to) in x.chunks_exact(chunk).zip(to) {
@@ -78,7 +78,7 @@ mod tests {
                 add(&x, &mut sums);
                 assert!(sums.iter().zip(&wide).all(|(sum, x)| *sum == (0.5 + x) as f32), "{kind:?}");
                 let mut squares = vec![7.0; length.div_ceil(256)];
-                square_sums(&x, 256, &mut squares);
+                chunk_square_sums(&x, 256, &mut squares);
                 for (found, x) in squares.iter().zip(wide.chunks(256)) {
                     let exact: f64 = x.iter().map(|x| x * x).sum();
                     assert!(
@@ -89,7 +89,7 @@ mod tests {
                 let mut padded = x.clone();
                 padded.resize(length.next_multiple_of(256), T::ZERO);
                 let mut whole = squares.clone();
-                square_sums(&padded, 256, &mut whole);
+                chunk_square_sums(&padded, 256, &mut whole);
                 assert_eq!(whole, squares, "{kind:?}");
             });
         }
@@ -104,6 +104,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "`sums` must have 2 elements, but has 1")]
     fn lengths_must_fit() {
-        square_sums(&[1f32; 5], 4, &mut [0.0]);
+        chunk_square_sums(&[1f32; 5], 4, &mut [0.0]);
     }
 }

@@ -251,17 +251,20 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             hits[first + row] = select(counts && value >= of_cube && earlier == 0.0f32, weight, 0.0f32);
         }
         if comptime!(gradient) {
-            let factor = select(counts, weight * (1.0f32 + 2.0f32 * z_loss * logarithm), 0.0f32);
-            let away = select(counts, weight * share, 0.0f32);
-            let of_target = select(counts, weight * (1.0f32 - label_smoothing), 0.0f32);
+            let factor = weight * (1.0f32 + 2.0f32 * z_loss * logarithm);
+            let away = weight * share;
+            let of_target = weight * (1.0f32 - label_smoothing);
             let mut column = UNIT_POS as usize;
             while column < stride {
-                let value = Vector::<f32, N>::cast_from(logits[start + column]);
-                let mut slope =
-                    (value - Vector::new(logarithm)).exp() * Vector::new(factor) - Vector::new(away);
-                if column == target / N::value() {
-                    let lane = target % N::value();
-                    slope.insert_dynamic(lane, slope.extract_dynamic(lane) - of_target);
+                // Of a row that does not count, even if its logits are no numbers.
+                let mut slope = Vector::<f32, N>::new(0.0f32);
+                if counts {
+                    let value = Vector::<f32, N>::cast_from(logits[start + column]);
+                    slope = (value - Vector::new(logarithm)).exp() * Vector::new(factor) - Vector::new(away);
+                    if column == target / N::value() {
+                        let lane = target % N::value();
+                        slope.insert_dynamic(lane, slope.extract_dynamic(lane) - of_target);
+                    }
                 }
                 if column >= whole {
                     // Beyond the classes there is nothing to learn.

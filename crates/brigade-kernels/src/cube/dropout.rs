@@ -30,6 +30,7 @@ impl Dropout {
         let (cubes, units) = unit_for_each(elements);
         // What is not read can be any tensor but that which is written.
         let adds = residual.is_some();
+        let kept = if self.probability < 1.0 { 1.0 / (1.0 - self.probability) } else { 0.0 };
         let residual = residual.unwrap_or_else(|| x.clone());
         // SAFETY: it reads and writes as many elements as all three tensors have, and the four that were drawn.
         unsafe {
@@ -44,7 +45,7 @@ impl Dropout {
                 output.clone().into_buffer_arg(),
                 elements,
                 (f64::from(self.probability) * 2f64.powi(32)) as u32,
-                1.0 / (1.0 - self.probability),
+                kept,
                 adds,
                 element(&x),
             );

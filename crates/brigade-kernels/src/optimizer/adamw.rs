@@ -11,7 +11,7 @@ use super::{ScaledStep, fits, scaled, stepped};
 #[cfg(feature = "cube")]
 use super::{StepRun, fits_kernels, part_alone};
 
-/// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with the bits and the state of Burn's.
+/// AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019), with the state of Burn's and, but for the kernel of GPUs, its bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWConfig {
     /// The first moment's decay.
@@ -44,7 +44,7 @@ impl AdamWConfig {
     }
 }
 
-/// As [`AdamWConfig`] says. On Burn's CPU backend in fp32 a step is one pass over values, gradient and moments, which change in their place.
+/// As [`AdamWConfig`] says. On Burn's CPU backend in fp32 a step copies the values, and is one pass over that copy, the gradient and the moments, which change in their place. On GPUs it is one kernel.
 #[derive(Clone)]
 pub struct AdamW {
     burn: optim::AdamW,

@@ -27,7 +27,7 @@ impl LionConfig {
     }
 }
 
-/// As [`LionConfig`] says. On Burn's CPU backend in fp32 a step is one pass over values, gradient and momentum, which changes in its place.
+/// As [`LionConfig`] says. On Burn's CPU backend in fp32 a step copies the values, and is one pass over that copy, the gradient and the momentum, which changes in its place.
 #[derive(Clone)]
 pub struct Lion {
     burn: optim::Lion,

@@ -1,4 +1,4 @@
-//! Optimizers whose step is one pass.
+//! Optimizers whose step is one pass: on the CPU over a copy of the values, which others may still hold.
 
 mod adamw;
 mod lion;
@@ -101,7 +101,7 @@ pub fn chunk_square_sums(tensor: &Tensor<1>, chunk: usize) -> Option<Vec<f32>> {
     let values = fits(tensor).then(|| host(tensor.clone()))?;
     let values = self::values::<f32>(&values);
     let mut sums = vec![0.0; values.len().div_ceil(chunk)];
-    brigade_simd::square_sums(values, chunk, &mut sums);
+    brigade_simd::chunk_square_sums(values, chunk, &mut sums);
     Some(sums)
 }
 

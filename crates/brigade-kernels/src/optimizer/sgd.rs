@@ -26,7 +26,7 @@ impl SgdConfig {
     }
 }
 
-/// As [`SgdConfig`] says. On Burn's CPU backend in fp32 a step with momentum is one pass over values, gradient and velocity, which changes in its place.
+/// As [`SgdConfig`] says. On Burn's CPU backend in fp32 a step with momentum copies the values, and is one pass over that copy, the gradient and the velocity, which changes in its place.
 #[derive(Debug, Clone)]
 pub struct Sgd {
     config: SgdConfig,

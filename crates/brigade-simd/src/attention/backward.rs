@@ -10,7 +10,7 @@ use crate::{Factor, MatrixMut, Product, convert, matmul, multiply};
 /// (Dao et al., appendix B.2). With dropout, `P` in `dV` and the product with `Vᵀ` in `dS` are those that are kept, times what they grow by. `output` and `logarithms` are those of the forward pass. Sums are in `f32`; `P` and `dS` are rounded to `T` for their products.
 ///
 /// # Panics
-/// If a slice is too short for the shape.
+/// If a slice is too short for the shape, or the probability of dropout is not between 0 and 1.
 pub fn attention_backward<T: Factor>(
     shape: &AttentionShape,
     [queries, keys, values]: [HeadVectors<'_, T>; 3],

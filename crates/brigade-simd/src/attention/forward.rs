@@ -11,7 +11,7 @@ use crate::{DropoutMask, Factor, MatrixMut, Product, matmul};
 /// `logarithms`: [`AttentionShape::rows`] elements, where the logarithm of each softmax's denominator goes (minus infinity where no key is seen); the backward pass needs it.
 ///
 /// # Panics
-/// If a slice is too short for the shape.
+/// If a slice is too short for the shape, or the probability of dropout is not between 0 and 1.
 pub fn attention<T: Factor>(
     shape: &AttentionShape,
     [queries, keys, values]: [HeadVectors<'_, T>; 3],

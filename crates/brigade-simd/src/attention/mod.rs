@@ -181,23 +181,25 @@ impl AttentionShape {
 }
 
 impl HeadStrides {
-    /// Where the vectors of one head begin.
-    fn start(&self, batch: usize, head: usize) -> usize {
-        batch * self.batch + head * self.head
+    /// Where a vector begins; the highest number if it would be beyond that.
+    fn start(&self, [batch, head]: [usize; 2], position: usize) -> usize {
+        let terms = [(batch, self.batch), (head, self.head), (position, self.position)];
+        terms
+            .into_iter()
+            .fold(0usize, |sum, (index, stride)| sum.saturating_add(index.saturating_mul(stride)))
     }
 }
 
 impl<'a, T> HeadVectors<'a, T> {
     /// Of one head, those of some positions, as a matrix.
-    fn tile(&self, [batch, head]: [usize; 2], positions: &Range<usize>, depth: usize) -> Matrix<'a, T> {
-        let start = self.strides.start(batch, head) + positions.start * self.strides.position;
+    fn tile(&self, place: [usize; 2], positions: &Range<usize>, depth: usize) -> Matrix<'a, T> {
+        let start = self.strides.start(place, positions.start);
         Matrix::new(&self.values[start..], [positions.len(), depth], [self.strides.position, 1])
     }
 
     /// One of them.
-    fn vector(&self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &'a [T] {
-        let start = self.strides.start(batch, head) + position * self.strides.position;
-        &self.values[start..start + depth]
+    fn vector(&self, place: [usize; 2], position: usize, depth: usize) -> &'a [T] {
+        &self.values[self.strides.start(place, position)..][..depth]
     }
 }
 
@@ -212,10 +214,10 @@ impl<'a, T> HeadVectorsMut<'a, T> {
     /// # Panics
     /// If a position's elements are not those of all three.
     pub fn side_by_side(values: &'a mut [T], widths: [usize; 3], strides: HeadStrides) -> [Self; 3] {
-        let total: usize = widths.iter().sum();
+        let total = widths.iter().fold(0usize, |total, width| total.saturating_add(*width));
         assert!(
             total <= strides.position,
-            "{widths:?} elements of a position where the next is {} further",
+            "queries, keys and values of {widths:?} elements do not fit side by side where the next position begins after {}",
             strides.position
         );
         let (start, length) = (values.as_mut_ptr(), values.len());
@@ -230,11 +232,12 @@ impl<'a, T> HeadVectorsMut<'a, T> {
 
     /// One of them. No other slice of this memory may be in use.
     fn vector(&mut self, [batch, head]: [usize; 2], position: usize, depth: usize) -> &mut [T] {
-        let offset = self.strides.start(batch, head) + position * self.strides.position;
+        let offset = self.strides.start([batch, head], position);
         assert!(
-            offset + depth <= self.length,
-            "position {position} of head {head} of sequence {batch} in {} elements",
-            self.length
+            offset <= self.length && depth <= self.length - offset,
+            "the {depth} elements of position {position}, head {head} and sequence {batch} are beyond the end of {} elements with {:?}",
+            self.length,
+            self.strides
         );
         // SAFETY: within the slice that is borrowed for 'a. Of slices that reach into one another only one is in use at a time: the kernels hold no two.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(offset), depth) }

@@ -211,3 +211,29 @@ fn dropout_is_even_and_depends_on_the_place_alone() {
     let both = rows.iter().zip(&others).filter(|(a, b)| **a == 0.0 && **b == 0.0).count();
     assert!((both as f64 / rows.len() as f64 - 0.09).abs() < 0.005);
 }
+
+#[test]
+#[should_panic(expected = "are beyond the end of 4 elements")]
+fn strides_beyond_the_highest_number_are_refused() {
+    let shape =
+        AttentionShape { batch: 1, heads: 1, key_heads: 1, queries: 2, keys: 2, depth: 2, value_depth: 2 };
+    let (values, mut output) = ([1.0f32; 4], [0.0f32; 4]);
+    let near = strides(1, 2, 2);
+    let vectors = [HeadVectors { values: &values[..], strides: near }; 3];
+    let probabilities = Probabilities { visible: Visible::All, scale: 1.0, dropout: None };
+    let output = HeadVectorsMut::new(&mut output, HeadStrides { position: usize::MAX, ..near });
+    attention(&shape, vectors, probabilities, output, &mut [0.0; 2]);
+}
+
+#[test]
+fn dropout_of_all_gives_zeros() {
+    let shape =
+        AttentionShape { batch: 1, heads: 2, key_heads: 1, queries: 70, keys: 70, depth: 3, value_depth: 3 };
+    let [q, k] = [2 * 70 * 3, 70 * 3].map(|length| numbers::<f32>(length, 5, 1.5));
+    let dropout = Some(DropoutMask { probability: 1.0, seed: 7 });
+    let visible = Visible::Causal { window: None };
+    on_each(|kind| {
+        let outcome = fused(&shape, [&q, &k, &k, &q], Probabilities { visible, scale: 0.4, dropout });
+        assert!(outcome.iter().flatten().all(|value| *value == 0.0), "{kind:?}: {outcome:?}");
+    });
+}

@@ -60,7 +60,12 @@ fn wide<T: Element>(values: &[T]) -> Vec<f64> {
 }
 
 fn near<T: Element>(kind: Arch, got: &[T], exact: &[(f64, f64)]) {
-    let limit = if size_of::<T>() == 4 { limit(kind) } else { 0.6 };
+    near_within(limit(kind), got, exact);
+}
+
+/// `limit`: of numbers in fp32.
+fn near_within<T: Element>(limit: f64, got: &[T], exact: &[(f64, f64)]) {
+    let limit = if size_of::<T>() == 4 { limit } else { 0.6 };
     for (got, (exact, magnitude)) in got.iter().zip(exact) {
         let distance = distance(*got, *exact, *magnitude);
         assert!(distance <= limit, "{got:?} is {distance} units from {exact:e}");
@@ -108,7 +113,8 @@ fn check_all<T: Element>(rows: usize, width: usize, seed: u64) {
                 // What the backward pass is given, rounded.
                 let statistics = (f64::from(means[row]), f64::from(factors[row]));
                 let (slopes, normal) = exact_backward(&g, &x, &wide_gamma, statistics, centered);
-                near(kind, &d_x[at], &slopes);
+                // A sum along the row, and three products that are rounded by half a unit each.
+                near_within(limit(kind) + 1.5, &d_x[at], &slopes);
                 for i in 0..width {
                     columns[i][0].0 += g[i] * normal[i];
                     columns[i][0].1 += (g[i] * (x[i].abs() + statistics.0.abs()) * statistics.1).abs();
@@ -132,6 +138,12 @@ proptest! {
         check_all::<f32>(rows, width, seed);
         check_all::<bf16>(rows, width, seed);
     }
+}
+
+/// Its gradient is 2.7 units off.
+#[test]
+fn a_row_whose_roundings_add_up_is_near_the_truth() {
+    check_all::<f32>(8, 12, 433);
 }
 
 #[test]

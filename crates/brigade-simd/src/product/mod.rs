@@ -47,8 +47,8 @@ pub trait Factor: Element {
 /// contiguous.
 ///
 /// Products and sums are in `f32`, and rounded once when they are stored as another type. Of `bf16`, an element of `out` depends on its row of `a`, its column of `b`, and on
-/// how long they are alone: whatever else is multiplied with them, it has the same bits. So it is of `f32` where `a` has two rows and `b` two columns at least: `gemm` adds up
-/// products with a vector in another order. Numbers of `bf16` whose exponent is the lowest (subnormal ones) may count as 0.
+/// how long they are alone: whatever else is multiplied with them, it has the same bits. Of `f32`, `gemm` chooses the order of sums by shapes and strides: the same ones give the same bits, but
+/// with more or fewer rows or columns an element may have others. Numbers of `bf16` whose exponent is the lowest (subnormal ones) may count as 0.
 ///
 /// # Panics
 /// If the shapes do not fit.
