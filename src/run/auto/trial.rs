@@ -184,6 +184,7 @@ impl RunningTrial {
             "strategy.fragments=1",
             "strategy.overlap_steps=0",
             "checkpoint.dir=",
+            "output.notify=[]",
         ];
         for set in sets {
             command.args(["--set", set]);

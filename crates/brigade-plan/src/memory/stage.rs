@@ -55,7 +55,9 @@ pub fn stage_memory(
     state(&mut parts, model, stage, accounting, sharding, activations.tp as u64);
     parts.activations = in_blocks(model, stage, activations, kind, sharding.micro_batches, recompute_every);
     if stage.stages > 1 {
-        parts.buffers += 2 * activations.boundary(model);
+        let relayed =
+            if accounting.steps_copies { 0 } else { model.tied_parameters() / activations.tp as u64 };
+        parts.buffers += 2 * (activations.boundary(model) + accounting.parameter * relayed);
     }
     let moving = parts.activations + parts.buffers;
     parts.fragmentation = (moving as f64 * MemoryParts::FRAGMENTATION) as u64;

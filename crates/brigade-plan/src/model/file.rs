@@ -215,10 +215,8 @@ impl ModelShape {
         let tied = described.model.tied_head.unwrap_or(true);
         let length = described.model.sequence_length;
         if !gated && kv_heads.is_none() && intermediate.is_none() && experts.is_none() {
-            let mut shape = Self::gpt(&file, layers, hidden, heads, vocabulary, length);
-            shape.tied = tied;
-            shape.head_parameters += if tied { 0 } else { vocabulary as u64 * hidden as u64 };
-            return shape.check(&file);
+            let shape = Self::gpt(&file, layers, hidden, heads, vocabulary, length);
+            return if tied { shape } else { shape.untied() }.check(&file);
         }
         let inner = intermediate.unwrap_or(4 * hidden);
         let mut shape =

@@ -142,6 +142,13 @@ impl ModelShape {
         shape
     }
 
+    /// The same with a head of its own in place of the table of embeddings.
+    pub fn untied(mut self) -> Self {
+        self.head_parameters += self.tied_parameters();
+        self.tied = false;
+        self
+    }
+
     /// Number of layers.
     pub fn layers(&self) -> usize {
         self.windows.len()

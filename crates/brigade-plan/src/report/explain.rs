@@ -168,7 +168,7 @@ fn collectives(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> 
         "{name} of a layer's gradients: {:.1} MB over {} on {}, {}: {}; {} of a step are not hidden",
         gradient / 1e6,
         counted(ranks.size, "rank"),
-        counted(ranks.nodes(), "node"),
+        counted(ranks.nodes, "node"),
         workload.algorithm.name(),
         seconds(takes),
         seconds(evaluation.parts.reduce)
@@ -180,13 +180,13 @@ fn collectives(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> 
             "all-reduce of a layer's sums over {} replicas, once a step: {:.1} MB on {}: {}",
             replicas.size,
             shard / 1e6,
-            counted(replicas.nodes(), "node"),
+            counted(replicas.nodes, "node"),
             seconds(network.collective(Collective::AllReduce, shard, replicas))
         ));
     }
     if candidate.zero == 3 {
         let parameters = layer * workload.accounting.parameter as f64;
-        let link = if ranks.nodes() > 1 {
+        let link = if ranks.nodes > 1 {
             cluster.inter_node.bandwidth * ranks.per_node as f64
         } else {
             cluster.intra_node.bandwidth

@@ -175,7 +175,12 @@ impl Axes {
     }
 
     pub(super) fn micro_batch_sizes(&self, sequences: usize) -> Vec<usize> {
-        chosen(&self.micro_batches, divisors(sequences).into_iter().filter(|size| *size <= 256))
+        let all = divisors(sequences).into_iter();
+        // Of many, those that are usual; others only where they are asked for.
+        match self.micro_batches.is_empty() {
+            true => all.filter(|size| *size <= 256).collect(),
+            false => chosen(&self.micro_batches, all),
+        }
     }
 
     /// Numbers of replicas of what ZeRO shards. By default: none, or shards on one, two, four or eight whole nodes.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::candidate::Candidate;
 use super::evaluate::Evaluator;
 use super::workload::{PlanError, Workload};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Device};
 use crate::time::StepParts;
 
 /// The usual step of a run, in seconds of a rank.
@@ -55,12 +55,7 @@ pub fn calibrate(
     };
     let compute = computes(&before.parts) / measured.compute;
     let device = &mut workload.cluster.device;
-    let peaks = &mut device.peaks;
-    for rate in
-        [&mut peaks.bf16, &mut peaks.fp16, &mut peaks.tf32, &mut peaks.f32, &mut device.memory_bandwidth]
-    {
-        *rate *= compute;
-    }
+    compute_at(device, compute);
     device.launch /= compute;
     device.function /= compute;
     device.step = measured.rest.max(0.0);
@@ -71,6 +66,21 @@ pub fn calibrate(
     let after = Evaluator::new(&workload).evaluate(candidate)?;
     let cluster = Cluster { measured: None, ..workload.cluster };
     Ok(Calibrated { cluster, compute, links, predicted: [before.seconds, after.seconds] })
+}
+
+/// Lets products, attention and memory be this many times as fast. The peaks stay, which MFU is a share of, unless the device does more than they say.
+fn compute_at(device: &mut Device, times: f64) {
+    let Device { efficiency, peaks, memory_bandwidth, .. } = device;
+    let beyond = (efficiency.products.max(efficiency.attention) * times).max(1.0);
+    for share in [&mut efficiency.products, &mut efficiency.attention] {
+        *share *= times / beyond;
+    }
+    for peak in [&mut peaks.bf16, &mut peaks.fp16, &mut peaks.tf32, &mut peaks.f32] {
+        *peak *= beyond;
+    }
+    let beyond = (efficiency.memory * times).max(1.0);
+    efficiency.memory *= times / beyond;
+    *memory_bandwidth *= beyond;
 }
 
 /// How many times as fast links must be for ranks to wait so long.

@@ -155,6 +155,22 @@ impl<'a> Evaluator<'a> {
         (model.block_parameters(block) + copy) as f64 / candidate.tp as f64
     }
 
+    /// Parameters that a block reads of another one, which steps them: the table of a tied head.
+    fn read_elsewhere(&self, candidate: &Candidate, block: usize) -> f64 {
+        let Workload { model, accounting, .. } = self.workload();
+        let steps_copy = accounting.steps_copies && candidate.pp > 1;
+        let reads = block + 1 == model.blocks() && !steps_copy;
+        if reads { model.tied_parameters() as f64 / candidate.tp as f64 } else { 0.0 }
+    }
+
+    /// Bytes that go back with each gradient of an activation: the gradient of a tied head, to the stage that steps the table. GPUs send it once a step, which is
+    /// left out.
+    fn relayed(&self, candidate: &Candidate) -> f64 {
+        let Workload { model, accounting, cluster, .. } = self.workload();
+        let table = self.read_elsewhere(candidate, model.blocks() - 1);
+        if cluster.is_cpu() { table * accounting.parameter as f64 } else { 0.0 }
+    }
+
     /// The step as it is simulated.
     ///
     /// # Errors
@@ -173,7 +189,7 @@ impl<'a> Evaluator<'a> {
                 candidate.recompute_every > 0 && (block + 1).is_multiple_of(candidate.recompute_every);
             let sum = if candidate.zero == 0 { Collective::AllReduce } else { Collective::ReduceScatter };
             let gathers = candidate.zero == 3;
-            let gathered = own * parameter;
+            let gathered = (own + self.read_elsewhere(candidate, block)) * parameter;
             SimulatedBlock {
                 forward: time.forward,
                 recompute: if recomputed { time.forward } else { 0.0 },
@@ -209,7 +225,8 @@ impl<'a> Evaluator<'a> {
             blocks: (0..model.blocks()).map(block).collect(),
             split: layout.split.clone(),
             stages: layout.stages.iter().map(stage).collect(),
-            messages: self.messages(candidate, boundary),
+            messages: [boundary, boundary + self.relayed(candidate)]
+                .map(|bytes| self.messages(candidate, bytes)),
             reshard: candidate.reshard,
             prefetch: 1,
             reduce_each_micro_batch: candidate.zero >= 2 && candidate.reduce_each_micro_batch,
@@ -291,13 +308,17 @@ impl<'a> Evaluator<'a> {
             slowest = slowest.max(together);
             longest = longest.max(after.reduce + after.optimizer + after.gather);
         }
+        // Of a micro-batch over one link, and of the first and the last micro-batch over all.
+        let links = plan.messages.iter().map(|links| links.iter().copied().fold(0.0, f64::max));
+        let busiest = m * candidate.chunks as f64 * links.fold(0.0, f64::max);
+        let filling: f64 = plan.messages.iter().flatten().sum();
         let bubble = match candidate.pp {
             1 => 0.0,
             pp => formula::bubble_fraction(candidate.kind(), pp, candidate.chunks, candidate.micro_batches),
         };
         let shared = self.workload().cluster.ranks_per_core();
         let (busy, after) = (shared * slowest, shared * (longest + plan.host));
-        Ok((slowest / (1.0 - bubble)).max(busy) + after)
+        Ok((slowest / (1.0 - bubble)).max(busy).max(busiest) + filling + after)
     }
 
     /// Simulates a step.

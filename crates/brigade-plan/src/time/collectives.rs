@@ -3,6 +3,7 @@
 //! The costs are those of Thakur et al. 2005, "Optimization of collective communication operations in MPICH", section 3, with the double binary trees of
 //! Sanders et al. 2009, whose bandwidth is a ring's.
 
+use brigade_sorted::SortedSet;
 use serde::Serialize;
 
 use crate::cluster::{Cluster, Collective, MeasuredLinks};
@@ -48,15 +49,10 @@ impl PlannedAlgorithm {
 pub struct GroupPlacement {
     /// All of them.
     pub size: usize,
-    /// Those on one node.
+    /// Those on one node; on the one with the fewest, where nodes have different numbers.
     pub per_node: usize,
-}
-
-impl GroupPlacement {
     /// Nodes that they are on.
-    pub fn nodes(&self) -> usize {
-        self.size.div_ceil(self.per_node.max(1))
-    }
+    pub nodes: usize,
 }
 
 /// The links of a cluster, and how collectives use them.
@@ -72,10 +68,21 @@ impl<'a> Network<'a> {
         Self { cluster, algorithm }
     }
 
-    /// The ranks of a group of `size` whose members are `stride` ranks apart.
+    /// The ranks of a group of `size` whose members are `stride` ranks apart: of the groups that the ranks of the cluster are divided into, the one on the most
+    /// nodes.
     pub fn ranks(&self, size: usize, stride: usize) -> GroupPlacement {
-        let per_node = (self.cluster.devices_per_node / stride.max(1)).clamp(1, size.max(1));
-        GroupPlacement { size, per_node }
+        let (size, stride, devices) = (size.max(1), stride.max(1), self.cluster.devices_per_node.max(1));
+        if stride >= devices {
+            return GroupPlacement { size, per_node: 1, nodes: size };
+        }
+        // Where groups begin on their first nodes.
+        let span = size * stride;
+        let groups = (self.cluster.devices() / span).clamp(1, devices);
+        let starts: SortedSet<usize> = (0..groups).map(|group| group * span % devices).collect();
+        let offsets = starts.into_iter().flat_map(|start| start..start + stride);
+        let placed = offsets.map(|start| placed(start, size, stride, devices));
+        let worst = placed.max_by_key(|placed| (placed.nodes, std::cmp::Reverse(placed.per_node)));
+        worst.unwrap_or(GroupPlacement { size, per_node: 1, nodes: size })
     }
 
     /// Seconds of a message of this many bytes from each of `ranks` neighbours, beginning with `from`, to those that begin with `to`: each has its own share of the
@@ -98,7 +105,7 @@ impl<'a> Network<'a> {
         }
         match self.algorithm {
             PlannedAlgorithm::Auto if self.cluster.is_cpu() => {
-                let is_level = ranks.nodes() > 1 && ranks.per_node > 1;
+                let is_level = ranks.nodes > 1 && ranks.per_node > 1;
                 let own = if is_level { PlannedAlgorithm::Hierarchical } else { PlannedAlgorithm::Flat };
                 self.by(own, collective, bytes, ranks)
             }
@@ -115,7 +122,7 @@ impl<'a> Network<'a> {
     /// a part of their nodes have that part of the links.
     fn measured(&self, collective: Collective, bytes: f64, ranks: GroupPlacement) -> Option<f64> {
         let measured = self.cluster.measured.as_ref()?;
-        let (n, nodes, devices) = (ranks.size as f64, ranks.nodes(), self.cluster.devices_per_node);
+        let (n, nodes, devices) = (ranks.size as f64, ranks.nodes, self.cluster.devices_per_node);
         let bus = self.measured_bandwidth(measured, collective, nodes)?;
         let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
         let links = self.ring_bandwidth(self.whole_nodes(nodes)).max(bus);
@@ -146,7 +153,7 @@ impl<'a> Network<'a> {
     /// All ranks of this many nodes.
     fn whole_nodes(&self, nodes: usize) -> GroupPlacement {
         let per_node = self.cluster.devices_per_node;
-        GroupPlacement { size: nodes * per_node, per_node }
+        GroupPlacement { size: nodes * per_node, per_node, nodes }
     }
 
     /// Bytes a second of a ring: what leaves a node does so over the links of all its ranks in the group.
@@ -154,11 +161,11 @@ impl<'a> Network<'a> {
         let links = self.cluster.device.efficiency.links;
         let (inside, outside) =
             (self.cluster.intra_node.bandwidth * links, self.cluster.inter_node.bandwidth * links);
-        if ranks.nodes() > 1 { inside.min(outside * ranks.per_node as f64) } else { inside }
+        if ranks.nodes > 1 { inside.min(outside * ranks.per_node as f64) } else { inside }
     }
 
     fn latency(&self, ranks: GroupPlacement) -> f64 {
-        let crosses = ranks.nodes() > 1;
+        let crosses = ranks.nodes > 1;
         if crosses { self.cluster.inter_node.latency } else { self.cluster.intra_node.latency }
     }
 
@@ -171,7 +178,7 @@ impl<'a> Network<'a> {
     ) -> f64 {
         let links = self.cluster.device.efficiency.links;
         let (intra, inter) = (self.cluster.intra_node, self.cluster.inter_node);
-        let [n, k, nodes] = [ranks.size, ranks.per_node, ranks.nodes()].map(|number| number as f64);
+        let [n, k, nodes] = [ranks.size, ranks.per_node, ranks.nodes].map(|number| number as f64);
         let passes = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
         let (inside, outside) = (intra.bandwidth * links, inter.bandwidth * links);
         let ring = self.ring_bandwidth(ranks);
@@ -199,4 +206,19 @@ impl<'a> Network<'a> {
             _ => passes * ((n - 1.0) * self.latency(ranks) + (n - 1.0) / n * bytes / ring),
         }
     }
+}
+
+/// A group of `size` ranks, `stride` apart, that begins at this place on a node of so many devices.
+fn placed(start: usize, size: usize, stride: usize, devices: usize) -> GroupPlacement {
+    let (mut nodes, mut fewest, mut first) = (0, size, 0);
+    while first < size {
+        let node = (start + first * stride) / devices;
+        // The first of the ranks that is on a later node.
+        let next = ((node + 1) * devices - start).div_ceil(stride).min(size);
+        let here = next - first;
+        // Those after it are the same while whole nodes follow.
+        let alike = if devices.is_multiple_of(stride) && first > 0 { (size - first) / here } else { 1 };
+        (nodes, fewest, first) = (nodes + alike, fewest.min(here), first + alike * here);
+    }
+    GroupPlacement { size, per_node: fewest, nodes }
 }

@@ -64,8 +64,8 @@ pub struct StepPlan {
     pub split: Vec<usize>,
     /// The stages.
     pub stages: Vec<SimulatedStage>,
-    /// A message from each part of the model to the next, and back.
-    pub messages: Vec<f64>,
+    /// By pass: a message from each part of the model to the next, and one back.
+    pub messages: [Vec<f64>; 2],
     /// When gathered parameters are freed.
     pub reshard: ReshardPolicy,
     /// How many blocks ahead parameters are gathered.
@@ -244,7 +244,7 @@ impl<'a> Simulation<'a> {
         if arrived[0].is_nan() {
             return false;
         }
-        let travels = self.plan.messages.get(from.min(part)).copied().unwrap_or(0.0);
+        let travels = self.plan.messages[index(pass)].get(from.min(part)).copied().unwrap_or(0.0);
         let me = &mut self.ranks[rank];
         let waited = (arrived[0] - me.clock[0]).max(0.0);
         me.parts.send += waited.min(travels);
@@ -258,7 +258,7 @@ impl<'a> Simulation<'a> {
     fn send(&mut self, rank: usize, pass: Pass, task: StageTask) {
         let part = self.pipeline.virtual_stage(rank, task.chunk);
         let to = if pass == Pass::Forward { part + 1 } else { part - 1 };
-        let travels = self.plan.messages.get(part.min(to)).copied().unwrap_or(0.0);
+        let travels = self.plan.messages[index(pass)].get(part.min(to)).copied().unwrap_or(0.0);
         let place = self.place(to, task.micro_batch);
         let me = &mut self.ranks[rank];
         for column in 0..self.columns {

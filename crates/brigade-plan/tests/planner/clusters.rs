@@ -110,7 +110,7 @@ fn collectives_cost_what_their_algorithms_send() {
     let network = |algorithm| Network::new(&cluster, algorithm);
     let ring = network(PlannedAlgorithm::Ring);
     let within = ring.ranks(8, 1);
-    assert_eq!((within.per_node, within.nodes()), (8, 1));
+    assert_eq!((within.per_node, within.nodes), (8, 1));
     let seconds = ring.collective(Collective::AllReduce, 1e9, within);
     assert!((seconds - (14.0 * 4e-6 + 1.75 * 1e9 / 450e9)).abs() < 1e-12);
     let half = ring.collective(Collective::AllGather, 1e9, within);
@@ -120,7 +120,7 @@ fn collectives_cost_what_their_algorithms_send() {
     let seconds = ring.collective(Collective::AllReduce, 1e9, all);
     assert!((seconds - (62.0 * 12e-6 + 2.0 * 31.0 / 32.0 * 1e9 / 400e9)).abs() < 1e-12);
     let sparse = ring.ranks(16, 2);
-    assert_eq!((sparse.per_node, sparse.nodes()), (4, 4));
+    assert_eq!((sparse.per_node, sparse.nodes), (4, 4));
     let seconds = ring.collective(Collective::AllReduce, 1e9, sparse);
     assert!((seconds - (30.0 * 12e-6 + 2.0 * 15.0 / 16.0 * 1e9 / 200e9)).abs() < 1e-12);
     // Small messages are quicker along trees, and hierarchies send less between nodes.
@@ -209,4 +209,19 @@ fn plans_say_what_was_not_measured() {
         text.contains("  note    collectives were measured over at most 4 nodes; for up to 64, "),
         "{text}"
     );
+}
+
+#[test]
+fn groups_that_straddle_nodes_use_the_links_between_them() {
+    let cluster: Cluster = "3x8xH100".parse().unwrap();
+    let network = Network::new(&cluster, PlannedAlgorithm::Ring);
+    let placed = |size, stride| {
+        let group = network.ranks(size, stride);
+        (group.nodes, group.per_node)
+    };
+    // Of four groups of six, the second has two ranks on one node and four on the next.
+    assert_eq!([placed(6, 1), placed(12, 1), placed(6, 2)], [(2, 2), (2, 4), (2, 2)]);
+    assert_eq!([placed(8, 1), placed(24, 1), placed(12, 2), placed(3, 8)], [(1, 8), (3, 8), (3, 4), (3, 1)]);
+    let seconds = |size| network.collective(Collective::ReduceScatter, 1e9, network.ranks(size, 1));
+    assert!(seconds(6) > 3.0 * seconds(8), "{} {}", seconds(6), seconds(8));
 }

@@ -238,6 +238,17 @@ fn efficiencies_above_one_are_explained() {
 }
 
 #[test]
+fn a_large_micro_batch_is_planned_where_it_is_asked_for() {
+    let workload = workload(ModelShape::gpt("", 2, 64, 2, 256, 64), "1x2xA100-40GB", 64, 1024);
+    let best = |micro_batches: &[usize]| {
+        let axes = Axes { micro_batches: micro_batches.to_vec(), pp: vec![1], ..Axes::default() };
+        plan(&workload, &axes, 1).unwrap().best[0].candidate.micro_batch
+    };
+    assert_eq!(best(&[512]), 512);
+    assert!(best(&[]) <= 256);
+}
+
+#[test]
 fn batches_that_ranks_cannot_divide_are_said() {
     // 16 ranks take 48 of 50 sequences, and 16 where there are 10.
     for (batch, said) in
@@ -433,6 +444,8 @@ fn a_run_shows_how_fast_its_cluster_is() {
     near(found.links.unwrap(), 1.0 / 20.0);
     near(found.predicted[1], run.seconds);
     assert!(found.predicted[0] < 0.9 * run.seconds);
+    // It reaches less of the peak, which MFU is a share of.
+    assert_eq!(found.cluster.device.peaks, described.cluster.device.peaks);
     // Another configuration is then predicted as well.
     let other = Workload { cluster: found.cluster.clone(), ..described.clone() };
     let two = Candidate { zero: 0, micro_batch: 1, micro_batches: 8, ..candidate };

@@ -18,7 +18,7 @@ fn plain(parts: usize, pp: usize) -> StepPlan {
         blocks: vec![block; parts],
         split: vec![1; parts],
         stages: vec![SimulatedStage::default(); pp],
-        messages: vec![0.0; parts.saturating_sub(1)],
+        messages: [(); 2].map(|()| vec![0.0; parts.saturating_sub(1)]),
         reshard: ReshardPolicy::AfterUseUnlessNext,
         prefetch: 1,
         reduce_each_micro_batch: false,
@@ -89,7 +89,7 @@ fn long_steps_are_those_that_are_played() {
                 let mut plan = plain(pp * chunks, pp);
                 plan.reshard = reshard;
                 plan.reduce_each_micro_batch = true;
-                plan.messages.fill(0.1);
+                plan.messages.iter_mut().for_each(|links| links.fill(0.1));
                 for block in &mut plan.blocks {
                     (block.gather, block.reduce) = (0.7, 0.4);
                 }
@@ -165,7 +165,7 @@ proptest! {
         let chunks = if pp == 1 { 1 } else { chunks_of(kind) };
         let micro_batches = pp * groups;
         let mut plan = plain(pp * chunks, pp);
-        plan.messages.fill(message);
+        plan.messages.iter_mut().for_each(|links| links.fill(message));
         plan.reduce_each_micro_batch = each;
         (plan.overlap, plan.beside) = (overlap, beside);
         plan.stages.iter_mut().for_each(|stage| *stage = SimulatedStage { reduce: 0.0, optimizer: 0.5, gather: 0.25 });
@@ -181,4 +181,30 @@ proptest! {
         let blocking = simulate(&StepPlan { overlap: false, ..plan.clone() }, &pipeline).unwrap().total();
         prop_assert!(total <= blocking + 1e-9, "{total} and {blocking}");
     }
+}
+
+/// On processors a tied head's gradient goes back with each message, to the stage that has the table.
+#[test]
+fn the_gradient_of_a_tied_table_is_sent_with_each_micro_batch() {
+    use brigade_plan::model::ModelShape;
+    use brigade_plan::search::{Axes, Evaluator, Workload, plan};
+    let model = ModelShape::gpt("", 6, 256, 8, 4096, 256);
+    let planned = |model: ModelShape| {
+        let workload = Workload::new(model, "4x1xCPU".parse().unwrap(), 256, 32);
+        let axes = Axes { pp: vec![4], zero: vec![0], micro_batches: vec![2], ..Axes::default() };
+        let best = plan(&workload, &axes, 1).unwrap().best.remove(0);
+        let evaluator = Evaluator::new(&workload);
+        let link = workload.cluster.inter_node.bandwidth * workload.cluster.device.efficiency.links;
+        let [forward, backward] = evaluator.step_plan(&best.candidate).unwrap().messages;
+        (
+            backward.iter().zip(&forward).map(|(back, on)| (back - on) * link).collect::<Vec<_>>(),
+            best.memory.buffers,
+        )
+    };
+    let (tied, held) = planned(model.clone());
+    let (untied, held_without) = planned(model.untied());
+    let table = 4.0 * 4096.0 * 256.0;
+    assert!(tied.iter().all(|bytes| (bytes / table - 1.0).abs() < 1e-6), "{tied:?}");
+    assert!(untied.iter().all(|bytes| *bytes == 0.0), "{untied:?}");
+    assert_eq!(held - held_without, 2 * table as u64);
 }

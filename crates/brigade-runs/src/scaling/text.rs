@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use brigade_report::counted;
+
 use super::compared::{Point, Scaling, ScalingKind};
+use super::diagnosis::FEWEST_STEPS;
 use super::laws::{CommunicationModel, amdahl_speed_up, gustafson_speed_up};
 use super::profile::Profile;
 use crate::numbers::duration;
@@ -51,6 +54,12 @@ impl fmt::Display for Scaling {
             }
         }
         match self.findings.is_empty() {
+            true if explained.profile.steps < FEWEST_STEPS => writeln!(
+                f,
+                "\n{} has {} after its first ones, too few to say what to change: {FEWEST_STEPS} are needed.",
+                explained.name,
+                counted(explained.profile.steps, "step")
+            ),
             true => {
                 writeln!(f, "\nNo single change would make {largest} more than a few percent faster.")
             }

@@ -46,8 +46,29 @@ fn a_slow_link() {
         49.0,
         &["mostly all_reduce", "train.global_batch_size"],
     );
-    let gathers = Simulated { communication: (0.5, "all_gather"), ..Simulated::default() };
-    check(&gathers, Cause::ExposedCommunication, None, 49.0, &["zero.prefetch = 2"]);
+    let advice = |what, settings| {
+        let simulated = Simulated { communication: (0.5, what), settings, ..Simulated::default() };
+        check(&simulated, Cause::ExposedCommunication, None, 49.0, &[]);
+        first(&simulated).sentence
+    };
+    // What the run has already, does not use, or cannot have is not advised.
+    let (gather, sum) = ("all_gather", "all_reduce");
+    let of_three = advice(gather, "[zero]\nstage = 3\nkeep_gathered = false");
+    assert!(of_three.contains("zero.prefetch = 2") && of_three.contains("zero.keep_gathered"), "{of_three}");
+    assert!(!advice(gather, "[zero]\nstage = 3\nkeep_gathered = true").contains("keep_gathered"));
+    let of_one = advice(gather, "[zero]\nstage = 1\n[comm]\ncompress_gathers = \"none\"");
+    assert!(of_one.contains("comm.compress_gathers") && !of_one.contains("prefetch"), "{of_one}");
+    assert!(
+        !advice(gather, "[zero]\nstage = 2\n[comm]\ncompress_gathers = \"int8\"")
+            .contains("compress_gathers")
+    );
+    for (settings, halves) in [
+        ("[compute]\nreduce_dtype = \"fp32\"\n[comm]\ncompress = \"none\"", true),
+        ("[compute]\nreduce_dtype = \"bf16\"", false),
+        ("[compute]\nreduce_dtype = \"fp32\"\n[comm]\ncompress = \"int8\"", false),
+    ] {
+        assert_eq!(advice(sum, settings).contains("compute.reduce_dtype"), halves, "{settings}");
+    }
     let last = Simulated { communication: (0.5, "all_gather_scalars"), ..Simulated::default() };
     check(&last, Cause::ExposedCommunication, None, 49.0, &["the last rank", "brigade inspect timeline"]);
     assert!(!first(&last).sentence.contains("bf16"), "fewer bytes would not help");

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use brigade::CONFIG_FILE;
 use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
 use brigade::plan::search::{Calibrated, MeasuredStep, calibrate};
 use brigade::report::{RunEvent, counted};
+use brigade::{CONFIG_FILE, StrategyName};
 use brigade_runs::Run;
 use brigade_runs::scaling::Profile;
 
 use super::calibrate::{cluster_file, keep, machine_memory, this_machine};
-use super::configured::{candidate, workload};
+use super::configured::{candidate, untrained_note, workload};
 use crate::config::Config;
 use crate::output::print;
 
@@ -40,6 +40,7 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let config = dir.join(CONFIG_FILE);
     ensure!(config.is_file(), "{} is missing; it says what the run computed", config.display());
     let config = Config::read(&[config.as_path()], &[])?;
+    is_comparable(&config).map_err(|why| anyhow::anyhow!("--calibrate-from {}: {why}", dir.display()))?;
     let cluster = cluster(&run, profile.ranks, given)?;
     // A run's own config.json is there when it has ended; its configuration may name a folder that is elsewhere by now.
     let described = dir.join("config.json");
@@ -61,6 +62,20 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let kept = keep(&text)?;
     print(&format!("{text}# {}: brigade plan uses it without --cluster\n", kept.display()))?;
     print(&summary(&found, &profile))
+}
+
+/// Whether the steps of a run are those that the planner knows.
+fn is_comparable(config: &Config) -> Result<(), String> {
+    let (train, strategy) = (&config.settings.train, &config.settings.strategy);
+    let other = match untrained_note(config) {
+        _ if strategy.name != StrategyName::Sync => format!("strategy.name = {}", strategy.name),
+        _ if train.sync_every > 1 => format!("train.sync_every = {}", train.sync_every),
+        Some(note) => note.split(',').next().unwrap_or_default().to_owned(),
+        None => return Ok(()),
+    };
+    Err(format!(
+        "{other}, so its steps are not those that are planned; give a run that trains all parameters with --strategy sync and --sync-every 1"
+    ))
 }
 
 /// In two lines.

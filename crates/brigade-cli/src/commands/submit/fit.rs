@@ -195,5 +195,6 @@ fn model(config: &Config) -> anyhow::Result<ModelShape> {
         vocabulary,
         shape.sequence_length,
     );
+    let model = if shape.tied_head { model } else { model.untied() };
     Ok(model.check("[model]")?)
 }

@@ -73,17 +73,16 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
     let small = is_latency(run, profile);
     let waits_for_a_rank = what == SCALARS && !(small && profile.stage_count() < 2);
     let advice = match what.as_str() {
-        "all_gather" => {
-            "`zero.prefetch = 2`, `zero.keep_gathered = true`, or a lower ZeRO stage gather earlier or less"
-        }
+        "all_gather" => fewer_gathers(run),
         _ if waits_for_a_rank => {
             "a few numbers that end a step are waited for, not their bytes but the last rank: `--profile-steps` and `brigade inspect timeline` say \
             which one, and why"
         }
-        _ => {
+        _ if is_set(run, "compute.reduce_dtype", "\"fp32\"") && is_set(run, "comm.compress", "\"none\"") => {
             "more micro-batches per step (`train.global_batch_size`) send the same bytes for more targets, and `compute.reduce_dtype = \
             \"bf16\"` sends half"
         }
+        _ => "more micro-batches per step (`train.global_batch_size`) send the same bytes for more targets",
     };
     let is_small_batch = small && !waits_for_a_rank;
     let cause = if is_small_batch { Cause::SmallBatch } else { Cause::ExposedCommunication };
@@ -104,6 +103,29 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
             100.0 * waited / step
         )
     })
+}
+
+/// What makes ranks wait less for parameters: under ZeRO-3 they are gathered for each block, in other stages after the update.
+fn fewer_gathers(run: &Run) -> &'static str {
+    match run.setting("zero.stage") {
+        Some("1" | "2") if is_set(run, "comm.compress_gathers", "\"none\"") => {
+            "new parameters are gathered after each update: a larger `train.global_batch_size` gathers them for more targets, \
+            `comm.compress_gathers = \"int8\"` sends less, and without ZeRO (`zero.stage = 0`) there are only sums, which backward can hide"
+        }
+        Some("1" | "2") => {
+            "new parameters are gathered after each update: a larger `train.global_batch_size` gathers them for more targets, and without ZeRO \
+            (`zero.stage = 0`) there are only sums, which backward can hide"
+        }
+        _ if is_set(run, "zero.keep_gathered", "false") => {
+            "`zero.prefetch = 2`, `zero.keep_gathered = true`, or a lower ZeRO stage gather earlier or less"
+        }
+        _ => "`zero.prefetch = 2` or a lower ZeRO stage gather earlier or less",
+    }
+}
+
+/// Whether a setting has this value, or an older file does not have it.
+fn is_set(run: &Run, name: &str, value: &str) -> bool {
+    run.setting(name).is_none_or(|own| own == value)
 }
 
 /// What is waited for something in a step, on average.

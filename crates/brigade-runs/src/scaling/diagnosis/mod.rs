@@ -55,7 +55,7 @@ pub struct Finding {
 const WORTH: f64 = 4.0;
 
 /// Fewer steps say nothing.
-const FEWEST_STEPS: usize = 5;
+pub(super) const FEWEST_STEPS: usize = 5;
 
 impl Finding {
     /// What takes `seconds` of a step of `step` seconds; none if that is little.
