@@ -152,7 +152,7 @@
 //! | `autotune` (on by default) | with `cuda`: picks kernels by timing them; alone it builds nothing |
 //! | `text` | corpora, tokenizers and token files in [`data`], language models in [`models`], `TokenDataset`, `LanguageModel` |
 //! | `parquet` | `text`, and corpora in Parquet files |
-//! | `object-store` | checkpoints at `gs://` and `s3://`, and text there and at `https://` |
+//! | `object-store` | results (`--out gs://…`) and checkpoints at `gs://` and `s3://`, and text there and at `https://` |
 //! | `clusters` | the launcher of several nodes; ranks that `srun`, `mpirun` or `torchrun` starts do not need it |
 //! | `cuda` | NVIDIA GPUs; NCCL is found at run time |
 //! | `wgpu` | GPUs of any vendor, through Vulkan |
@@ -228,8 +228,8 @@ pub use settings::{
     ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, MicroBatchSize,
     OnFailedSave, OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings,
     ProfileSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings, StandardFlags, StrategyName,
-    StrategySettings, Suggestion, SumOrder, TrainSettings, Transport, ZeroSettings, config_to_toml,
-    merge_config, parse_defaults, parse_transport, parse_whole_number, setting_of_flag,
+    StrategySettings, Suggestion, SumOrder, TiedGradients, TrainSettings, Transport, ZeroSettings,
+    config_to_toml, merge_config, parse_defaults, parse_transport, parse_whole_number, setting_of_flag,
 };
 #[cfg(feature = "text")]
 pub use text::{

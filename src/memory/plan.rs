@@ -4,7 +4,7 @@ use std::ops::Add;
 
 use anyhow::bail;
 use brigade_core::plan::{BoundaryTensor, Configuration, Footprint, MemoryFootprint};
-use brigade_core::{Blocks, DP, EngineSettings, MeasuredActivations, PP, REPLICATE, Recompute};
+use brigade_core::{Blocks, DP, EngineSettings, MeasuredActivations, PP, REPLICATE, Recompute, ReduceEvery};
 use brigade_files::write_atomic;
 use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory, memory_capacity};
 
@@ -192,7 +192,8 @@ fn configuration(
     chain: &Blocks,
     measured: MeasuredActivations,
 ) -> anyhow::Result<Configuration> {
-    let EngineSettings { zero, schedule, chunks, recompute, precision, offload, .. } = &plan.engine;
+    let EngineSettings { zero, schedule, chunks, tied_gradients, recompute, precision, offload, .. } =
+        &plan.engine;
     if plan.engine.strategy.servers() > 0 {
         bail!("those of servers and of their workers are not counted");
     }
@@ -206,6 +207,7 @@ fn configuration(
         split: plan.split(&chain.costs())?,
         schedule: *schedule,
         chunks: *chunks,
+        tied_each_micro_batch: *tied_gradients == ReduceEvery::MicroBatch,
         micro_batches: plan.gradient_accumulation_steps,
         sync_every: plan.engine.strategy.period(),
         outer: plan.outer,

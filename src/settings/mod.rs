@@ -38,7 +38,9 @@ pub(crate) use sections::metric_mode::LOSS as LOSS_METRIC;
 pub use sections::metric_mode::MetricMode;
 pub use sections::optimizer::{OptimizerGroup, OptimizerSettings};
 pub use sections::output::OutputSettings;
-pub use sections::parallelism::{Balance, ComputeSettings, MeshSettings, PipelineSettings, ZeroSettings};
+pub use sections::parallelism::{
+    Balance, ComputeSettings, MeshSettings, PipelineSettings, TiedGradients, ZeroSettings,
+};
 pub use sections::profile::ProfileSettings;
 pub use sections::strategy::{StrategyName, StrategySettings};
 

@@ -250,6 +250,7 @@ impl Settings {
             },
             schedule: pipeline.schedule,
             chunks: pipeline.chunks,
+            tied_gradients: pipeline.tied_gradients.with(self.collectives()),
             split: pipeline.stages.clone(),
             recompute: compute.recompute()?,
             check_blocks: match train.check_blocks {

@@ -139,6 +139,7 @@ impl PipelineSettings {
         unused([
             ("pipeline.schedule (--schedule)", has_stages, self.schedule == usual.schedule),
             ("pipeline.balance", has_stages || self.chunks > 1, self.balance == usual.balance),
+            ("pipeline.tied_gradients", has_stages, self.tied_gradients == usual.tied_gradients),
         ])
     }
 }

@@ -5,12 +5,23 @@ use brigade_core::{DP, Float, REPLICATE};
 use crate::settings::{Backend, CollectivesBackend, RunPlan, Settings};
 
 /// What a run says before it starts; nothing where its weights are the same to the bit on every mesh and machine. `compresses`: whether
-/// gradients travel as codes.
-pub(super) fn same_bits_note(settings: &Settings, plan: &RunPlan, compresses: bool) -> Option<String> {
+/// gradients travel as codes; `sends_tied_once`: whether those of tied weights go to another stage once a step.
+pub(super) fn same_bits_note(
+    settings: &Settings,
+    plan: &RunPlan,
+    compresses: bool,
+    sends_tied_once: bool,
+) -> Option<String> {
     let backend = settings.compute.backend.resolved();
     let condition = bit_equality_condition(plan, compresses).map(|why| {
         format!("the weights are the same to the bit on another number of data-parallel ranks only if {why}")
     });
+    let tied = || {
+        "the weights are the same to the bit on other meshes only if the gradients of tied weights are sent with each micro-batch \
+         (pipeline.tied_gradients = \"micro_batch\")"
+            .to_owned()
+    };
+    let condition = condition.or_else(|| sends_tied_once.then(tied));
     let on_meshes = match (backend, settings.collectives()) {
         (Backend::Cpu, _) => return condition.map(|condition| format!("note: {condition}")),
         (Backend::Cuda, CollectivesBackend::Nccl) => Some(
@@ -72,7 +83,7 @@ mod tests {
         // This program need not be built for the backend.
         let plan = settings.plan(2, 1).unwrap();
         settings.compute.backend = backend;
-        same_bits_note(&settings, &plan, false)
+        same_bits_note(&settings, &plan, false, false)
     }
 
     #[test]
@@ -86,6 +97,15 @@ mod tests {
         assert_eq!(note(Backend::Cpu, factors_nothing), None, "no codes travel");
         let condition = "micro-batches per rank and update is a power of two";
         assert!(note(Backend::Cpu, |_| ()).unwrap().contains(condition));
+
+        let mut settings = Settings::default();
+        settings.compute.backend = Backend::Cpu;
+        let plan = settings.plan(1, 1).unwrap();
+        let tied = same_bits_note(&settings, &plan, false, true).unwrap();
+        assert!(
+            tied.contains("on other meshes only if") && tied.contains("pipeline.tied_gradients"),
+            "{tied}"
+        );
 
         let masks = "dropout masks are the same on every mesh";
         let wgpu = note(Backend::Wgpu, even).unwrap();

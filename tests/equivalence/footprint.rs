@@ -82,6 +82,7 @@ fn configuration(row: &Row) -> Configuration {
         split,
         schedule: row.schedule,
         chunks: row.chunks,
+        tied_each_micro_batch: row.tied_gradients == ReduceEvery::MicroBatch,
         micro_batches: row.micro_batches,
         sync_every: row.strategy.period(),
         outer: None,
@@ -156,6 +157,32 @@ fn on_meshes(pp: usize) {
         for stage in 0..4 {
             for (micro_batches, tied) in [(1, false), (1, true), (4, false), (4, true)] {
                 is_as_planned(&Row { pp, dp, micro_batches, tied, zero: zero(stage), ..Row::default() });
+            }
+        }
+    }
+}
+
+/// The gradients of tied weights go to the stage that owns them once a step.
+#[test]
+fn with_tied_gradients_of_a_step() {
+    use PipelineScheduleKind::{GPipe, Interleaved, OneFOneB, ZbH1, Zbv};
+    for (schedule, pp, chunks) in
+        [(OneFOneB, 2, 1), (GPipe, 3, 1), (Interleaved, 2, 2), (ZbH1, 2, 1), (Zbv, 2, 2)]
+    {
+        for micro_batches in [2, 4, 6] {
+            for (stage, precision) in [(0, Precision::default()), (2, Precision::default()), (3, MIXED)] {
+                is_as_planned(&Row {
+                    pp,
+                    dp: 2,
+                    schedule,
+                    chunks,
+                    micro_batches,
+                    tied: true,
+                    tied_gradients: ReduceEvery::Step,
+                    precision,
+                    zero: zero(stage),
+                    ..Row::default()
+                });
             }
         }
     }

@@ -22,6 +22,7 @@ mod strategies;
 mod table;
 mod update;
 
+use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
     Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery,
     ReshardAfterForward, StepReport, Zero,
@@ -118,6 +119,38 @@ fn parameters_come_and_go_as_set() {
                 }
             }
         }
+    }
+}
+
+/// The gradients of tied weights go to the stage that owns them once a step: with one micro-batch the bits are those of one process, with several those of every
+/// schedule, near those of one process.
+#[test]
+fn tied_gradients_are_sent_once_a_step() {
+    use PipelineScheduleKind::{GPipe, Interleaved, OneFOneB, ZbH1, Zbv};
+    let tied = Row { tied: true, tied_gradients: ReduceEvery::Step, ..Row::default() };
+    for (pp, dp, stage) in [(2, 1, 0), (2, 2, 3), (3, 2, 1)] {
+        let zero = Zero { stage, ..Zero::default() };
+        equals_one_process(&Row { pp, dp, zero, micro_batches: 1, ..tied.clone() });
+    }
+    for (dp, stage) in [(1, 0), (2, 0), (2, 3)] {
+        let zero = Zero { stage, ..Zero::default() };
+        let row = Row { pp: 2, dp, zero, ..tied.clone() };
+        let exact = row.reference().run(Groups::single_rank());
+        let mut first: Option<Vec<NamedTensor>> = None;
+        for (schedule, chunks) in [(OneFOneB, 1), (GPipe, 1), (Interleaved, 2), (ZbH1, 1), (Zbv, 2)] {
+            let row = Row { schedule, chunks, ..row.clone() };
+            let outcomes = on_threads(2, dp, |groups| row.run(groups));
+            let found = &outcomes[0];
+            same_bits(first.get_or_insert_with(|| found.weights.clone()), &found.weights, "another schedule");
+            for (a, b) in exact.gradients.iter().zip(&found.gradients) {
+                let [a, b] = [a, b].map(|tensor| tensor.data.as_slice::<f32>().unwrap());
+                let most = a.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+                assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-6 * most), "{schedule:?}");
+            }
+        }
+        let [own, exact] = [first.as_deref().unwrap(), &exact.weights];
+        let differs = own.iter().zip(exact).any(|(a, b)| a.data.as_bytes() != b.data.as_bytes());
+        assert!(differs, "they are other sums");
     }
 }
 

@@ -6,8 +6,8 @@ use brigade::core::compress::Compression;
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
     Batch, Buckets, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, Model,
-    NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, StepReport, Strategy,
-    Synchronous, WORKERS, Zero,
+    NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, ReduceEvery, StepReport,
+    Strategy, Synchronous, WORKERS, Zero,
 };
 use brigade::kernels::{LionConfig, SgdConfig, set_fused};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
@@ -52,6 +52,7 @@ pub struct Row {
     pub zero: Zero,
     pub schedule: PipelineScheduleKind,
     pub chunks: usize,
+    pub tied_gradients: ReduceEvery,
     pub split: Vec<usize>,
     pub recompute: Recompute,
     pub precision: Precision,
@@ -88,6 +89,7 @@ impl Default for Row {
             zero: Zero::default(),
             schedule: PipelineScheduleKind::OneFOneB,
             chunks: 1,
+            tied_gradients: ReduceEvery::MicroBatch,
             split: Vec::new(),
             recompute: Recompute::None,
             precision: Precision::default(),
@@ -184,6 +186,7 @@ impl Row {
             zero: self.zero,
             schedule: self.schedule,
             chunks: self.chunks,
+            tied_gradients: self.tied_gradients,
             split: self.split.clone(),
             recompute: self.recompute,
             check_blocks: CheckBlocks::default(),

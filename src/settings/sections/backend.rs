@@ -1,12 +1,12 @@
 //! Settings of the device that a rank computes on, and of the collectives' backend.
 
 use brigade_comm::Algorithm;
-use brigade_core::Float;
+use brigade_core::{Float, ReduceEvery};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use crate::settings::{SettingError, Settings};
+use crate::settings::{SettingError, Settings, TiedGradients};
 
 /// The backend that a rank computes on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -137,8 +137,18 @@ pub(crate) fn auto_values(config: &Table) -> Vec<(&'static str, &'static str, &'
         Float::F32 => "fp32",
         Float::Bf16 => "bf16",
     };
+    let given = value("comm", "collectives").and_then(|name| CollectivesBackend::from_str(name, false).ok());
+    let own = given.filter(|given| *given != CollectivesBackend::Auto).unwrap_or(backend.collectives());
     let collectives = if backend.collectives() == CollectivesBackend::Nccl { "nccl" } else { "host" };
-    let all = [("compute", "dtype", dtype), ("comm", "collectives", collectives)];
+    let tied = match TiedGradients::Auto.with(own) {
+        ReduceEvery::MicroBatch => "micro_batch",
+        ReduceEvery::Step => "step",
+    };
+    let all = [
+        ("compute", "dtype", dtype),
+        ("comm", "collectives", collectives),
+        ("pipeline", "tied_gradients", tied),
+    ];
     all.into_iter().filter(|(section, key, _)| value(section, key) == Some("auto")).collect()
 }
 
@@ -262,19 +272,26 @@ mod tests {
 
     #[test]
     fn a_configuration_explains_auto() {
-        for (backend, dtype, collectives) in [(Backend::Cpu, "fp32", "host"), (Backend::Cuda, "bf16", "nccl")]
+        for (backend, dtype, collectives, tied) in
+            [(Backend::Cpu, "fp32", "host", "micro_batch"), (Backend::Cuda, "bf16", "nccl", "step")]
         {
             let text = config_to_toml(&run(None, backend, &[])).unwrap();
-            for (key, value) in [("compute.dtype", dtype), ("comm.collectives", collectives)] {
+            let all = [
+                ("compute.dtype", dtype),
+                ("comm.collectives", collectives),
+                ("pipeline.tied_gradients", tied),
+            ];
+            for (key, value) in all {
                 let line = format!("\n# {key}: auto is {value} on {}\n", backend.name());
                 assert!(text.contains(&line), "{line:?} is not in {text}");
             }
             let config = resolve_auto(text.parse().unwrap());
             assert_eq!(config["compute"]["dtype"].as_str(), Some(dtype));
             assert_eq!(config["comm"]["collectives"].as_str(), Some(collectives));
+            assert_eq!(config["pipeline"]["tied_gradients"].as_str(), Some(tied));
         }
-        let text = config_to_toml(&run(None, Backend::Cuda, &["compute.dtype=f32", "comm.collectives=host"]))
-            .unwrap();
+        let given = ["compute.dtype=f32", "comm.collectives=host", "pipeline.tied_gradients=step"];
+        let text = config_to_toml(&run(None, Backend::Cuda, &given)).unwrap();
         assert!(!text.contains("auto is"), "{text}");
     }
 

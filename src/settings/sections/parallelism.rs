@@ -5,7 +5,7 @@ use brigade_core::{Float, Recompute, ReduceEvery, ReshardAfterForward, Zero};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::SettingError;
-use crate::settings::sections::backend::{Backend, ComputeType};
+use crate::settings::sections::backend::{Backend, CollectivesBackend, ComputeType};
 
 /// `[mesh]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,6 +66,10 @@ pub struct PipelineSettings {
     /// `cost` or `measured`: what stages are balanced by: the costs that the model's blocks state, or the time that each block
     /// takes in a few runs before the first step.
     pub balance: Balance,
+    /// `auto`, `micro_batch` or `step`: how often the gradients of tied weights, such as an embedding that the head reads, go to the stage that owns them. With
+    /// `step` much less is sent, and the last bits of the weights depend on the mesh. `auto` is `step` where NCCL sums gradients, so that they do anyway, and else
+    /// `micro_batch`.
+    pub tied_gradients: TiedGradients,
 }
 
 impl Default for PipelineSettings {
@@ -75,6 +79,31 @@ impl Default for PipelineSettings {
             chunks: 1,
             stages: Vec::new(),
             balance: Balance::default(),
+            tied_gradients: TiedGradients::default(),
+        }
+    }
+}
+
+/// How often the gradients of tied weights go to the pipeline stage that owns them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TiedGradients {
+    /// Once a step where NCCL sums gradients, else with every micro-batch.
+    #[default]
+    Auto,
+    /// With every micro-batch: the sums are those of one process, to the bit.
+    MicroBatch,
+    /// Once a step.
+    Step,
+}
+
+impl TiedGradients {
+    /// What it is where these collectives sum gradients.
+    pub(crate) fn with(self, collectives: CollectivesBackend) -> ReduceEvery {
+        match self {
+            Self::Step => ReduceEvery::Step,
+            Self::Auto if collectives == CollectivesBackend::Nccl => ReduceEvery::Step,
+            Self::MicroBatch | Self::Auto => ReduceEvery::MicroBatch,
         }
     }
 }

@@ -20,7 +20,8 @@ use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, CollectivesBackend, RunPlan};
 use interfaces::interfaces_line;
 use parallelism::{
-    buckets_line, compresses, compression_line, levels_note, mesh_text, parallelism_lines, replicas_note,
+    buckets_line, compresses, compression_line, levels_note, mesh_text, outer_dtype_note, parallelism_lines,
+    replicas_note, sends_tied_once,
 };
 
 impl Session {
@@ -183,9 +184,14 @@ impl Session {
         lines.extend(interfaces_line(&places));
         let hosts: Vec<usize> = places.iter().map(|place| place.host).collect();
         let is_host = self.settings.collectives() == CollectivesBackend::Host;
-        lines.extend(levels_note(plan, &hosts, is_host && group.ranks_per_host().is_some()));
+        let has_levels = is_host && group.ranks_per_host().is_some();
+        lines.extend(levels_note(plan, &hosts, has_levels));
+        let workers = plan.mesh.size(WORKERS);
+        let outer_bytes = self.settings.outer_steps(workers).map_or(size_of::<f32>(), |outer| outer.bytes);
+        lines.extend(outer_dtype_note(workers, outer_bytes, &hosts, has_levels));
         lines.extend(replicas_note(plan, &hosts));
-        lines.extend(same_bits_note(&self.settings, plan, compresses(plan, chain)));
+        let (compresses, tied) = (compresses(plan, chain), sends_tied_once(plan, chain));
+        lines.extend(same_bits_note(&self.settings, plan, compresses, tied));
         lines.extend(parallelism_lines(plan, chain, seconds));
         lines
     }
@@ -220,6 +226,7 @@ impl Session {
             &self.settings,
             plan,
             compresses(plan, chain),
+            sends_tied_once(plan, chain),
         )) {
             let _ = writeln!(text, "# {line}");
         }

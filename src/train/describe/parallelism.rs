@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use brigade_core::compress::{Compression, Matrix, Method, PowerSgd};
 use brigade_core::plan::ranges;
-use brigade_core::{Blocks, DATA, DP, EngineSettings, PP, REPLICATE};
+use brigade_core::{Blocks, DATA, DP, EngineSettings, PP, REPLICATE, ReduceEvery};
 use brigade_report::counted;
 
 use crate::settings::RunPlan;
@@ -73,6 +73,12 @@ pub(super) fn compresses(plan: &RunPlan, chain: &Blocks) -> bool {
     }
 }
 
+/// Whether gradients of tied weights go to another stage once a step.
+pub(super) fn sends_tied_once(plan: &RunPlan, chain: &Blocks) -> bool {
+    let is_tied = || chain.units(&[]).is_ok_and(|units| units.iter().any(|unit| unit.users.len() > 1));
+    plan.mesh.size(PP) > 1 && plan.engine.tied_gradients == ReduceEvery::Step && is_tied()
+}
+
 /// The encoding of gradients, if they are compressed.
 pub(super) fn compression_line(plan: &RunPlan, chain: &Blocks) -> Option<String> {
     let Compression { method, warmup_steps, rank, .. } = plan.compression;
@@ -133,6 +139,27 @@ pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize], has_levels: bool) -> 
     Some(format!(
         "note: each rank sends its codes to every rank of the other hosts; with --zero {stage} --replicate {count} each host first sums in shared \
          memory, so codes cross the network once per host"
+    ))
+}
+
+/// That outer gradients of `bytes` per element leave a host once for each of its workers, and so save nothing where those in fp32 leave it
+/// once. `hosts` is the host of each rank; `has_levels`: whether sums in fp32 are in two levels.
+pub(super) fn outer_dtype_note(
+    workers: usize,
+    bytes: usize,
+    hosts: &[usize],
+    has_levels: bool,
+) -> Option<String> {
+    let count = hosts.iter().max().map_or(1, |last| last + 1);
+    let of_host = workers / count;
+    let more = (bytes * of_host) as f64 / size_of::<f32>() as f64;
+    if !has_levels || bytes >= size_of::<f32>() || of_host < 2 || more < 1.0 {
+        return None;
+    }
+    let more = if more == 1.0 { "as many bytes as".to_owned() } else { format!("{more} times the bytes of") };
+    Some(format!(
+        "note: each of the {of_host} workers on a host sends its outer gradients to all workers of the other hosts, together {more} \
+         strategy.outer_dtype = fp32, whose sums leave a host once; set fp32, or one worker for each host, with shards (--workers {count} --zero 1)"
     ))
 }
 
@@ -207,6 +234,21 @@ mod tests {
         ] {
             assert_eq!(note(replicas, hosts), None, "{replicas} {hosts:?}");
         }
+    }
+
+    #[test]
+    fn outer_gradients_that_save_nothing_between_hosts_are_named() {
+        let note = |workers: usize, bytes: usize, per_host: usize| {
+            let hosts: Vec<usize> = (0..2 * per_host).map(|rank| rank / per_host).collect();
+            outer_dtype_note(workers, bytes, &hosts, true)
+        };
+        assert!(note(8, 2, 4).unwrap().contains("together 2 times the bytes of strategy.outer_dtype = fp32"));
+        assert!(note(4, 2, 4).unwrap().contains("each of the 2 workers on a host"));
+        assert!(note(8, 1, 4).unwrap().contains("together as many bytes as"));
+        for (workers, bytes, per_host) in [(8, 4, 4), (2, 2, 4), (4, 1, 4), (1, 2, 4), (2, 1, 1)] {
+            assert_eq!(note(workers, bytes, per_host), None, "{workers} {bytes} {per_host}");
+        }
+        assert_eq!(outer_dtype_note(8, 2, &[0, 0, 0, 0, 1, 1, 1, 1], false), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub enum ReshardAfterForward {
     Never,
 }
 
-/// When ZeRO-2 and ZeRO-3 sum gradients over the ranks.
+/// How often gradients that several ranks have are brought together: those of ZeRO-2 and ZeRO-3, and those of parameters that several pipeline stages share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReduceEvery {

@@ -72,6 +72,7 @@ impl UntypedEngine {
             objective: &self.objective,
             first_trained: self.first_trained,
             recompute: self.settings.recompute,
+            tied_gradients: self.settings.tied_gradients,
             checks: match self.settings.check_blocks {
                 CheckBlocks::First if of_update > period as u64 => CheckBlocks::Never,
                 checks => checks,

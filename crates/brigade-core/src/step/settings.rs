@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::dist::Buckets;
 use crate::model::Precision;
 use crate::sharding::groups::ParameterGroup;
-use crate::sharding::zero::Zero;
+use crate::sharding::zero::{ReduceEvery, Zero};
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::strategy::{Strategy, Synchronous};
 
@@ -57,6 +57,9 @@ pub struct EngineSettings {
     pub schedule: PipelineScheduleKind,
     /// Chunks of blocks per pipeline stage (interleaving).
     pub chunks: usize,
+    /// How often the gradients of parameters that several pipeline stages share go to the stage that owns them. For every micro-batch, the sums are those of one
+    /// process, to the bit; once a step, far less is sent, and the last bits depend on the mesh.
+    pub tied_gradients: ReduceEvery,
     /// Number of blocks in each of the `stages · chunks` parts of the model, in order; empty to balance by cost.
     pub split: Vec<usize>,
     /// Which blocks are run again in the backward pass.
@@ -98,6 +101,7 @@ impl Default for EngineSettings {
             zero: Zero::default(),
             schedule: PipelineScheduleKind::default(),
             chunks: 1,
+            tied_gradients: ReduceEvery::MicroBatch,
             split: Vec::new(),
             recompute: Recompute::None,
             check_blocks: CheckBlocks::default(),

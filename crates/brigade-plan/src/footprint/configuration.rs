@@ -60,6 +60,8 @@ pub struct Configuration {
     pub schedule: PipelineScheduleKind,
     /// Chunks of blocks per stage.
     pub chunks: usize,
+    /// Whether the gradients of parameters that several stages share go to the one that owns them for each micro-batch, or once a step.
+    pub tied_each_micro_batch: bool,
     /// Micro-batches of a rank in a step.
     pub micro_batches: usize,
     /// Steps from one update to the next; what is held and sent is that of all of them.
@@ -105,6 +107,7 @@ impl Default for Configuration {
             split: Vec::new(),
             schedule: PipelineScheduleKind::default(),
             chunks: 1,
+            tied_each_micro_batch: true,
             micro_batches: 1,
             sync_every: 1,
             outer: None,

@@ -130,7 +130,7 @@ impl Gradients {
 }
 
 /// How many buffers a pairwise sum of this many terms keeps: sums of 1, 2, 4, … terms, one per binary digit that is 1.
-fn partial_sums(terms: usize) -> u64 {
+pub(super) fn partial_sums(terms: usize) -> u64 {
     u64::from(terms.count_ones())
 }
 

@@ -4,8 +4,8 @@ use brigade_compress::GatherCodes;
 
 use super::activations::saved_activations;
 use super::configuration::{Configuration, FP32};
-use super::gradients::gradients;
-use super::sizes::Amount;
+use super::gradients::{gradients, partial_sums};
+use super::sizes::{Amount, UnitSize};
 use super::stage_units::{StageUnit, StageUnits};
 use crate::schedule::{Action, formula};
 use crate::unshard::most_unsharded;
@@ -32,8 +32,8 @@ pub struct MemoryFootprint {
     /// The peak also has outer gradients that are under way while workers make inner steps, in fp32.
     pub optimizer: Amount,
     /// Boundary activations: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
-    /// micro-batches in flight, and what second halves of backwards wait with. Its formula is the most in flight times the largest
-    /// chunk's.
+    /// micro-batches in flight, what second halves of backwards wait with, and gradients of shared parameters that go to their stage once a step. Its formula is the most in flight times the largest
+    /// chunk's, and the most partial sums of such gradients.
     pub boundary_activations: Amount,
     /// Saved activations of the blocks and the loss: what their graphs keep for all micro-batches in flight, and what the running
     /// block needs, as far as [`Configuration::saved_activations`] says.
@@ -112,6 +112,18 @@ fn parameters(stage_units: &StageUnits<'_>, shards: u64) -> Amount {
     Amount { formula, live, peak: live + gathered }
 }
 
+/// Bytes of a sum of the gradients that a chunk finds for parameters of blocks before it, where it holds them until the last micro-batch.
+fn tied_sum(stage_units: &StageUnits<'_>, chunk: usize) -> u64 {
+    let configuration = stage_units.configuration;
+    let blocks = stage_units.stage.blocks(chunk);
+    let is_held = |unit: &&UnitSize| {
+        unit.trainable && unit.home < blocks.start && unit.users.iter().any(|user| blocks.contains(user))
+    };
+    let units = configuration.units.iter().filter(is_held);
+    let bytes = units.map(|unit| FP32 * configuration.lengths(unit.elements).0 as u64).sum();
+    if configuration.tied_each_micro_batch { 0 } else { bytes }
+}
+
 fn boundary_activations(stage_units: &StageUnits<'_>) -> Amount {
     let configuration = stage_units.configuration;
     let bytes = |block: usize| configuration.boundary(block).iter().map(|tensor| tensor.bytes).sum::<u64>();
@@ -128,6 +140,7 @@ fn boundary_activations(stage_units: &StageUnits<'_>) -> Amount {
         stage_units.stage.blocks(chunk).filter_map(|block| stage_units.deferred(block)).sum()
     };
     let deferred: Vec<u64> = (0..configuration.chunks).map(deferred).collect();
+    let tied: Vec<u64> = (0..configuration.chunks).map(|chunk| tied_sum(stage_units, chunk)).collect();
     let (mut live, mut peak) = (0, 0);
     for action in &stage_units.schedule.actions {
         match action {
@@ -136,6 +149,13 @@ fn boundary_activations(stage_units: &StageUnits<'_>) -> Amount {
             Action::BackwardInput(task) => live = live + deferred[task.chunk] - saved[task.chunk],
             Action::BackwardWeights(task) => live -= deferred[task.chunk],
             _ => {}
+        }
+        if let Action::Backward(task) | Action::BackwardInput(task) = action {
+            let held = |terms: usize| match terms == configuration.micro_batches {
+                true => 0,
+                false => tied[task.chunk] * partial_sums(terms),
+            };
+            live = live + held(task.micro_batch + 1) - held(task.micro_batch);
         }
         peak = peak.max(live);
     }
@@ -147,5 +167,8 @@ fn boundary_activations(stage_units: &StageUnits<'_>) -> Amount {
         .iter()
         .zip(deferred)
         .map(|(saved, deferred)| if halves { (*saved).max(deferred) } else { *saved });
-    Amount { formula: in_flight * most.max().unwrap_or(0), live, peak }
+    // Sums of all micro-batches but the last.
+    let sums = (0..micro_batches).map(partial_sums).max().unwrap_or(0);
+    let tied: u64 = tied.iter().sum();
+    Amount { formula: in_flight * most.max().unwrap_or(0) + sums * tied, live, peak }
 }

@@ -192,13 +192,14 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
     let configuration = stage_units.configuration;
     let mut sent = Sent::default();
     for action in &stage_units.schedule.actions {
-        if let Action::Send { pass, task: StageTask { chunk, .. }, .. } = action {
+        if let Action::Send { pass, task: StageTask { chunk, micro_batch }, .. } = action {
             let blocks = stage_units.stage.blocks(*chunk);
             let bytes = match pass {
                 Pass::Forward => activation(Pass::Forward, configuration.boundary(blocks.end)),
                 Pass::Backward => {
                     let gradient = activation(Pass::Backward, configuration.boundary(blocks.start));
-                    gradient + relayed(configuration, blocks.start)
+                    let is_last = micro_batch + 1 == configuration.micro_batches;
+                    gradient + relayed(configuration, blocks.start, is_last)
                 }
             };
             sent.add(configuration.sync_every as u64, bytes);
@@ -219,13 +220,15 @@ fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> u64 {
     if boundary.is_empty() { 0 } else { LENGTH + boundary.iter().map(part).sum::<u64>() }
 }
 
-/// The bytes of the tied weights' gradients that are sent together with the gradient of a block's input.
-fn relayed(configuration: &Configuration, block: usize) -> u64 {
+/// The bytes of the tied weights' gradients that are sent together with the gradient of a block's input, that of the last micro-batch if `is_last`.
+fn relayed(configuration: &Configuration, block: usize, is_last: bool) -> u64 {
     let crosses =
         |unit: &&UnitSize| unit.home < block && unit.users.last().is_some_and(|last| *last >= block);
-    let gradient = |unit: &UnitSize| match unit.trainable {
+    let each = configuration.tied_each_micro_batch;
+    let gradient = |unit: &UnitSize| match unit.trainable && (each || is_last) {
         true => {
-            tensor(configuration.bytes_per_value(unit) * configuration.lengths(unit.elements).0 as u64, 1)
+            let bytes = if each { configuration.bytes_per_value(unit) } else { FP32 };
+            tensor(bytes * configuration.lengths(unit.elements).0 as u64, 1)
         }
         false => ABSENT,
     };

@@ -1,19 +1,21 @@
 //! Gradients of shared parameters on their way, within the backward pass of a micro-batch, to the block that owns them.
 
 use brigade_sorted::SortedMap;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::model::activation::Part;
 use crate::model::chain::ties::Shared;
+use crate::model::parameters::precision::cast;
 use crate::sharding::store::StoredUnit;
 use crate::step::forward_backward::tape::Upstream;
+use crate::step::gradients::accumulation::PairwiseSum;
 
 /// What blocks behind the current one found for parameters that blocks before it own, one whole buffer each.
 ///
 /// A block that reads a shared parameter adds its gradient to what rides along; the owner takes it. Between stages they
 /// ride in the message that carries the activation's gradient. So a shared parameter's gradient is one sum a
 /// micro-batch, in the order of the backward pass, wherever the blocks stand, and costs no traffic where they stand
-/// together.
+/// together. [`TiedSums`] hold them back where they are to go to other stages once a step.
 #[derive(Default)]
 pub(crate) struct TiedGradients(SortedMap<String, Tensor<1>>);
 
@@ -64,6 +66,10 @@ impl TiedGradients {
         let own = (has_some || (is_owner && relayed.is_none()))
             .then(|| stored.unit.pack(user, found, stored.length, device));
         let sum = match (own, relayed) {
+            // Sums over micro-batches are in fp32, whatever blocks compute in.
+            (Some(own), Some(relayed)) if relayed.dtype() == DType::F32 => {
+                Some(cast(own, FloatDType::F32) + relayed)
+            }
             (Some(own), Some(relayed)) => Some(own + relayed),
             (own, relayed) => own.or(relayed),
         };
@@ -74,5 +80,31 @@ impl TiedGradients {
             self.0.insert(stored.unit.name.clone(), sum);
         }
         None
+    }
+}
+
+/// Gradients of shared parameters that a chunk holds for blocks before it, summed over micro-batches in fp32.
+#[derive(Default)]
+pub(crate) struct TiedSums(SortedMap<String, PairwiseSum<Tensor<1>>>);
+
+impl TiedSums {
+    /// Adds what a micro-batch has; with the last one, all of it goes on.
+    pub(crate) fn add(&mut self, tied: TiedGradients, is_last: bool) -> TiedGradients {
+        for (name, gradient) in tied.0 {
+            let gradient = cast(gradient, FloatDType::F32);
+            self.0.entry(name).or_default().push(gradient, |a, b| a + b);
+        }
+        if !is_last {
+            return TiedGradients::new();
+        }
+        let sums = std::mem::take(&mut self.0).into_iter();
+        let whole =
+            |(name, mut sum): (String, PairwiseSum<Tensor<1>>)| Some((name, sum.finish(|a, b| a + b)?));
+        TiedGradients(sums.filter_map(whole).collect())
+    }
+
+    /// What it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.values().flat_map(PairwiseSum::terms).map(|sum| 4 * sum.dims()[0] as u64).sum()
     }
 }

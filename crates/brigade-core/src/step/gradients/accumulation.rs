@@ -48,6 +48,11 @@ impl<T> PairwiseSum<T> {
         self.partial.push((level, sum));
     }
 
+    /// The partial sums that it keeps.
+    pub(crate) fn terms(&self) -> impl Iterator<Item = &T> {
+        self.partial.iter().map(|(_, sum)| sum)
+    }
+
     /// How many partial sums it keeps.
     pub(crate) fn kept(&self) -> usize {
         self.partial.len()

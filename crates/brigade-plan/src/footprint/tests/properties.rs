@@ -24,7 +24,7 @@ prop_compose! {
         ),
         (groups, zero_stage, reshard, prefetch) in (1usize..4, 0u8..4, prop::sample::select(&RELEASES[..]), 0usize..4),
         (each, recompute_every, which, offload) in (any::<bool>(), 0usize..3, 0usize..4, any::<bool>()),
-        (compute, reduce) in (1usize..3, 1usize..3),
+        (compute, reduce, tied_each_micro_batch) in (1usize..3, 1usize..3, any::<bool>()),
         saved_activations in prop::collection::vec((0u64..1000, 0u64..1000, 0u64..1000, 0u64..1000), 19),
     ) -> Configuration {
         let split = split[..pp * chunks].to_vec();
@@ -44,7 +44,7 @@ prop_compose! {
             units: units.into_iter().map(unit).collect(),
             boundary_activations: vec![vec![hidden()]; blocks],
             saved_activations: saved_activations[..=blocks].iter().map(|&(saved, more, output, deferred)| SavedActivations { saved, peak: saved + more, output, deferred }).collect(),
-            pp, dp, replicas: 1, split, schedule, chunks,
+            pp, dp, replicas: 1, split, schedule, chunks, tied_each_micro_batch,
             micro_batches: groups * pp, sync_every: 1, outer: None,
             zero_stage, reshard, prefetch, recompute_every,
             reduce_each_micro_batch: each,
