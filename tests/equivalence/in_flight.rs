@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
+use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Collectives, Groups, Message, Pending, PendingTensor, PendingValues, ReshardAfterForward, Result,
-    Traffic, Zero,
+    CollectiveKind, Collectives, DATA, Groups, Message, Pending, PendingTensor, PendingValues,
+    ReshardAfterForward, Result, Traffic, Zero,
 };
 use burn::tensor::{Device, Tensor};
 
 use crate::mesh::{on_threads, same_bits};
-use crate::row::Row;
+use crate::row::{Gpt, Row};
 
 /// Collectives that count the messages which were sent, and of those the ones that were not waited for yet.
 pub struct Counting {
@@ -111,5 +112,41 @@ fn a_backend_that_cannot_empty_buffers_in_their_place() {
                 same_bits(&outcome.weights, &reference.weights, &format!("weights of {row:?}"));
             }
         }
+    }
+}
+
+/// Data-parallel ranks of an evaluation have nothing to wait for but each other, now and then.
+#[test]
+fn ranks_of_a_long_evaluation_meet_on_the_way() {
+    use PipelineScheduleKind::{Interleaved, OneFOneB, Zbv};
+    const MICRO_BATCHES: usize = 43;
+    let alone = Row::default();
+    let mut engine = alone.engine(Groups::single_rank()).unwrap();
+    let reference = engine.evaluate(MICRO_BATCHES, |index| Ok(alone.batch(9, index))).unwrap();
+    let zero = Zero { stage: 3, ..Zero::default() };
+    for row in [
+        Row { dp: 2, ..Row::default() },
+        Row { dp: 2, zero, ..Row::default() },
+        Row { pp: 2, dp: 2, zero, ..Row::default() },
+        Row { pp: 2, dp: 2, schedule: Interleaved, chunks: 2, ..Row::default() },
+        Row { pp: 2, dp: 2, schedule: Zbv, chunks: 2, zero, ..Row::default() },
+        Row { pp: 3, schedule: OneFOneB, ..Row::default() },
+    ] {
+        let met = on_threads(row.pp, row.dp, |groups| {
+            let (data, mut engine) = (groups.over(&DATA), row.engine(groups.clone()).unwrap());
+            let calls = |engine: &mut Gpt, count: usize| {
+                let own: Vec<_> = (0..count).filter(|index| index % data.size() == data.rank()).collect();
+                let of_world = || groups.world().traffic()[&CollectiveKind::AllGatherScalars].0;
+                let before = of_world();
+                let found = engine.evaluate(own.len(), |k| Ok(row.batch(9, own[k]))).unwrap();
+                (of_world() - before, found)
+            };
+            let ((few, _), (many, found)) = (calls(&mut engine, 2), calls(&mut engine, MICRO_BATCHES));
+            assert_eq!(found, reference, "{row:?}");
+            many - few
+        });
+        let own = MICRO_BATCHES.div_ceil(row.dp);
+        let period = if row.pp == 3 { 6 } else { 4 };
+        assert_eq!(met, vec![((own - 1) / period) as u64; row.pp * row.dp], "{row:?}");
     }
 }

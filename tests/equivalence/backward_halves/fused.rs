@@ -1,20 +1,27 @@
 //! Fused operations leave the products for their weights' gradients to the second half, whatever else a block does with its weights.
 
+use std::cell::Cell;
+
 use brigade::core::plan::PipelineScheduleKind::{self, ZbH1, ZbH2, Zbv};
 use brigade::core::{
-    Batch, Block, Chain, EngineSettings, ForwardContext, Model, ParameterGradients, Recompute, ReduceEvery,
-    SplitForward, Zero,
+    Batch, Block, Chain, CheckBlocks, EngineSettings, ForwardContext, Model, ParameterGradients, Recompute,
+    ReduceEvery, SplitForward, Zero,
 };
 use brigade::kernels;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Tensor, activation::tanh};
 
-use crate::case::{Case, floats};
+use crate::case::{Case, MICRO_BATCHES, floats};
 use crate::mesh::on_threads;
 
 const WIDTH: usize = 6;
 const ROWS: usize = 3;
+
+thread_local! {
+    /// Forwards of layers with a weight that other operations use too.
+    static MIXED_FORWARDS: Cell<usize> = const { Cell::new(0) };
+}
 
 #[derive(Module, Debug)]
 struct Layer {
@@ -32,6 +39,7 @@ struct Layer {
 impl Layer {
     fn output(&self, mut x: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2> {
         if let Some(mixed) = &self.mixed {
+            MIXED_FORWARDS.set(MIXED_FORWARDS.get() + 1);
             let weight = || mixed.weight.val();
             // In the order of the backward: two parts that are found, one that may be left, one that is found, one that may be left.
             for matmul in [false, true, false, true, true] {
@@ -174,12 +182,38 @@ fn an_engine_knows_whether_anything_is_left() {
     }
 }
 
+/// A block whose gradients have to be found in one piece runs a second time in the first micro-batch of a step, and not in the others.
+#[test]
+fn a_weight_of_several_operations_is_noticed_once_a_step() {
+    let model = || {
+        let chain =
+            Chain::new().then("first", layer(false, false, false)).then("mixed", layer(true, false, false));
+        let chain = chain.then("third", layer(false, false, false)).then("last", layer(false, false, false));
+        chain.loss(|output, target: Tensor<2>| (output - target).square().sum())
+    };
+    let batch = |number| Batch::new(floats(number, 1, [ROWS, WIDTH]), floats(number, 2, [ROWS, WIDTH]), ROWS);
+    let case = Case { model, batch };
+    let found = on_threads(2, 1, |groups| {
+        let settings =
+            EngineSettings { schedule: ZbH1, check_blocks: CheckBlocks::Never, ..EngineSettings::default() };
+        let mut engine = case.engine(groups.clone(), settings).unwrap();
+        [0, 1].map(|step| {
+            MIXED_FORWARDS.set(0);
+            engine.step(case.batches(Zero::default(), &groups, step), 1e-2).unwrap();
+            MIXED_FORWARDS.get()
+        })
+    });
+    let of_step = |step: usize| found.iter().map(|forwards| forwards[step]).sum::<usize>();
+    assert_eq!([0, 1].map(of_step), [MICRO_BATCHES + 1; 2], "{found:?}");
+}
+
 /// Where each micro-batch is summed, ranks would sum one block's gradients with another's: that is refused, also where each rank by itself always leaves the
 /// same.
 #[test]
 fn blocks_that_the_micro_batches_of_some_ranks_pass_by() {
     let batch = |number| Batch::new(floats(number, 1, [ROWS, WIDTH]), floats(number, 2, [ROWS, WIDTH]), ROWS);
-    for (skips, expected) in [(1, "on rank 0 that they don't leave on rank 1"), (2, "in some micro-batches")]
+    for (skips, expected) in
+        [(1, "ranks 0 and 1, which have the same stage, differ"), (2, "in some micro-batches")]
     {
         let model = || {
             let chain = Chain::new().then("first", layer(false, false, false)).then("early", skipped(skips));

@@ -1,9 +1,10 @@
 //! Parameters that have values before training.
 
-use brigade::core::{Block, Chain, Engine, EngineSettings, Zero, with_seed};
+use brigade::core::{Batch, Block, Chain, Engine, EngineSettings, Zero, with_seed};
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Distribution, Int, Tensor};
 
+use crate::case::floats;
 use crate::layers::{adamw, squared_error};
 use crate::mesh::on_threads;
 
@@ -79,4 +80,42 @@ fn parameters_that_are_no_floats_are_refused_by_name() {
     let groups = brigade::core::Groups::single_rank();
     let error = Engine::new(model, 0, &adamw(), groups, EngineSettings::default()).err().unwrap().to_string();
     assert!(error.contains("`picked.order` is a parameter of integers or booleans"), "{error}");
+}
+
+/// Passes its input on, with a number of its own.
+#[derive(Module, Debug)]
+struct Numbered {
+    number: Param<Tensor<1>>,
+}
+
+impl Block for Numbered {
+    type Input = Tensor<2>;
+    type Output = (Tensor<2>, Tensor<1>);
+
+    fn forward(&self, input: Tensor<2>) -> (Tensor<2>, Tensor<1>) {
+        (input, self.number.val())
+    }
+}
+
+/// Under ZeRO-3 the parameter's memory is emptied before losses and metrics are read.
+#[test]
+fn losses_and_metrics_may_be_parameters() {
+    let run = |stage: u8| {
+        on_threads(1, 2, |groups| {
+            let number = Tensor::<1>::from_floats([1.5], &brigade_cpu::device().autodiff());
+            let block = Numbered { number: Param::from_tensor(number) };
+            let model = Chain::new().then("number", block).loss(|(_, number), _: Tensor<2>| number);
+            let model = model.metric("number", |(_, number), _| number);
+            let zero = Zero { stage, ..Zero::default() };
+            let settings = EngineSettings { zero, ..EngineSettings::default() };
+            let mut engine = Engine::new(model, 0, &adamw(), groups, settings).unwrap();
+            let batch = || Batch::new(floats(0, 1, [2, 4]), floats(0, 2, [2, 4]), 2);
+            let step = engine.step(vec![batch(), batch()], 1e-2).unwrap();
+            let found = engine.evaluate(2, |_| Ok(batch())).unwrap();
+            [step.loss, step.metrics["number"], found.loss, found.metrics["number"]]
+        })
+    };
+    let expected = run(0);
+    assert!(expected.iter().flatten().all(|value| *value > 0.7), "{expected:?}");
+    assert_eq!(run(3), expected);
 }

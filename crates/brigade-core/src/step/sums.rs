@@ -156,7 +156,7 @@ impl UntypedEngine {
             if left != of_first {
                 let [first, rank] = [first, rank].map(|place| self.store.groups.rank_of_all(place));
                 return Err(Error::Model(format!(
-                    "blocks leave products for the second half of their backward on rank {first} that they don't leave on rank {rank}, or the other way round, so \
+                    "ranks {first} and {rank}, which have the same stage, differ in which blocks leave products for the second half of their backward, so \
                      {SECOND_HALVES_DIFFER}"
                 )));
             }

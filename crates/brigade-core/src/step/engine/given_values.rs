@@ -7,24 +7,31 @@ use crate::dist::Collectives;
 use crate::error::{Error, Result};
 use crate::model::chain::blocks::Blocks;
 use crate::model::chain::ties::Tie;
+use crate::model::parameters::Unfit;
 
 /// Checks that parameters which already have values have the same ones on all ranks, as these train together from there on. A parameter
 /// without a value gets one that follows from its path, and the follower of a tie that of its owner; where values are loaded, these count.
 /// All ranks call it together.
 ///
 /// # Errors
-/// If values differ; if the model has parameters that are no floats, which would be neither compared nor saved.
+/// If values differ; if the model has parameters that cannot be trained: no floats, or in another layout than they are given in.
 pub(crate) fn check_given_values(chain: &Blocks, ties: &[Tie], world: &dyn Collectives) -> Result<()> {
     let is_compared = world.size() > 1;
     let mut own = Vec::new();
     for (block, named) in chain.blocks.iter().enumerate() {
         let name = |path: &str| format!("{}.{path}", named.name);
-        if let Some(path) = named.block.not_floats().first() {
-            return Err(Error::Model(format!(
-                "`{}` is a parameter of integers or booleans, which Brigade neither trains nor saves; hold numbers that never change in a \
-                tensor without `Param`, and others as floats",
-                name(path)
-            )));
+        if let Some((path, why)) = named.block.unfit() {
+            let why = match why {
+                Unfit::NotFloat => {
+                    "is a parameter of integers or booleans, which Brigade neither trains nor saves; hold numbers that never change in a \
+                     tensor without `Param`, and others as floats"
+                }
+                Unfit::Mapped => {
+                    "is a parameter with a `load_mapper`, whose values have another layout in use than in files, which Brigade cannot train; \
+                     Burn's linear layers have one with `LinearLayout::Col`: use `LinearLayout::Row`"
+                }
+            };
+            return Err(Error::Model(format!("`{}` {why}", name(&path))));
         }
         let given = if is_compared { named.block.given_values() } else { SortedMap::new() };
         for (path, value) in given {

@@ -152,6 +152,7 @@ impl UntypedEngine {
             zero: settings.zero,
             dtype: settings.precision.reduce.dtype(),
             sum_group: settings.sum_group,
+            seed,
         };
         let mut update = settings.strategy.update(optimizer, data.clone());
         for index in 0..blocks {

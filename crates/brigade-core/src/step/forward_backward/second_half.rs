@@ -16,6 +16,8 @@ pub(crate) struct BlockGradients {
     pub now: SortedMap<String, Tensor<1>>,
     /// What is still to be computed, where the block offers its backward in two halves, or its operations have left something.
     pub later: Option<SecondHalf>,
+    /// Whether it was found in one piece only after operations had left a part of a gradient of which others had found a part.
+    pub was_mixed: bool,
 }
 
 impl BlockGradients {

@@ -1,7 +1,6 @@
 //! One micro-batch through a chunk of blocks, each in an autodiff graph of its own.
 
 use brigade_kernels::{DeferredGradients, deferring, with_gradient};
-use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
 use super::second_half::{BlockGradients, SecondHalf};
@@ -80,7 +79,7 @@ impl Run {
             terms.reduce(|a, b| a + b)
         });
         let Some(root) = root.filter(Tensor::is_tracked) else {
-            return BlockGradients { now: SortedMap::new(), later };
+            return BlockGradients { later, ..BlockGradients::default() };
         };
         let (mut gradients, mut deferred) = place.context(&block.name).naming(|| match defers {
             true => deferring(|| root.backward()),
@@ -89,7 +88,7 @@ impl Run {
         *upstream = gradients_of(input, &mut gradients);
         let left = block.block.take_deferred(&mut deferred);
         let now = block.block.take_gradients(&mut gradients);
-        BlockGradients { now, later: SecondHalf::with(later, left) }
+        BlockGradients { now, later: SecondHalf::with(later, left), was_mixed: false }
     }
 }
 
@@ -139,6 +138,11 @@ impl Tape {
             self.records.push(Record { input, wants_gradient, output: Some(output), weights, place });
         }
         Ok(cut)
+    }
+
+    /// Whether the loss is computed in the last block's graph, from its output there.
+    pub(crate) fn continues_into_loss(&self) -> bool {
+        self.records.last().is_some_and(|record| record.weights.is_none() && record.output.is_some())
     }
 
     /// What the loss is computed from: the last block's output in that block's graph, or leaves of a new
@@ -203,13 +207,9 @@ impl Tape {
             return Ok(found);
         }
         // The parts of a gradient are added in the order that they have in one piece.
-        Ok(Run::again(block, &input, wants_gradient, place)?.backward(
-            (block, place),
-            None,
-            above,
-            false,
-            upstream,
-        ))
+        let again = Run::again(block, &input, wants_gradient, place)?;
+        let found = again.backward((block, place), None, above, false, upstream);
+        Ok(BlockGradients { was_mixed: true, ..found })
     }
 
     /// Forgets the last block that is left, where neither it nor what comes before it is trained.

@@ -13,6 +13,7 @@ use crate::metrics::Activity;
 use crate::model::activation::{Part, Parts};
 use crate::model::parameters::precision::cast;
 use crate::nn::with_data_group;
+use crate::sharding::zero::ReduceEvery;
 use crate::step::forward_backward::SECOND_HALVES_DIFFER;
 use crate::step::forward_backward::second_half::BlockGradients;
 use crate::step::forward_backward::tape::Upstream;
@@ -60,7 +61,7 @@ impl Interpreter<'_> {
             self.before_block(index, schedule)?;
             let (started, waited) = (Instant::now(), self.clock.comm_wait());
             let may_wait = halves == Halves::Input && index >= self.first_trained && !self.is_tied(index);
-            let defers = may_wait && index + 1 < self.blocks.len();
+            let defers = may_wait && index + 1 < self.blocks.len() && !self.state.mixed.contains(&index);
             let (block, data) = (&self.blocks[index], &self.store.groups.data);
             let run = || match index < self.first_trained {
                 true => {
@@ -70,6 +71,9 @@ impl Interpreter<'_> {
                 false => tape.backward(block, divisor, defers, &mut upstream),
             };
             let found = with_data_group(data, self.clock, run)??;
+            if found.was_mixed {
+                self.state.mixed.insert(index);
+            }
             if may_wait {
                 self.check_leaves(index, found.later.is_some())?;
             }
@@ -91,6 +95,10 @@ impl Interpreter<'_> {
         }
         if place > 0 {
             let start = self.stage.blocks(task.chunk).start;
+            if self.tied_gradients == ReduceEvery::Step {
+                let sums = self.state.tied.entry(task.chunk).or_default();
+                tied = sums.add(tied, task.micro_batch + 1 == self.batches.count());
+            }
             let relayed = tied.send(self.store.shared_across(start));
             upstream.resize(tape.input_shapes.len(), None);
             let upstream = upstream.into_iter().zip(tape.input_shapes).map(gradient_part);
@@ -156,7 +164,7 @@ impl Interpreter<'_> {
         tied: &mut TiedGradients,
         completes: bool,
     ) -> Result<()> {
-        let BlockGradients { now: mut found, later } = found;
+        let BlockGradients { now: mut found, later, .. } = found;
         if let Some(later) = later {
             for (path, (flat, shape)) in later.run(&self.blocks[block].name)?.0 {
                 let flat = cast(flat, self.dtype_of(block, &path, &shape)?);

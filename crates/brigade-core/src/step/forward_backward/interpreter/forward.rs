@@ -48,7 +48,9 @@ impl Interpreter<'_> {
                         self.train_block(index, input, task.micro_batch, at, &mut tape)?
                     }
                 };
-                parts = self.apart_from_buffers(index, parts)?;
+                if index + 1 < self.blocks.len() || !self.is_read_at_once(&tape) {
+                    parts = self.apart_from_buffers(index, parts)?;
+                }
                 if self.state.flushed < FLUSHED {
                     self.state.flushed += 1;
                     self.store.flush()?;
@@ -109,11 +111,13 @@ impl Interpreter<'_> {
             if let Some((output, target)) = apart {
                 sums.extend(self.objective.metrics(last, &output, &target)?);
             }
-            self.state.metrics.insert(task.micro_batch, sums.into_iter().map(Tensor::inner).collect());
+            let sums = sums.into_iter().map(|sum| self.number_apart(sum.inner())).collect::<Result<_>>()?;
+            self.state.metrics.insert(task.micro_batch, sums);
         }
         self.clock.forward += started.elapsed();
         if let PassMode::Evaluate = self.mode {
-            self.state.losses.insert(task.micro_batch, loss.inner());
+            let loss = self.number_apart(loss.inner())?;
+            self.state.losses.insert(task.micro_batch, loss);
             return Ok(());
         }
         if let PassMode::CheckFinite(check) = &mut self.mode {
@@ -133,6 +137,15 @@ impl Interpreter<'_> {
         })
     }
 
+    /// Whether the last block's output is read only while that block's parameters are there: by the loss in the forward pass, and by its backward.
+    fn is_read_at_once(&self, tape: &Tape) -> bool {
+        match self.mode {
+            PassMode::Evaluate => true,
+            PassMode::Predict(_) | PassMode::PredictCached(..) => false,
+            PassMode::Train { .. } | PassMode::CheckFinite(_) => tape.continues_into_loss(),
+        }
+    }
+
     /// Copies an output that may view parameters which are about to be emptied in their place.
     fn apart_from_buffers(&self, block: usize, parts: Parts) -> Result<Parts> {
         if !self.store.reshards_block_in_place(block) {
@@ -143,5 +156,13 @@ impl Interpreter<'_> {
             int => Ok(int),
         };
         parts.0.into_iter().map(part).collect::<Result<_>>().map(Parts)
+    }
+
+    /// The same of a loss or a metric, which may be a parameter itself.
+    fn number_apart(&self, number: Tensor<1>) -> Result<Tensor<1>> {
+        match self.store.reshards_block_in_place(self.blocks.len() - 1) {
+            true => compact(number),
+            false => Ok(number),
+        }
     }
 }

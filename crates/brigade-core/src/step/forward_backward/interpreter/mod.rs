@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use brigade_plan::{Action, Pass, Stage, StageSchedule, StageTask, UnshardStep};
-use brigade_sorted::SortedMap;
+use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::Tensor;
 
 use crate::dist::{DATA, Message, Pending, PendingValues};
@@ -20,11 +20,14 @@ use crate::model::batch::TargetSum;
 use crate::model::block::NamedBlock;
 use crate::model::cache::Cache;
 use crate::model::objective::Objective;
+use crate::optim::sum_of_squares;
 use crate::sharding::store::ParameterStore;
+use crate::sharding::zero::ReduceEvery;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::forward_backward::tape::{Place, Tape};
+use crate::step::forward_backward::tied_gradients::TiedSums;
 use crate::step::running_state::{RunningState, Terms};
 use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
@@ -33,6 +36,9 @@ use backward::{Deferred, Halves};
 /// Most messages to other stages that may be on their way at once: further ones wait for the first to have left, so
 /// that a stage does not run ahead of a slower one by more than what receives were posted for.
 const MAX_UNSENT: usize = 2;
+
+/// After how many micro-batches of an evaluation all ranks wait for one another, at least.
+const BETWEEN_MEETINGS: usize = 4;
 
 /// What a pass is for.
 pub(crate) enum PassMode<'a> {
@@ -70,6 +76,8 @@ pub(crate) struct Interpreter<'a> {
     /// The first block that is trained.
     pub first_trained: usize,
     pub recompute: Recompute,
+    /// How often gradients of shared parameters go to the stage before.
+    pub tied_gradients: ReduceEvery,
     /// Of which micro-batches blocks are run twice; the first is that after which nothing was updated yet.
     pub checks: CheckBlocks,
     pub running: &'a mut RunningState,
@@ -101,15 +109,21 @@ pub(crate) struct State {
     pub metrics: SortedMap<usize, Vec<Tensor<1>>>,
     /// What each micro-batch adds to running state.
     pub running: SortedMap<usize, Terms>,
-    /// Tensors at the cuts between blocks, and the gradients that second halves of backwards wait with, in bytes.
+    /// Tensors at the cuts between blocks, the gradients that second halves of backwards wait with, and those that go to another stage once a step, in bytes.
     pub activations: Bytes,
     /// Most micro-batches (of a chunk each) between forward and backward.
     pub most_in_flight: usize,
     /// Blocks after which the device was told to begin.
     pub flushed: usize,
+    /// Whether all ranks wait for one another before the next forward.
+    meets: bool,
     tapes: SortedMap<StageTask, Tape>,
     /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
     deferred: SortedMap<StageTask, Vec<Deferred>>,
+    /// Blocks whose operations leave nothing any more, because one had left a part of a gradient of which another had found a part.
+    mixed: SortedSet<usize>,
+    /// Of each chunk, what it holds of the gradients of parameters that blocks before it own, where they go there once a step.
+    tied: SortedMap<usize, TiedSums>,
     /// Whether blocks have left something for their second halves, where that must be alike on all ranks.
     pub leaves: SortedMap<usize, bool>,
     /// Whether any block has; none where no backward was parted.
@@ -165,7 +179,13 @@ impl Interpreter<'_> {
         for action in &schedule.actions {
             self.state.began = self.clock.now();
             match *action {
-                Action::Forward(task) => self.forward(task, schedule)?,
+                Action::Forward(task) => {
+                    if self.state.meets {
+                        self.meet()?;
+                    }
+                    self.forward(task, schedule)?;
+                    self.state.meets = self.meets_after(task);
+                }
                 Action::Backward(task) => self.backward(task, Halves::Both, schedule)?,
                 Action::BackwardInput(task) => self.backward(task, Halves::Input, schedule)?,
                 Action::BackwardWeights(task) => self.backward_weights(task)?,
@@ -185,6 +205,29 @@ impl Interpreter<'_> {
             self.clock.waiting("pipeline", || pending.wait())?;
         }
         Ok(())
+    }
+
+    /// Whether all ranks meet after this forward. Nothing else keeps data-parallel ranks together in an evaluation, and a rank that falls further behind with every
+    /// micro-batch would at its end be waited for longer than an operation may take. Then no rank needs anything that another one sends after
+    /// the meeting: with several chunks, micro-batches go in groups of as many as there are stages, or (in a V) each of them comes up before any later one.
+    fn meets_after(&self, task: StageTask) -> bool {
+        let period = self.stage.stages * BETWEEN_MEETINGS.div_ceil(self.stage.stages);
+        matches!(self.mode, PassMode::Evaluate)
+            && task.chunk + 1 == self.stage.chunks()
+            && (task.micro_batch + 1).is_multiple_of(period)
+    }
+
+    /// Waits until all ranks have come here, and their devices, which may be behind them.
+    fn meet(&mut self) -> Result<()> {
+        let world = self.store.groups.all().world().clone();
+        if world.size() == 1 {
+            return Ok(());
+        }
+        if let Some((_, loss)) = self.state.losses.last_key_value() {
+            sum_of_squares(&[], 1, vec![loss.clone()])?;
+        }
+        let pending = world.all_gather_scalars(vec![0.0]);
+        self.clock.waiting("all_gather_scalars", || pending.wait()).map(drop)
     }
 
     /// Whether this rank has a micro-batch of this number; in an evaluation it may only help to gather.
@@ -277,7 +320,8 @@ impl Interpreter<'_> {
     fn count(&mut self) {
         let kept: u64 = self.state.tapes.values().map(Tape::bytes).sum();
         let deferred: u64 = self.state.deferred.values().flatten().map(|block| block.found.bytes()).sum();
-        self.state.activations.set(kept + deferred);
+        let tied: u64 = self.state.tied.values().map(TiedSums::bytes).sum();
+        self.state.activations.set(kept + deferred + tied);
     }
 }
 
