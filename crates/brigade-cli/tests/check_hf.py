@@ -4,7 +4,7 @@ For each family, `transformers` writes a tiny model with random weights, in shar
 steps on two stages; then `transformers` loads the run's folder, where no tensor may be missing or left over, must compute the same logits as Brigade within 1e-5 of
 the largest, for the model that it wrote and for the run's, and must continue a text with the same tokens as `brigade generate`. A Llama that begins from nothing in
 Brigade is loaded with `AutoTokenizer` and `AutoModelForCausalLM` as it is. Encoders and decoders are trained for labels and numbers, and `transformers` must find the loss that Brigade finds, or for masked tokens the
-logits. Where `peft` is installed, it does so with adapters of every family, too. Weights exported in 16 bits and in shards must be those that `transformers` rounds to, and embeddings that a tokenizer needs
+logits. Where `peft` is installed, it does so with adapters of every family, too, beside their model and merged into it. Weights exported in 16 bits and in shards must be those that `transformers` rounds to, and embeddings that a tokenizer needs
 besides must be there. Needs torch and transformers.
 """
 import argparse
@@ -218,10 +218,14 @@ def check_task(brigade, example, place, family, task, tokens, adapters=False):
         from peft import PeftModel
         labels_of = json.loads((tuned / "labels.json").read_text())
         labels_of["id2label"] = {int(number): label for number, label in labels_of["id2label"].items()}
-        model, loaded = PeftModel.from_pretrained(kind.from_pretrained(base, dtype=torch.float32, **labels_of), tuned), {}
-        model.config.pad_token_id = tokens.pad_token_id
+        model = PeftModel.from_pretrained(kind.from_pretrained(base, dtype=torch.float32, **labels_of), tuned)
+        merged = place / f"{name}-merged"
+        run(brigade, "export", tuned, "--out", merged, "--merge-lora")
+        whole, loaded = kind.from_pretrained(merged, dtype=torch.float32, output_loading_info=True)
+        models_of_run = [model, whole]
     else:
         model, loaded = kind.from_pretrained(tuned, dtype=torch.float32, output_loading_info=True)
+        models_of_run = [model]
     odd = {kind: names for kind, names in loaded.items() if names}
     problems = [str(odd)] * bool(odd)
     if task == "masked-lm":
@@ -237,11 +241,12 @@ def check_task(brigade, example, place, family, task, tokens, adapters=False):
     wanted = torch.tensor([wanted[n % 2] for n in range(TEXTS)])
     # In a window that sees padding alone there are no numbers, so such texts are not padded.
     size = 1 if "sliding_window" in FAMILIES.get(family, {}) else TEXTS
-    with torch.no_grad():
-        parts = [model(**encode(texts[n:n + size], pairs and pairs[n:n + size]), labels=wanted[n:n + size]).loss.item() for n in range(0, TEXTS, size)]
-    expected = sum(parts) / len(parts)
-    if abs(said - expected) > 1e-5 * max(abs(expected), 1e-2):
-        problems.append(f"brigade {said}, transformers {expected}")
+    for each in models_of_run:
+        with torch.no_grad():
+            parts = [each(**encode(texts[n:n + size], pairs and pairs[n:n + size]), labels=wanted[n:n + size]).loss.item() for n in range(0, TEXTS, size)]
+        expected = sum(parts) / len(parts)
+        if abs(said - expected) > 1e-5 * max(abs(expected), 1e-2):
+            problems.append(f"brigade {said}, transformers {expected}")
     return report(name, problems)
 
 

@@ -193,16 +193,19 @@ pub enum Error {
         /// A row's tokens.
         most: usize,
     },
-    /// Another process held the cache for too long.
+    /// Another process holds the cache and does nothing.
     #[error(
-        "waited {waited_seconds:.0} s for {} (lock_timeout) while process {holder} tokenizes the same text",
+        "waited {waited_seconds:.0} s for process {holder}, which holds {} to prepare the same text, but has made no progress for \
+        {idle_seconds:.0} s; end that process, or start again when it is done",
         path.display()
     )]
     LockTimeout {
         /// The lock file.
         path: PathBuf,
-        /// How long it waited.
+        /// How long it was waited for.
         waited_seconds: f64,
+        /// For how long nothing has shown that it works.
+        idle_seconds: f64,
         /// The process that holds it, from the lock file.
         holder: String,
     },

@@ -147,12 +147,16 @@ fn unreadable(others: &[String], command: &Option<String>) -> String {
     match command {
         _ if others.is_empty() => String::new(),
         None => format!("; {} cannot be read", others.join(", ")),
-        Some(command) => format!(
-            "; {} is a Python pickle, which may run any code when read, and cannot be read in parts. This command writes \
-            model.safetensors beside it: {command}",
-            others.join(", ")
-        ),
+        Some(command) => refused_pickle(&others.join(", "), "model.safetensors beside it", command),
     }
+}
+
+/// Why a pickle is refused, and the command that writes what is read instead.
+pub(crate) fn refused_pickle(pickle: &str, written: &str, command: &str) -> String {
+    format!(
+        "; {pickle} is a Python pickle, which may run any code when read, and cannot be read in parts. This command writes \
+        {written}: {command}"
+    )
 }
 
 impl HfError {

@@ -4,10 +4,13 @@ use brigade::core::{Batch, Chain, EngineSettings, Groups, Model};
 use brigade::data::{
     Example, Label, LongExamples, RowOptions, SequenceLayout, TargetToken, TokenSequences, TokenWriter,
 };
+use brigade::models::encoder::Encoder;
 use brigade::models::gpt::{Gelu, GptConfig, Targets, cross_entropy};
 use brigade::models::{Logits, Tokens};
 use brigade::{ClassificationDataset, Dataset, TokenDataset};
+use brigade_hf::{Config, Task};
 use burn::tensor::{Int, Tensor};
+use serde_json::json;
 
 use crate::case::Case;
 
@@ -125,4 +128,32 @@ fn documents_that_share_a_row_have_the_loss_that_they_have_alone() {
     let [(shared, a), (alone, b)] = losses.collect::<Vec<_>>().try_into().unwrap();
     assert!(alone == 40 && shared < 35, "{shared} rows instead of {alone}");
     assert!((a - b).abs() < 1e-6 * b, "{a} and {b}");
+}
+
+/// No token sees the padding of a packed row, also where no causal mask hides it: a short text has one loss in rows of any length.
+#[test]
+fn padding_of_packed_rows_does_not_change_the_loss_of_an_encoder() {
+    let text: Vec<u32> = (0..40).map(|at| at * 7919 % END).collect();
+    for family in ["bert", "roberta"] {
+        // Weights so large that what is attended to matters.
+        let fields = json!({
+            "model_type": family, "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 24,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 1, "max_position_embeddings": 514,
+            "initializer_range": 0.5,
+        });
+        let config = Config::from_fields("config.json", fields.as_object().unwrap()).unwrap();
+        let [short, long] = [64, 512].map(|length| {
+            let encoder = Encoder::from_config(&config, Task::MaskedLanguageModel, Some(length)).unwrap();
+            let options =
+                RowOptions { target: TargetToken::Same, ..RowOptions::new(length, SequenceLayout::Packed) };
+            let data = TokenDataset::new(rows(&[Example::of(text.clone())], options));
+            let case = Case {
+                model: || encoder.masked_lm(7, &brigade_cpu::device()),
+                batch: |number| batch(&data, number),
+            };
+            let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
+            engine.evaluate(1, |_| Ok(batch(&data, 0))).unwrap().loss
+        });
+        assert!((short - long).abs() < 1e-5 * short, "{family}: {short} and {long}");
+    }
 }

@@ -167,7 +167,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(exit::DONE));
     }
     let prompts = args.prompts().map_err(UsageError)?;
-    let tokens = described.tokens_of(&prompts).map_err(UsageError)?;
+    let tokens = described.tokens_of(&prompts, settings.limit).map_err(UsageError)?;
     let mut generator = described.load(settings, args.compute()).map_err(UsageError)?;
     for (index, (prompt, tokens)) in prompts.iter().zip(&tokens).enumerate() {
         if !answer(&mut generator, (index, prompt), tokens, args.format, &mut show, &mut || Ok(()))? {
@@ -249,7 +249,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     let prepare = |_| {
         let prompts = args.prompts()?;
-        let tokens = described.tokens_of(&prompts)?;
+        let tokens = described.tokens_of(&prompts, args.settings(&described).limit)?;
         Ok((prompts, tokens))
     };
     program.run(prepare, |session, (prompts, tokens)| {

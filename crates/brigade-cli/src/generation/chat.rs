@@ -5,7 +5,7 @@ use brigade::report::counted;
 use brigade_hf::chat::{Chat, ChatTemplate};
 
 use super::generator::UnloadedModel;
-use super::{ChatInput, Generator};
+use super::{ChatInput, Generator, TokenLimit};
 
 /// What has been said.
 pub struct ChatSession {
@@ -25,7 +25,7 @@ impl ChatSession {
         model.tokens_of_chat(&self.template, &self.chat_of(&[("user", "a".to_owned())])).ok()
     }
 
-    /// Answers each line of `input`, until that ends or nobody reads the answers. The oldest messages are left out where a chat no longer fits in the model.
+    /// Answers each line of `input`, until that ends or nobody reads the answers. The oldest messages are left out where a chat no longer fits in the model, or leaves no token to generate.
     pub fn run(
         &mut self,
         model: &UnloadedModel,
@@ -38,7 +38,7 @@ impl ChatSession {
                 continue;
             }
             self.messages.push(("user", line));
-            let Some(tokens) = self.tokens(model, input)? else {
+            let Some(tokens) = self.tokens(model, generator.limit(), input)? else {
                 self.messages.pop();
                 continue;
             };
@@ -51,31 +51,34 @@ impl ChatSession {
         Ok(())
     }
 
-    /// The tokens of the chat, without the oldest messages where it does not fit; none if its last message alone does not.
+    /// The tokens of the chat, without the oldest messages where it is too long; none if its last message alone is.
     fn tokens(
         &mut self,
         model: &UnloadedModel,
+        limit: TokenLimit,
         input: &mut dyn ChatInput,
     ) -> anyhow::Result<Option<Vec<u32>>> {
-        let mut left_out = 0;
+        let (mut left_out, mut was_too_long) = (0, String::new());
         loop {
             let tokens = model.tokens_of_chat(&self.template, &self.chat_of(&self.messages))?;
-            if model.fits(&tokens) {
-                if left_out > 0 {
-                    input.note(format_args!(
-                        "note: the chat has more tokens than the model has positions ({}); {} dropped from its beginning",
-                        model.model.sequence_length(),
-                        counted(left_out, "message")
-                    ));
+            let why = match limit.after(tokens.len()) {
+                _ if !model.fits(&tokens) => {
+                    format!("the model has {} positions", model.model.sequence_length())
                 }
-                return Ok(Some(tokens));
-            }
+                Err(error) => error.to_string(),
+                Ok(_) => {
+                    if left_out > 0 {
+                        let dropped = counted(left_out, "message");
+                        input.note(format_args!(
+                            "note: the chat {was_too_long}; {dropped} dropped from its beginning"
+                        ));
+                    }
+                    return Ok(Some(tokens));
+                }
+            };
+            was_too_long = format!("has {} tokens, but {why}", tokens.len());
             if self.messages.len() < 3 {
-                input.note(format_args!(
-                    "note: the message has {} tokens, but the model has {} positions; it is dropped",
-                    tokens.len(),
-                    model.model.sequence_length()
-                ));
+                input.note(format_args!("note: the message {was_too_long}; it is dropped"));
                 return Ok(None);
             }
             // A question with its answer.

@@ -13,7 +13,7 @@ use brigade_hf::chat::{Chat, ChatTemplate};
 use brigade_hf::config::GenerationConfig;
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 
-use super::{GenerationSettings, Prompt, PromptContent, TextStream, TokenSampler};
+use super::{GenerationSettings, Prompt, PromptContent, TextStream, TokenLimit, TokenSampler};
 use crate::config::TOKENIZER_FILE;
 use crate::model_files::adapters::Origin;
 use crate::model_files::weights::Weights;
@@ -116,8 +116,8 @@ impl UnloadedModel {
         config.chat_template(folder, tools).with_context(given)
     }
 
-    /// The tokens of prompts. All are made before the first is continued, so that a mistake is found at once.
-    pub fn tokens_of(&self, prompts: &[Prompt]) -> anyhow::Result<Vec<Vec<u32>>> {
+    /// The tokens of prompts, each of which leaves some to generate. All are made before the first is continued, so that a mistake is found at once.
+    pub fn tokens_of(&self, prompts: &[Prompt], limit: TokenLimit) -> anyhow::Result<Vec<Vec<u32>>> {
         // For chats without tools, and for those with them.
         let templates = [OnceCell::new(), OnceCell::new()];
         let template = |tools: bool| -> anyhow::Result<&ChatTemplate> {
@@ -136,15 +136,16 @@ impl UnloadedModel {
                 PromptContent::Text(text) => self.tokens_of_text(text),
             };
             let tokens = tokens.with_context(|| prompt.name.clone())?;
-            match self.fits(&tokens) {
-                true => Ok(tokens),
-                false => bail!(
+            if !self.fits(&tokens) {
+                bail!(
                     "{} has {} tokens, but the model has {} positions; give a shorter one",
                     prompt.name,
                     tokens.len(),
                     self.model.sequence_length()
-                ),
+                );
             }
+            limit.after(tokens.len()).with_context(|| prompt.name.clone())?;
+            Ok(tokens)
         });
         tokens.collect()
     }
@@ -199,6 +200,11 @@ pub struct Continuation {
 }
 
 impl Generator<'_> {
+    /// How many tokens are generated.
+    pub fn limit(&self) -> TokenLimit {
+        self.settings.limit
+    }
+
     /// Continues a prompt. After each token that does not end the text, `show` gets the part of the text that has become certain, which may be empty; if it answers
     /// `false`, the text ends there.
     ///

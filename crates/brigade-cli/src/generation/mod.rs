@@ -15,5 +15,5 @@ pub use generator::{Continuation, Generator, UnloadedModel};
 pub use prompts::{Prompt, PromptContent};
 pub use rounds::Round;
 pub use sampling::{SamplingConfig, TokenSampler};
-pub use settings::{GenerationSettings, SamplingFlags};
+pub use settings::{GenerationSettings, SamplingFlags, TokenLimit};
 pub use text_stream::TextStream;

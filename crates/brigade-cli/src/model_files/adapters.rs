@@ -50,6 +50,8 @@ pub struct SavedAdapters {
     pub lora: LoraConfig,
     /// Their file.
     pub file: PathBuf,
+    /// Whether they say that they tell labels.
+    are_for_labels: bool,
     /// The model that they belong to, as they name it: a folder, or a model on the hub.
     base: Base,
 }
@@ -111,7 +113,7 @@ impl Origin {
 }
 
 impl Origin {
-    /// What is known of the model: what its folder says, and the labels beside adapters.
+    /// What is known of the model: what its folder says, and the labels beside adapters; adapters of an encoder without labels are for masked tokens.
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
         if !self.base.join("config.json").is_file() {
             if !self.base.exists() {
@@ -119,11 +121,17 @@ impl Origin {
             }
             bail!("it has no config.json; is it the folder of a finished run or of a model?");
         }
-        let file = ConfigFile::read(&self.base)?;
-        match self.adapters.as_ref().and_then(|adapters| adapters.file.parent()) {
-            Some(folder) => Ok(file.with_labels_of(&folder.join(ADAPTERS_LABELS_FILE))?),
-            None => Ok(file),
+        let mut file = ConfigFile::read(&self.base)?;
+        let Some(adapters) = &self.adapters else { return Ok(file) };
+        if let Some(folder) = adapters.file.parent() {
+            file = file.with_labels_of(&folder.join(ADAPTERS_LABELS_FILE))?;
         }
+        let is_classifier = adapters.are_for_labels || file.task == Some(Task::SequenceClassification);
+        if file.config.family().is_encoder() && !is_classifier {
+            // What the model was for does not matter, such as sentences or pretraining.
+            file.task = Some(Task::MaskedLanguageModel);
+        }
+        Ok(file)
     }
 }
 
@@ -153,10 +161,11 @@ impl SavedAdapters {
             Value::String(_) => adapted_modules(&file)?,
             other => bail!("{}: `target_modules` = {other} is neither a text nor a list of names", given()),
         };
+        let are_for_labels = fields.others.get("task_type").is_some_and(|name| name == "SEQ_CLS");
         let Fields { base, r: rank, lora_alpha: alpha, lora_dropout: dropout, use_rslora: rslora, .. } =
             fields;
         let lora = LoraConfig { rank, alpha, dropout, targets, rslora };
-        Ok(Some(Self { lora, file, base }))
+        Ok(Some(Self { lora, file, are_for_labels, base }))
     }
 }
 

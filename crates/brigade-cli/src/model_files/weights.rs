@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use brigade::models::{Adapters, StoredTensor, WeightsMapping, in_adapters, same_values, stored_tensors};
+use brigade::models::{
+    Adapters, LoraError, StoredTensor, WeightsMapping, in_adapters, same_values, stored_tensors,
+};
 use brigade::report::METRICS_FILE;
 use brigade_hf::weights::{MatchedTensors, compare_tensors, match_tensors, weights_file};
 use brigade_hf::{Config, ConfigFile, Task};
@@ -48,6 +50,9 @@ impl Weights {
         // A head of the language model is no new one that only fine-tuning makes good.
         let trained_for = if task == Task::CausalLanguageModel { Some(task) } else { trained_for };
         let matched = match_tensors(&file, &config, task, trained_for, &shapes(&found))?;
+        if task == Task::MaskedLanguageModel && !adapters.is_empty() && !matched.fresh.is_empty() {
+            return Err(without_head(&file, adapters, &matched.fresh).into());
+        }
         if compares_copies && matches!(task, Task::CausalLanguageModel | Task::MaskedLanguageModel) {
             check_copies(&file, &config, &matched)?;
         }
@@ -91,6 +96,18 @@ impl Weights {
         let layers = ["layers.*.*.lora.*", "layers.*.*.*.lora.*", "h.*.*.*.lora.*"];
         layers.into_iter().fold(mapping, WeightsMapping::optional)
     }
+}
+
+/// Adapters of a language model leave its head as it is, and a new one predicts nothing.
+fn without_head(file: &Path, adapters: &Adapters, missing: &[String]) -> LoraError {
+    let missing: Vec<_> = missing.iter().map(|name| format!("`{name}`")).collect();
+    let allowed = format!(
+        "{} has no head that predicts masked tokens ({}), and adapters do not train one; train the whole model first (lora.rank = 0), or begin \
+         with a model that has this head",
+        file.display(),
+        missing.join(", ")
+    );
+    LoraError::new("rank (--lora-rank)", adapters.config().rank, allowed)
 }
 
 fn shapes(found: &SortedMap<String, StoredTensor>) -> SortedMap<String, Vec<usize>> {

@@ -100,23 +100,29 @@ impl ConfigFile {
         Ok(Self { read: Some((object, config.clone())), config, task, dtype, generation })
     }
 
-    /// With the labels in a file of [`label_fields`](Self::label_fields), if it is there: `config` is then a classifier.
+    /// With what a file of [`label_fields`](Self::label_fields) says, if it is there: `config` is then a classifier.
     ///
     /// # Errors
-    /// If the file cannot be read, or has no labels in it.
+    /// If the file cannot be read, or one of its fields is not what it can be.
     pub fn with_labels_of(mut self, path: &Path) -> Result<Self, HfError> {
         let Some(object) = read_object(path)? else { return Ok(self) };
         let file = path.to_string_lossy();
-        let labels = Labels::read(&Fields::new(&file, &object))?;
-        *self.config.labels_mut() = labels;
+        let fields = Fields::new(&file, &object);
+        *self.config.labels_mut() = Labels::read(&fields)?;
+        if let Config::Decoder(config) = &mut self.config {
+            config.tokens.pad = fields.get_or_null("pad_token_id", None)?.or(config.tokens.pad);
+        }
         self.task = Some(Task::SequenceClassification);
         Ok(self)
     }
 
-    /// The fields of labels: `id2label`, `label2id` and `problem_type`.
+    /// The fields of a classifier that its model may not have: `id2label`, `label2id` and `problem_type`, and a decoder's `pad_token_id`, by which it finds the last token of a text.
     pub fn label_fields(&self) -> Map<String, Value> {
         let mut object = Map::new();
         self.config.labels().write(&mut object);
+        if let Config::Decoder(config) = &self.config {
+            object.extend(config.tokens.pad.map(|pad| ("pad_token_id".to_owned(), json!(pad))));
+        }
         object
     }
 

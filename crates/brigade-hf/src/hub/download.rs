@@ -18,9 +18,10 @@ use super::checksum::Checksum;
 use super::http::{Client, Failure, read};
 use super::name::is_part;
 use super::{Hub, ModelName, Progress, Wanted};
-use crate::config::read_object;
-use crate::error::HfError;
+use crate::config::{ConfigFile, read_object};
+use crate::error::{HfError, refused_pickle};
 use crate::templates::template_name;
+use crate::weights::{PICKLES, class_of};
 
 /// Files beside the weights that are taken where a model has them.
 const BESIDE: [&str; 10] = [
@@ -144,7 +145,7 @@ impl Download<'_> {
                 let files = index.as_ref().and_then(indexed_files);
                 files.ok_or_else(|| self.client.error(format!("its {INDEX} lists no weight files")))?
             }
-            (false, false) => return Err(self.client.error(self.no_weights())),
+            (false, false) => return Err(self.client.error(self.no_weights(&snapshot, progress))),
         };
         self.all(weights.iter().map(String::as_str), &snapshot, progress)
     }
@@ -169,16 +170,25 @@ impl Download<'_> {
         self.revision.siblings.iter().find(|file| file.rfilename == name)
     }
 
-    fn no_weights(&self) -> String {
-        let pickle = "pytorch_model.bin";
-        let reason = match self.remote(pickle).or_else(|| self.remote(&format!("{pickle}.index.json"))) {
-            Some(_) => format!(
-                ", only {pickle}, a Python pickle, which may run any code when read: convert a copy with `transformers`, whose \
-                `save_pretrained` writes {WEIGHTS}"
-            ),
-            None => String::new(),
-        };
-        format!("it has neither {WEIGHTS} nor {INDEX}{reason}")
+    /// That there are no weights to read, and the command that converts a pickle; the configuration says of which class it is.
+    fn no_weights(&self, snapshot: &Path, progress: &mut dyn FnMut(Progress<'_>)) -> String {
+        let none = format!("it has neither {WEIGHTS} nor {INDEX}");
+        let Some(pickle) = PICKLES.into_iter().find(|name| self.remote(name).is_some()) else { return none };
+        let config = self.file(CONFIG, snapshot, progress).and_then(|()| ConfigFile::read(snapshot));
+        match config.ok().and_then(|file| class_of(&file.config, file.task)) {
+            Some(class) => none + &self.conversion(pickle, &class),
+            None => format!("{none}; {pickle} cannot be read"),
+        }
+    }
+
+    fn conversion(&self, pickle: &str, class: &str) -> String {
+        let (model, commit) = (self.repository, &self.revision.sha);
+        let folder = model.rsplit('/').next().unwrap_or(model);
+        let command = format!(
+            "python -c 'from transformers import AutoTokenizer, {class} as Model; \
+            [part.from_pretrained(\"{model}\", revision=\"{commit}\").save_pretrained(\"{folder}\") for part in (Model, AutoTokenizer)]'"
+        );
+        refused_pickle(pickle, &format!("the model with {WEIGHTS} to the folder {folder}"), &command)
     }
 
     /// Puts one file into the snapshot.

@@ -18,7 +18,7 @@ const FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Files of weights as Python pickles.
-const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+pub(crate) const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 /// Other files of weights, by their ends.
 const OTHERS: [&str; 7] = [".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx"];
@@ -38,10 +38,14 @@ pub fn weights_file(folder: &Path, config: &Config, task: Option<Task>) -> Resul
         .collect();
     others.sort();
     let pickle = others.iter().any(|name| PICKLES.contains(&name.as_str()));
-    let family = config.family();
-    let class = task.and_then(|task| family.class(task)).or_else(|| family.class(family.language_model()));
-    let command = class.filter(|_| pickle).map(|class| conversion(folder, &class));
+    let command = class_of(config, task).filter(|_| pickle).map(|class| conversion(folder, &class));
     Err(HfError::NoWeights { folder: folder.to_owned(), others, command })
+}
+
+/// The class of `transformers` that loads a model for a task, or else as a language model.
+pub(crate) fn class_of(config: &Config, task: Option<Task>) -> Option<String> {
+    let family = config.family();
+    task.and_then(|task| family.class(task)).or_else(|| family.class(family.language_model()))
 }
 
 /// The command that writes safetensors beside a pickle.

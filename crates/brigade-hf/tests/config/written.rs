@@ -88,6 +88,19 @@ fn only_what_has_changed_is_written_anew() {
 }
 
 #[test]
+fn labels_beside_a_model_come_with_the_token_that_fills_its_rows() {
+    let folder = folder(&json!({ "model_type": "llama", "vocab_size": 100 }));
+    let base = ConfigFile::read(folder.path()).unwrap();
+    let mut file = base.clone();
+    let Config::Decoder(config) = &mut file.config else { panic!() };
+    (config.labels, config.tokens.pad) = (Labels::numbered(3), Some(7));
+    let path = folder.path().join("labels.json");
+    fs::write(&path, Value::Object(file.label_fields()).to_string()).unwrap();
+    let again = base.with_labels_of(&path).unwrap();
+    assert_eq!((again.config, again.task), (file.config, Some(Task::SequenceClassification)));
+}
+
+#[test]
 fn what_a_family_has_no_field_for_is_not_written() {
     let Config::Decoder(mut config) = read(&json!({ "model_type": "llama" })).unwrap() else { panic!() };
     config.qk_norm = true;

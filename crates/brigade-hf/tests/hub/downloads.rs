@@ -251,7 +251,20 @@ fn what_the_hub_does_not_have_is_said() {
         "{absent}"
     );
     let pickle = message(&hub);
-    assert!(pickle.contains("it has neither model.safetensors nor model.safetensors.index.json, only pytorch_model.bin, a Python pickle"), "{pickle}");
+    assert!(
+        pickle.ends_with("nor model.safetensors.index.json; pytorch_model.bin cannot be read"),
+        "{pickle}"
+    );
+    let (hub, _folder) = super::hub(&server.endpoint);
+    let config = br#"{"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}"#;
+    server.state().files.insert("config.json".into(), config.to_vec());
+    let pickle = message(&hub);
+    assert!(pickle.contains("; pytorch_model.bin is a Python pickle, which may run any code"), "{pickle}");
+    let command = format!(
+        "python -c 'from transformers import AutoTokenizer, LlamaForSequenceClassification as Model; \
+         [part.from_pretrained(\"org/model\", revision=\"{COMMIT}\").save_pretrained(\"model\") for part in (Model, AutoTokenizer)]'"
+    );
+    assert!(pickle.ends_with(&command), "{pickle}");
     server.state().files.remove("pytorch_model.bin");
     assert!(message(&hub).ends_with("nor model.safetensors.index.json"));
     server.state().files.remove("config.json");

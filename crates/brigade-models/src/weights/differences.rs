@@ -80,7 +80,7 @@ impl NameDifferences {
 }
 
 /// A list of at most [`MAX_NAMES`].
-fn some_of(names: impl ExactSizeIterator<Item = String>) -> String {
+pub(super) fn some_of(names: impl ExactSizeIterator<Item = String>) -> String {
     let more = names.len().saturating_sub(MAX_NAMES);
     let mut text = names.take(MAX_NAMES).collect::<Vec<_>>().join(", ");
     if more > 0 {

@@ -50,6 +50,14 @@ pub enum WeightsError {
         /// What was asked for.
         strict: Strict,
     },
+    /// Adapters cannot be merged into weights that are not all there.
+    #[error("{path}: adapters cannot be merged, because neither the model's files nor theirs have {tensors}")]
+    Unmergeable {
+        /// The file.
+        path: PathBuf,
+        /// The tensors that are missing.
+        tensors: String,
+    },
     /// A tensor has another shape or type than the parameter.
     #[error("{path}: tensor `{name}` is {found}, but the model needs {needed}")]
     Mismatch {

@@ -196,7 +196,7 @@ impl TaskSection {
         }
         if self.has_labels() && data.long == LongExamples::Split {
             bail!(
-                "data.long = \"split\" is not possible for texts with labels: a part of a text has no label of its own; \"cut\" keeps its beginning, \"refuse\" ends the run"
+                "data.long = \"split\" is not possible for texts with labels: a part of a text has no label of its own; \"cut\" keeps what fits of it, \"refuse\" ends the run"
             );
         }
         Ok(self)

@@ -123,6 +123,21 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
         let said = String::from_utf8_lossy(&failed.stderr).into_owned();
         assert!(failed.status.code() == Some(1) && said.contains("No space left"), "{line}: {said}");
     }
+
+    // With a limit that counts the prompt, what leaves no token is found before anything is generated, and dropped from a chat.
+    std::fs::write(place.path("a/generation_config.json"), "{\"max_length\": 9}").unwrap();
+    std::fs::write(place.path("prompts.txt"), "fn\n123456789\n").unwrap();
+    let done = place.run(&mut place.brigade("generate --model a --prompts prompts.txt"));
+    assert_eq!((done.code, done.out.as_str()), (Some(2), ""), "{}", done.err);
+    let said = ["prompts.txt, line 2", "max_length = 9 in generation_config.json leaves no token"];
+    assert!(said.iter().all(|part| done.err.contains(part)), "{}", done.err);
+    std::fs::write(place.path("said"), "f\ng\n123456789\nh\n").unwrap();
+    for ranks in ["", "--pp 2"] {
+        let mut chat = place.brigade(&format!("generate --model a --chat --temperature 0 {ranks}"));
+        let done = place.succeed(chat.stdin(std::fs::File::open(place.path("said")).unwrap()));
+        assert!(done.err.contains("the message has 14 tokens, but max_length = 9"), "{}", done.err);
+        assert_eq!(done.err.matches("dropped").count(), 2, "{}", done.err);
+    }
 }
 
 #[test]

@@ -94,12 +94,21 @@ fn adapters_of_a_gpt2_learn_labels_with_their_head() {
         (&config["fan_in_fan_out"], &config["task_type"], &config["modules_to_save"]),
         (&json!(true), &json!("SEQ_CLS"), &json!(["score"]))
     );
-    assert_eq!(read(&place, "alone/labels.json")["id2label"], json!({"0": "blame", "1": "praise"}));
+    let labels = read(&place, "alone/labels.json");
+    // The token that fills rows is that of the tokenizer.
+    assert_eq!(
+        (&labels["id2label"], &labels["pad_token_id"]),
+        (&json!({"0": "blame", "1": "praise"}), &json!(0))
+    );
     let found = evaluated(&place, "reviews.jsonl");
     assert!(found["accuracy"].as_f64().unwrap() > 0.9, "{found}");
 
     place.succeed(&mut place.brigade("export alone --out merged --merge-lora"));
-    assert_eq!(read(&place, "merged/config.json")["architectures"], json!(["GPT2ForSequenceClassification"]));
+    let config = read(&place, "merged/config.json");
+    assert_eq!(
+        (&config["architectures"], &config["pad_token_id"]),
+        (&json!(["GPT2ForSequenceClassification"]), &json!(0))
+    );
     std::fs::rename(place.path("alone"), place.path("adapters")).unwrap();
     std::fs::rename(place.path("merged"), place.path("alone")).unwrap();
     let merged = evaluated(&place, "reviews.jsonl");

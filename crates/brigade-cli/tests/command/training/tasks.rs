@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::place::Place;
+use crate::safetensors::{read, write};
 
 const WORDS: [&str; 10] =
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "fine", "awful", "film"];
@@ -325,4 +326,44 @@ fn adapters_of_an_encoder_learn_labels_with_their_head() {
     assert_eq!((&config["task_type"], &config["modules_to_save"]), (&Value::Null, &Value::Null));
     assert_eq!(config["target_modules"], json!(["query", "value"]));
     assert!(!place.path("tokens/labels.json").exists());
+}
+
+/// Adapters do not train the head that predicts tokens, so the model must have one. What the model was for before does not matter.
+#[test]
+fn adapters_for_masked_tokens_need_a_head_and_are_used_with_it() {
+    let place = with_bert();
+    let base = "--task masked-lm --data reviews.jsonl --model bert --set model.pretrained=false";
+    train(&place, "base", &format!("{base} --nproc-per-node 1 --steps 5"));
+    let (weights, config) = (place.path("base/model.safetensors"), place.text("base/config.json"));
+    let is_class = |class: &str| {
+        let changed = config.replace("BertForMaskedLM", class);
+        assert_ne!(changed, config);
+        std::fs::write(place.path("base/config.json"), changed).unwrap();
+    };
+    let lora = "--task masked-lm --data reviews.jsonl --model base --lora-rank 2 --nproc-per-node 1 --steps 20 --out alone";
+    let command = format!("train --config tiny.toml {SET} {lora}");
+
+    let whole = read(&weights);
+    let mut headless = whole.clone();
+    headless.retain(|name, _| !name.starts_with("cls."));
+    write(&weights, &headless);
+    is_class("BertModel");
+    let refused = place.run(&mut place.brigade(&command));
+    let said = ["lora.rank (--lora-rank) = 2", "`cls.predictions.bias`", "train the whole model first"];
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(said.iter().all(|part| refused.err.contains(part)), "{}", refused.err);
+    assert!(!place.path("alone").exists());
+
+    write(&weights, &whole);
+    is_class("BertForPreTraining");
+    place.succeed(&mut place.brigade(&command));
+    let found = evaluated(&place, "reviews.jsonl");
+    place.succeed(&mut place.brigade("export alone --out merged --merge-lora"));
+    let merged: Value = serde_json::from_str(&place.text("merged/config.json")).unwrap();
+    assert_eq!(merged["architectures"], json!(["BertForMaskedLM"]));
+    std::fs::rename(place.path("alone"), place.path("adapters")).unwrap();
+    std::fs::rename(place.path("merged"), place.path("alone")).unwrap();
+    let merged = evaluated(&place, "reviews.jsonl");
+    let difference = merged["loss"].as_f64().unwrap() - found["loss"].as_f64().unwrap();
+    assert!(difference.abs() < 1e-5, "{found} and {merged}");
 }

@@ -192,6 +192,10 @@ impl TokenSequences {
         let window = start..self.file.len().min(start + sequence_length + beyond);
         self.add(row, window.clone());
         if !reset_attention_mask {
+            // A causal mask hides padding behind a text; without one, each token would see it.
+            if target == TargetToken::Same && row.inputs.len() < sequence_length {
+                row.documents.push(row.inputs.len());
+            }
             return;
         }
         let mut next = window.start;
@@ -265,6 +269,16 @@ mod tests {
         for (apart, joined) in apart.into_iter().zip(rows(packed)) {
             assert_eq!((apart.inputs, apart.targets), (joined.inputs, joined.targets));
         }
+    }
+
+    #[test]
+    fn a_short_window_whose_tokens_see_all_others_has_no_padding_in_its_document() {
+        let packed = RowOptions::new(8, SequenceLayout::Packed);
+        let both = rows(RowOptions { target: TargetToken::Same, ..packed });
+        assert_eq!(both[1].inputs, [7, 8, 9, END, END, END, END, END]);
+        assert!(both[0].documents.is_empty());
+        assert_eq!(both[1].documents, [4]);
+        assert!(rows(packed)[1].documents.is_empty());
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub struct PrepareOptions {
     pub cache_dir: PathBuf,
     /// How many threads tokenize; 0 is one a core. The result does not depend on it.
     pub threads: usize,
-    /// How long another process that tokenizes the same text is waited for while none of its work is done.
+    /// How long another process that tokenizes the same text is waited for while nothing shows that it works.
     pub lock_timeout: Duration,
 }
 

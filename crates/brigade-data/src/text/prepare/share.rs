@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::spans::Span;
 use super::tokenize::{Piece, PieceWriter};
-use crate::text::prepare::cache::{CacheEntry, FileLock};
+use crate::text::prepare::cache::{CacheEntry, FileLock, Patience};
 use crate::{Error, Result};
 
 /// How many threads of the pool one piece keeps busy: reading and parsing it is the work of one.
@@ -23,7 +23,7 @@ pub(super) struct SharedPieces<'a> {
     pub(super) pieces: &'a [Vec<Span>],
     pub(super) writer: PieceWriter<'a>,
     pub(super) vocabulary_size: usize,
-    /// How long a piece of another process is waited for.
+    /// How long a piece of another process is waited for that does not grow.
     pub(super) timeout: Duration,
 }
 
@@ -55,25 +55,21 @@ impl SharedPieces<'_> {
 
     /// Makes pieces that nobody else makes, until all are there.
     fn work(&self, finished: &[AtomicBool], ended: &dyn Fn() -> bool) -> Result<()> {
-        let (mut since, mut before) = (Instant::now(), 0);
+        let mut patience = Patience::new(self.timeout);
         loop {
-            let mut busy = None;
+            let mut busy = Vec::new();
             for number in 0..finished.len() {
                 if ended() || self.place.folder().exists() {
                     return Ok(());
                 }
                 if !self.has(number, finished)? {
-                    busy = Some(number);
+                    busy.push(number);
                 }
             }
-            let Some(busy) = busy else { return Ok(()) };
-            let now = finished.iter().filter(|finished| finished.load(Ordering::Relaxed)).count();
-            if now > before {
-                (since, before) = (Instant::now(), now);
-            }
-            if since.elapsed() >= self.timeout {
-                return Err(FileLock::timed_out(&self.place.piece_lock(busy), since.elapsed()));
-            }
+            let Some(last) = busy.last() else { return Ok(()) };
+            let done = finished.iter().filter(|finished| finished.load(Ordering::Relaxed)).count();
+            let bytes: u64 = busy.iter().map(|number| self.place.piece_bytes(*number)).sum();
+            patience.check((done, bytes), &self.place.piece_lock(*last))?;
             thread::sleep(INTERVAL.min(self.timeout));
         }
     }
@@ -125,6 +121,7 @@ impl SharedPieces<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
     use std::fs;
     use std::os::unix::fs::MetadataExt;
 
@@ -244,6 +241,30 @@ mod tests {
         drop(lock);
         bench.make(&place, &pieces, Duration::from_millis(100)).unwrap();
         assert!(place.piece(2).exists());
+    }
+
+    #[test]
+    fn a_piece_that_grows_is_waited_for() {
+        let bench = Bench::new();
+        let (place, pieces) = (bench.place("k"), bench.pieces(1000));
+        place.create_pieces().unwrap();
+        let lock = RefCell::new(FileLock::try_acquire(&place.piece_lock(2)).unwrap());
+        let building = place.piece(2).with_extension("building");
+        fs::create_dir(&building).unwrap();
+        let looks = Cell::new(0);
+        // Asked before each piece.
+        let grow = || {
+            looks.set(looks.get() + 1);
+            if looks.get() > 10 * pieces.len() {
+                drop(lock.take());
+            } else {
+                fs::write(building.join("tokens.bin"), vec![0u8; looks.get()]).unwrap();
+            }
+            false
+        };
+        let finished: Vec<_> = pieces.iter().map(|_| AtomicBool::new(false)).collect();
+        bench.shared(&place, &pieces, Duration::ZERO, |shared| shared.work(&finished, &grow)).unwrap();
+        assert!(looks.get() > 10 * pieces.len() && place.piece(2).exists());
     }
 
     #[test]

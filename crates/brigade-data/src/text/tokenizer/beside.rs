@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use tokenizers::TruncationDirection;
 
 use super::class::ClassSettings;
 
@@ -16,6 +17,8 @@ pub(super) struct Beside {
     pub(super) end_of_text: Option<String>,
     /// Whether the names of special tokens in texts are split like any other text.
     pub(super) split_special_tokens: bool,
+    /// `truncation_side`.
+    pub(super) truncation: Option<TruncationDirection>,
     /// What the tokenizer's class sets.
     pub(super) class: Option<ClassSettings>,
 }
@@ -31,10 +34,16 @@ impl Beside {
             let token = fields.get("eos_token")?;
             Some(token.as_str().or_else(|| token.get("content")?.as_str())?.to_owned())
         };
+        let truncation = |fields: &Value| match fields.get("truncation_side")?.as_str()? {
+            "left" => Some(TruncationDirection::Left),
+            "right" => Some(TruncationDirection::Right),
+            _ => None,
+        };
         let split = files[0].as_ref().and_then(|fields| fields.get("split_special_tokens")?.as_bool());
         Self {
             end_of_text: files.iter().flatten().find_map(end_of_text),
             split_special_tokens: split.unwrap_or(false),
+            truncation: files[0].as_ref().and_then(truncation),
             class: files[0].as_ref().and_then(ClassSettings::read),
         }
     }

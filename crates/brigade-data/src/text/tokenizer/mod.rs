@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use brigade_files::write_atomic;
 use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
-use tokenizers::{Encoding, PostProcessor, TruncationParams, truncate_encodings};
+use tokenizers::{Encoding, PostProcessor, TruncationDirection, TruncationParams, truncate_encodings};
 
 use beside::{Beside, SPECIAL_TOKENS};
 use class::ClassSettings;
@@ -60,6 +60,8 @@ struct Inner {
     /// Whether another token would end a text if no other file named one.
     is_end_named_beside: bool,
     class: Option<ClassSettings>,
+    /// Where texts are cut that are too long.
+    truncation: TruncationDirection,
     vocabulary_size: usize,
 }
 
@@ -94,7 +96,7 @@ impl Tokenizer {
 
     /// Reads a `tokenizer.json`, one of this crate's or of the `tokenizers` library. Its end-of-text token is the `eos_token` of the
     /// `tokenizer_config.json` or `special_tokens_map.json` beside it, or else one that well-known models have. The former may set
-    /// `split_special_tokens`, and what its `tokenizer_class` takes from there in `transformers`, such as `do_lower_case` and `add_prefix_space`.
+    /// `split_special_tokens` and `truncation_side`, and what its `tokenizer_class` takes from there in `transformers`, such as `do_lower_case` and `add_prefix_space`.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] if the file cannot be read, is not a tokenizer, has no end-of-text token, or encodes at
@@ -128,6 +130,8 @@ impl Tokenizer {
             class.apply(&mut library);
         }
         library.set_encode_special_tokens(beside.split_special_tokens);
+        let own = library.get_truncation().map(|own| own.direction);
+        let truncation = beside.truncation.or(own).unwrap_or_default();
         library.with_padding(None);
         library.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
         let usual = END_OF_TEXT_NAMES.iter().find_map(|token| library.token_to_id(token));
@@ -157,6 +161,7 @@ impl Tokenizer {
                 end_of_text,
                 is_end_named_beside,
                 class: beside.class,
+                truncation,
                 vocabulary_size,
             }),
         })
@@ -193,7 +198,11 @@ impl Tokenizer {
 
     /// What else the files beside `tokenizer.json` change of the ids, as text to compare.
     pub(crate) fn set_beside(&self) -> String {
-        format!("{} {:?}", self.splits_special_tokens(), self.inner.class)
+        let side = match self.inner.truncation {
+            TruncationDirection::Left => " left",
+            TruncationDirection::Right => "",
+        };
+        format!("{} {:?}{side}", self.splits_special_tokens(), self.inner.class)
     }
 
     /// Whether the names of special tokens are split like any other text.
@@ -235,7 +244,7 @@ impl Tokenizer {
     }
 
     /// The ids of `text` with the special tokens that the tokenizer puts around a text, such as `[CLS]` and `[SEP]`; of a longer text as many of its first
-    /// tokens as fit between them into `most`.
+    /// tokens as fit between them into `most`, or of its last ones where its files say that texts are truncated on the left.
     ///
     /// # Errors
     /// [`Error::Tokenizer`] where the library fails, or `most` has no room for the special tokens.
@@ -243,7 +252,7 @@ impl Tokenizer {
         self.encode_texts(text, None, most)
     }
 
-    /// As [`encode_whole`](Self::encode_whole) of two texts. What does not fit is cut from the end of the longer text.
+    /// As [`encode_whole`](Self::encode_whole) of two texts. What does not fit is cut from the longer text.
     ///
     /// # Errors
     /// As [`encode_whole`](Self::encode_whole).
@@ -268,7 +277,8 @@ impl Tokenizer {
                 first.get_ids().len() + second.map_or(0, |second| second.get_ids().len())
             };
             let given = tokens(&first, second.as_ref());
-            let cut = TruncationParams { max_length: most, ..TruncationParams::default() };
+            let direction = self.inner.truncation;
+            let cut = TruncationParams { max_length: most, direction, ..TruncationParams::default() };
             let (first, second) = truncate_encodings(first, second, &cut)?;
             let cut = given - tokens(&first, second.as_ref());
             library.post_process(first, second, true).map(|encoding| (encoding, cut))

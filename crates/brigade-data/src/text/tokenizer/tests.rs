@@ -196,8 +196,8 @@ fn a_chat_has_special_tokens_and_a_text_what_the_file_puts_before_it() {
     assert_eq!(Tokenizer::from_json("a", json.to_string()).unwrap().beginning().unwrap(), [256]);
 }
 
-#[test]
-fn of_two_texts_the_longer_one_is_cut() {
+/// The bytes, with an end of text after each of one or two texts.
+fn json_of_pairs() -> serde_json::Value {
     let mut json: serde_json::Value = serde_json::from_str(BYTES.json()).unwrap();
     let token = |kind| serde_json::json!({"SpecialToken": {"id": END_OF_TEXT, "type_id": kind}});
     let text = |id, kind| serde_json::json!({"Sequence": {"id": id, "type_id": kind}});
@@ -206,7 +206,34 @@ fn of_two_texts_the_longer_one_is_cut() {
         "pair": [text("A", 0), token(0), text("B", 1), token(1)],
         "special_tokens": {END_OF_TEXT: {"id": END_OF_TEXT, "ids": [256], "tokens": [END_OF_TEXT]}},
     });
-    let tokenizer = Tokenizer::from_json("pairs", json.to_string()).unwrap();
+    json
+}
+
+#[test]
+fn long_texts_are_cut_on_the_side_that_the_files_say() {
+    let mut json = json_of_pairs();
+    let said = |json: &serde_json::Value, config: serde_json::Value| {
+        let tokenizer = with_config(&json.to_string(), &config);
+        let texts =
+            [tokenizer.encode_whole("abcd", 3).unwrap(), tokenizer.encode_pair(["ab", "cdefgh"], 7).unwrap()];
+        let texts = texts.map(|text| tokenizer.decode(&text.ids).unwrap().replace(END_OF_TEXT, "|"));
+        (texts, tokenizer.set_beside())
+    };
+    let (right, usual) = said(&json, serde_json::json!({}));
+    let (left, other) = said(&json, serde_json::json!({"truncation_side": "left"}));
+    assert_eq!(right, ["ab|", "ab|cde|"]);
+    assert_eq!(left, ["cd|", "ab|fgh|"]);
+    assert_ne!(usual, other, "the cache of tokens tells them apart");
+    // tokenizer.json may say it as well.
+    json["truncation"] =
+        serde_json::json!({"direction": "Left", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
+    assert_eq!(said(&json, serde_json::json!({})).0, left);
+    assert_eq!(said(&json, serde_json::json!({"truncation_side": "right"})).0, right);
+}
+
+#[test]
+fn of_two_texts_the_longer_one_is_cut() {
+    let tokenizer = Tokenizer::from_json("pairs", json_of_pairs().to_string()).unwrap();
     for (texts, most, expected, dropped) in [
         (["ab", "c"], 9, "ab|c|", 0),
         (["ab", "cdefgh"], 7, "ab|cde|", 3),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -80,7 +80,7 @@ pub(crate) fn hashed_files(
 ) -> Result<Vec<HashedFile>> {
     let name = blake3::hash(corpus.identity().as_bytes()).to_hex();
     let path = cache.join(format!("{}.memo", &name[..32]));
-    let _lock = FileLock::acquire(&path.with_extension("memo.lock"), timeout, progress)?;
+    let lock = FileLock::acquire(&path.with_extension("memo.lock"), None, timeout, progress)?;
     let memo: Option<RememberedHashes> =
         fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let identity = corpus.stable_identity();
@@ -120,7 +120,7 @@ pub(crate) fn hashed_files(
         }
         let known =
             known.get(file.path.as_path()).filter(|known| known.stamp == *stamp && known.file == *file);
-        let hash = known.map_or_else(|| content_hash(&file.path), |known| Ok(known.hash.clone()))?;
+        let hash = known.map_or_else(|| content_hash(&file.path, &lock), |known| Ok(known.hash.clone()))?;
         progress.advance(stamp.size);
         Ok(HashedFile { file: file.clone(), stamp: *stamp, hash })
     });
@@ -143,9 +143,22 @@ fn remember(path: &Path, identity: Option<String>, files: &[HashedFile]) {
     }
 }
 
-fn content_hash(path: &PathBuf) -> Result<String> {
+/// A file that is read under a lock.
+struct LockedFile<'a> {
+    file: File,
+    lock: &'a FileLock,
+}
+
+impl Read for LockedFile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.lock.show_progress();
+        self.file.read(buffer)
+    }
+}
+
+fn content_hash(path: &PathBuf, lock: &FileLock) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
-    let read = File::open(path).and_then(|file| hasher.update_reader(file).map(drop));
+    let read = File::open(path).and_then(|file| hasher.update_reader(LockedFile { file, lock }).map(drop));
     read.map_err(|source| Error::io("read", path, source))?;
     Ok(hasher.finalize().to_hex().to_string())
 }

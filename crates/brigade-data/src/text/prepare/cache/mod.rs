@@ -21,7 +21,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) use file_hashes::{HashedFile, hashed_files};
-pub(crate) use lock::FileLock;
+pub(crate) use lock::{FileLock, Patience};
+
+use lock::bytes_in;
 
 use crate::{Error, Progress, Result};
 
@@ -76,9 +78,18 @@ impl CacheEntry {
         self.pieces().join(format!("{number}.lock"))
     }
 
-    /// Waits until nobody else builds the entry.
+    /// The bytes of piece `number` that are written so far, while it is built.
+    pub(crate) fn piece_bytes(&self, number: usize) -> u64 {
+        bytes_in(&self.piece_building(number))
+    }
+
+    fn piece_building(&self, number: usize) -> PathBuf {
+        self.pieces().join(format!("{number}.building"))
+    }
+
+    /// Waits until nobody else builds the entry; as long as it grows, or else until the timeout.
     pub(crate) fn lock(&self, timeout: Duration, progress: &dyn Progress) -> Result<FileLock> {
-        FileLock::acquire(&self.lock_path(), timeout, progress)
+        FileLock::acquire(&self.lock_path(), Some(&self.building()), timeout, progress)
     }
 
     /// Builds the entry by `write`, in a folder aside, and puts it in place; an entry that is there is replaced. Nothing
@@ -90,7 +101,7 @@ impl CacheEntry {
 
     /// Builds piece `number` in the same way. The caller holds its lock.
     pub(crate) fn build_piece(&self, number: usize, write: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        let building = self.pieces().join(format!("{number}.building"));
+        let building = self.piece_building(number);
         remove_folder(&building)?;
         build(&self.piece(number), &building, write)
     }
@@ -215,7 +226,7 @@ mod tests {
             fs::create_dir(place(cache.path(), key).building()).unwrap();
         }
         let alive = place(cache.path(), "alive");
-        let _lock = FileLock::acquire(&alive.lock_path(), Duration::from_secs(5), &NoProgress).unwrap();
+        let _lock = FileLock::acquire(&alive.lock_path(), None, Duration::from_secs(5), &NoProgress).unwrap();
         let own = place(cache.path(), "own");
         own.build(|folder| write_synced(&folder.join("whole"), b"x")).unwrap();
         assert!(own.folder().join("whole").is_file());
