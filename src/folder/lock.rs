@@ -55,6 +55,29 @@ pub(super) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
+/// File systems, by their numbers in Linux' `linux/magic.h` and their own sources, whose locks may hold on one host alone, as they are mounted: NFS, FUSE, SMB 1 to 3, Lustre, GPFS,
+/// Ceph, BeeGFS, 9P.
+const SHARED: [u32; 9] = [
+    0x6969,
+    0x6573_5546,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x0bd0_0bd0,
+    0x4750_4653,
+    0x00c3_6400,
+    0x1983_0326,
+    0x0102_1997,
+];
+
+/// Whether other hosts may use a folder without seeing its lock.
+pub(crate) fn may_be_shared(folder: &Path) -> bool {
+    rustix::fs::statfs(folder).is_ok_and(|found| is_shared(found.f_type as u32))
+}
+
+fn is_shared(kind: u32) -> bool {
+    SHARED.contains(&kind)
+}
+
 /// Whether the lock of a run's folder was last held on this host, since its system was started: if it is free then, nobody is at work there.
 pub fn is_lock_of_this_host(folder: &Path) -> bool {
     let named = std::fs::read_to_string(folder.join(LOCK_FILE)).unwrap_or_default();
@@ -64,6 +87,13 @@ pub fn is_lock_of_this_host(folder: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_systems_of_several_hosts_are_known() {
+        assert!(!may_be_shared(Path::new("/proc")) && !may_be_shared(Path::new("/nowhere")));
+        let (nfs, fuse, ext4, tmpfs) = (0x6969, 0x6573_5546, 0xef53, 0x0102_1994);
+        assert_eq!([nfs, fuse, ext4, tmpfs].map(is_shared), [true, true, false, false]);
+    }
 
     #[test]
     fn a_folder_has_one_run_at_a_time() {

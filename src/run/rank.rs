@@ -153,8 +153,9 @@ fn leave(world: World, engine: &HostEngine, limit: Duration) {
     }
 }
 
-/// Waits for the other ranks at the end of a good run; after a failure, aborts them.
+/// Waits for the other ranks at the end of a good run, which may still work on what was trained; after a failure, aborts them.
 fn finish_together(group: &Group, result: Ended) -> Ended {
+    group.use_init_timeout();
     match &result {
         Ok(Ok(())) => return Ok(group.barrier().context("at the end of the run")),
         Ok(Err(error)) if is_on_all_ranks(error) => drop(group.barrier()),

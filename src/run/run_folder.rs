@@ -19,7 +19,8 @@ use crate::checkpoint::{newest, refuse_checkpoints};
 use crate::error::{format_error, print_stderr};
 use crate::folder::{
     FLIGHT_FOLDER, LOGS_FOLDER, RESULTS, TEMPLATES_FOLDER, create_folder, is_of_a_run, is_weights, lease,
-    lock_folder, refuse_earlier, refuse_earlier_names, refuse_other, refuse_results_without_checkpoint,
+    lock_folder, may_be_shared, refuse_earlier, refuse_earlier_names, refuse_other,
+    refuse_results_without_checkpoint,
 };
 use crate::settings::{CONFIG_FILE, Resume, Settings, changes};
 
@@ -71,7 +72,7 @@ impl RunFolder {
             }
             Ok(())
         };
-        let lost = Arc::new(LostLease::new(&dir, own.is_some(), notify));
+        let lost = Arc::new(LostLease::new(&dir, own.is_some() && !may_be_shared(&dir), notify));
         let take = |place: &str, option| {
             let lost = Arc::clone(&lost);
             let end_run = move |message: &str| lost.end_run(message);
@@ -81,7 +82,9 @@ impl RunFolder {
         let url = output.url();
         match &url {
             Some(url) => leases.push(take(url, "--out")?),
-            None if own.is_none() => leases.push(take(&dir.to_string_lossy(), "--out")?),
+            None if own.is_none() || may_be_shared(&dir) => {
+                leases.push(take(&dir.to_string_lossy(), "--out")?)
+            }
             None => {}
         }
         let mut locks = Vec::new();
@@ -91,7 +94,12 @@ impl RunFolder {
             }
         } else if !checkpoint.dir.is_empty() {
             match lock_checkpoints(Path::new(&location), &dir)? {
-                Claim::Locked(file) => locks.push(file),
+                Claim::Locked(file) => {
+                    if may_be_shared(Path::new(&location)) {
+                        leases.push(take(&location, CHECKPOINTS)?);
+                    }
+                    locks.push(file);
+                }
                 Claim::NoLocks => leases.push(take(&location, CHECKPOINTS)?),
                 Claim::Owned => {}
             }

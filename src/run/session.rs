@@ -186,7 +186,12 @@ impl Session {
 
     /// This rank's position among pipelines that compute the same thing at the same time on different data. All ranks of a pipeline have the same.
     pub fn data_parallel_rank(&self) -> usize {
-        self.plan.mesh.position(self.rank(), &DATA)
+        self.pipeline_of(self.rank())
+    }
+
+    /// The [data-parallel rank](Self::data_parallel_rank) of any rank.
+    pub(crate) fn pipeline_of(&self, rank: usize) -> usize {
+        self.plan.mesh.position(rank, &DATA)
     }
 
     /// The number of these pipelines.
@@ -200,8 +205,7 @@ impl Session {
     /// If a text has more than 16 MiB, or a rank failed.
     pub fn all_gather_text(&self, text: &str) -> anyhow::Result<Vec<String>> {
         let texts = crate::world::all_gather_whole_text(&self.group, text)?;
-        let first_rank =
-            |pipeline| (0..texts.len()).find(|rank| self.plan.mesh.position(*rank, &DATA) == pipeline);
+        let first_rank = |pipeline| (0..texts.len()).find(|rank| self.pipeline_of(*rank) == pipeline);
         Ok((0..self.data_parallel_size()).filter_map(first_rank).map(|rank| texts[rank].clone()).collect())
     }
 

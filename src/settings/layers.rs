@@ -8,6 +8,7 @@ use toml::{Table, Value};
 
 use super::nearest::{Suggestion, suggest};
 use super::sections::backend::auto_values;
+use super::sections::decay::GivenDecay;
 use super::sections::length::GivenLength;
 use super::typed::from_table;
 
@@ -113,8 +114,10 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
 ) -> Result<C, ConfigError> {
     let mut config = to_table(defaults, "the defaults")?;
     let known = config.clone();
+    let mut decay = GivenDecay::default();
     for Layer { origin, table } in layers {
         let length = GivenLength::of(&table);
+        decay.add(&table);
         apply(&mut config, table.clone(), &known, &origin)?;
         check::<C>(&config, &table, &known, &origin)?;
         length.replace(&mut config);
@@ -123,10 +126,12 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
     for set in sets {
         let Layer { origin, table } = Layer::of_set(set)?;
         length = length.and(GivenLength::of(&table));
+        decay.add(&table);
         apply(&mut config, table.clone(), &known, &origin)?;
         check::<C>(&config, &table, &known, &origin)?;
     }
     length.replace(&mut config);
+    decay.replace(&mut config);
     from_table(config).map_err(|error| value_error("the configuration", &error))
 }
 
@@ -139,9 +144,11 @@ pub fn parse_defaults<C: Default + Serialize + DeserializeOwned>(text: &str) -> 
     let mut config = to_table(&C::default(), origin)?;
     let known = config.clone();
     let table = text.parse().map_err(|e: toml::de::Error| value_error(origin, &e))?;
-    let length = GivenLength::of(&table);
+    let (length, mut decay) = (GivenLength::of(&table), GivenDecay::default());
+    decay.add(&table);
     apply(&mut config, table, &known, origin)?;
     length.replace(&mut config);
+    decay.replace(&mut config);
     from_table(config).map_err(|error| value_error(origin, &error))
 }
 

@@ -252,3 +252,58 @@ mod real_stores {
         }
     }
 }
+
+/// A place that replaces what is there, as stores do that ignore the condition.
+struct Unconditional(Box<dyn LeaseLocation>);
+
+impl LeaseLocation for Unconditional {
+    fn text(&self) -> String {
+        self.0.text()
+    }
+    fn names(&self) -> Result<Vec<String>> {
+        self.0.names()
+    }
+    fn create(&self, name: &str, content: &[u8]) -> Result<bool> {
+        // Folders are made with the first file.
+        self.0.create("folder", b"")?;
+        self.0.write(name, content).map(|()| true)
+    }
+    fn write(&self, name: &str, content: &[u8]) -> Result<()> {
+        self.0.write(name, content)
+    }
+    fn read(&self, name: &str) -> Result<Option<(Vec<u8>, Duration)>> {
+        self.0.read(name)
+    }
+    fn remove(&self, name: &str) -> Result<()> {
+        self.0.remove(name)
+    }
+}
+
+#[test]
+fn a_place_without_conditional_writes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = || lease_location(&folder.path().to_string_lossy()).unwrap();
+    let taken = take_lease(Box::new(Unconditional(place())), &holder(1), SHORT, &mut |_| {}, &|| Ok(()));
+    let said = taken.err().unwrap().to_string();
+    assert!(said.contains("If-None-Match") && said.contains("conditional writes"), "{said}");
+    // Nothing is left that another one would wait for.
+    assert_eq!(look_at_lease(&*place()).unwrap(), None);
+}
+
+#[test]
+fn a_holder_whose_record_is_replaced_has_lost_the_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_string_lossy().into_owned();
+    let held = take(&place, &holder(1), &mut Vec::new()).unwrap();
+    let (lost, told) = channel();
+    held.watch(|| serde_json::Value::Null, move |text| drop(lost.send(text.to_owned())), |_| {});
+    let location = lease_location(&place).unwrap();
+    let record = look_at_lease(&*location).unwrap().unwrap().record;
+    let other = LeaseRecord { holder: holder(2), id: "another".into(), ..record };
+    let name = location.names().unwrap().into_iter().find(|name| name.ends_with(".json")).unwrap();
+    location.write(&name, &serde_json::to_vec(&other).unwrap()).unwrap();
+    let said = told.recv_timeout(10 * SHORT).unwrap();
+    assert!(said.contains("was taken over by process 2"), "{said}");
+    drop(held);
+    assert_eq!(look_at_lease(&*location).unwrap().unwrap().record, other, "it is left alone");
+}

@@ -3,6 +3,7 @@
 pub(crate) mod backend;
 pub(crate) mod checkpoint;
 pub(crate) mod comm;
+pub(crate) mod decay;
 pub(crate) mod length;
 pub(crate) mod metric_mode;
 pub(crate) mod optimizer;

@@ -19,7 +19,7 @@ pub struct OptimizerSettings {
     pub learning_rate_scaling: LearningRateScaling,
     /// The global batch size that `learning_rate` was tuned for; 0 is the run's own.
     pub base_batch_size: usize,
-    /// Weight decay; biases and norms have none.
+    /// Weight decay; biases and norms have none. SGD, Adam, RMSprop and AdaGrad, which add it to the gradient, have none unless a configuration gives it.
     #[serde(serialize_with = "shortest")]
     pub weight_decay: f32,
     /// First momentum coefficient (AdamW, Adam, Lion, Adan).

@@ -11,6 +11,7 @@ use brigade_core::{
 use brigade_models::{WeightsFormat, WeightsMapping};
 
 use super::loop_seed::LoopSeed;
+use super::step::batch_counts::GivenBatches;
 use super::step::nonfinite::NonFiniteSteps;
 use super::{RESUME, Trainer};
 use crate::checkpoint::{ModelReader, RunProgress, restore_step};
@@ -268,7 +269,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> AddedModel<'_, I,
             bail!("step {step} of `{name}` failed, and nothing can follow it in this process; {RESUME}");
         }
         session.heartbeat.send(&format!("training {name}"));
-        session.check_batch_counts(&format!("step {} of `{name}`", steps.get() + 1), batches.len())?;
+        let given = GivenBatches::of(&batches, false)?;
+        session.check_batches(&format!("step {} of `{name}`", steps.get() + 1), given)?;
         let (mut engine, learning_rate) = (engine.borrow_mut(), self.0.learning_rate());
         let batches = if engine.is_server() { Vec::new() } else { batches };
         let report = match (engine.synchronizes(), engine.steps_alone()) {

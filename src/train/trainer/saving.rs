@@ -186,6 +186,14 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         ))
     }
 
+    /// In words, from which step a run continues that ends now, without another checkpoint.
+    pub(super) fn continues_from(&self) -> String {
+        match self.saver.newest {
+            Some(step) => format!("--resume auto continues from step {step}"),
+            None => "no step is saved".to_owned(),
+        }
+    }
+
     /// Ends the reports with what becomes of a run that was preempted.
     pub(super) fn report_preempted(&mut self, what: &str) -> anyhow::Result<()> {
         self.note(what);

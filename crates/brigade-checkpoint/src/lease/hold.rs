@@ -108,7 +108,7 @@ impl Held {
     /// Writes the lease again; false if another has taken the location.
     fn renew(&self) -> Result<bool> {
         let watch = || self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if newest_lease(&*self.location)? > Some(self.number) {
+        if newest_lease(&*self.location)? > Some(self.number) || self.is_replaced()? {
             let who = super::look_at_lease(&*self.location).ok().flatten();
             let who =
                 who.map_or_else(|| "an unknown process".into(), |found| found.record.holder.to_string());
@@ -129,13 +129,20 @@ impl Held {
         Ok(true)
     }
 
+    /// Whether another's record is where this one's was written.
+    fn is_replaced(&self) -> Result<bool> {
+        let Some((content, _)) = self.location.read(&name(self.number))? else { return Ok(false) };
+        let Ok(there) = serde_json::from_slice::<LeaseRecord>(&content) else { return Ok(false) };
+        Ok(there.id != self.record.lock().unwrap_or_else(PoisonError::into_inner).id)
+    }
+
     fn warn(&self, error: &str) {
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         (watch.warn)(&format!("the lease of {} cannot be renewed: {error}", self.location.text()));
     }
 
     fn end(&self, ended: &str) -> Result<()> {
-        if newest_lease(&*self.location)? > Some(self.number) {
+        if newest_lease(&*self.location)? > Some(self.number) || self.is_replaced()? {
             return Ok(());
         }
         let status = (self.watch.lock().unwrap_or_else(PoisonError::into_inner).status)();

@@ -9,7 +9,7 @@
 //! - **The next number may be created when the one before has ended, or is silent**: when it was not written again for the time that it names.
 //!   Both the last writing and the present are times of the store (`Last-Modified`), which is asked for the present by writing a file;
 //!   waiting is measured by the clock that cannot be set. No two clocks are compared.
-//! - **A holder that finds a higher number has lost the location**, whatever the reason, and must write nothing more.
+//! - **A holder that finds a higher number, or another's record under its own, has lost the location**, whatever the reason, and must write nothing more.
 
 mod hold;
 mod location;
@@ -36,6 +36,9 @@ const LOOKS: u32 = 60;
 
 /// What stores leave out of a time.
 const GRANULARITY: Duration = Duration::from_secs(1);
+
+/// What is never created, because something is there.
+const UNCONDITIONAL: &[u8] = b"never created";
 
 /// The end of the year 9999: later times cannot be written.
 const LAST_SECOND: u64 = 253_402_300_799;
@@ -148,6 +151,17 @@ pub fn take_lease(
         }
         let number = before.map_or(1, |before| before + 1);
         if location.create(&name(number), &encoded(&record)?)? {
+            // A location that creates it once more would have let several hold it at once.
+            if location.create(&name(number), UNCONDITIONAL)? {
+                location.remove(&name(number))?;
+                return Err(Error::Object {
+                    operation: "hold",
+                    path: location.text(),
+                    message: "it replaces objects that must only be created (`If-None-Match: *` is ignored), so two runs could write there at once; use a store \
+                              with conditional writes"
+                        .into(),
+                });
+            }
             // Nobody looks at older ones any more.
             for older in numbers(&*location)?.into_iter().filter(|older| *older < number) {
                 location.remove(&name(older))?;

@@ -10,7 +10,7 @@ use crate::model::activation::{Activation, Parts};
 use crate::model::cache::BlockCache;
 use crate::model::context::ForwardContext;
 use crate::model::parameters::precision::Float;
-use crate::model::parameters::{NewValue, ParamValue, ParameterSpec};
+use crate::model::parameters::{NewValue, ParamValue, ParameterSpec, Unfit};
 use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 
 /// A Burn module that maps one activation to the next: an embedding, a transformer layer, a head.
@@ -170,8 +170,8 @@ pub(crate) trait AnyBlock: Send {
     fn values(&self) -> SortedMap<String, ParamValue>;
     /// The values of parameters that have some.
     fn given_values(&self) -> SortedMap<String, ParamValue>;
-    /// The paths of parameters that are not of floats.
-    fn not_floats(&self) -> Vec<String>;
+    /// The first parameter that cannot be trained.
+    fn unfit(&self) -> Option<(String, Unfit)>;
     fn take_gradients(&self, gradients: &mut Gradients) -> SortedMap<String, Tensor<1>>;
     /// What a backward through this block has left for later.
     fn take_deferred(&self, deferred: &mut DeferredGradients) -> SortedMap<String, DeferredGradient>;

@@ -32,6 +32,15 @@ pub struct ForwardContext<'a> {
     pub training: bool,
 }
 
+/// What to do about tensors of two number types in one operation.
+const MIXED_TYPES: &str = "; parameters and inputs of a block have the type of compute.dtype: cast tensors that the block makes or holds itself to the type of \
+                           its input, or set compute.dtype = \"fp32\"";
+
+/// Whether the text of a panic in Burn is about an operation on numbers in bf16 and others.
+fn is_of_number_types(text: &str) -> bool {
+    text.contains("mismatch") && text.contains("BF16")
+}
+
 impl<'a> ForwardContext<'a> {
     /// The context of a prediction.
     pub(crate) fn inference(block: &'a str) -> Self {
@@ -51,7 +60,8 @@ impl<'a> ForwardContext<'a> {
             } else {
                 String::new()
             };
-            resume_unwind(Box::new(format!("{text} (in block `{block}`{when})")))
+            let hint = if is_of_number_types(&text) { MIXED_TYPES } else { "" };
+            resume_unwind(Box::new(format!("{text} (in block `{block}`{when}){hint}")))
         })
     }
 

@@ -14,7 +14,7 @@ use crate::model::cache::BlockCache;
 use crate::model::context::ForwardContext;
 use crate::model::parameters::initialization::initialize;
 use crate::model::parameters::precision::Float;
-use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec};
+use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec, Unfit};
 use crate::model::random_state::with_seed;
 use crate::model::run::Run;
 use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
@@ -114,8 +114,8 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         parameters::given_values(self.module())
     }
 
-    fn not_floats(&self) -> Vec<String> {
-        parameters::not_floats(self.module())
+    fn unfit(&self) -> Option<(String, Unfit)> {
+        parameters::unfit(self.module())
     }
 
     fn take_gradients(&self, gradients: &mut Gradients) -> SortedMap<String, Tensor<1>> {

@@ -9,11 +9,12 @@ use std::mem::replace;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use brigade_core::{Activation, Batch, StepReport};
+use brigade_core::{Activation, Batch, PP, StepReport};
 use brigade_report::{DeviceMemory, StepRecord};
 
 use crate::train::step_stats::{StepStats, StepStatus, StepTimes, gather, record};
 use crate::train::trainer::Trainer;
+use crate::train::trainer::step::batch_counts::GivenBatches;
 use crate::training::HookAnswers;
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
@@ -51,11 +52,13 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             let why = self.stopped().map(|why| format!(", because {why}")).unwrap_or_default();
             bail!("the run ended with step {}{why}; there is no next one", self.progress.step);
         }
+        let is_first = !self.has_begun;
         self.begin()?;
         let batches = if self.engine.is_server() { Vec::new() } else { batches };
         self.is_read = false;
         if !as_read {
-            self.session.check_batch_counts(&format!("step {}", self.progress.step + 1), batches.len())?;
+            let given = GivenBatches::of(&batches, is_first && self.session.plan.mesh.size(PP) > 1)?;
+            self.session.check_batches(&format!("step {}", self.progress.step + 1), given)?;
         }
         let step = self.progress.step + 1;
         let report = self.make_step(batches);

@@ -74,25 +74,46 @@ fn values_of<M: Module>(module: &M, only_given: bool) -> SortedMap<String, Param
     visitor.2
 }
 
-/// The paths of a module's parameters that are not of floats.
-pub(crate) fn not_floats<M: Module>(module: &M) -> Vec<String> {
+/// Why a parameter cannot be trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// Its values are integers or booleans.
+    NotFloat,
+    /// Its values are used in another layout than they are given in, so that a flat buffer does not say which is which.
+    Mapped,
+}
+
+/// The first of a module's parameters that cannot be trained.
+pub(crate) fn unfit<M: Module>(module: &M) -> Option<(String, Unfit)> {
     #[derive(Default)]
-    struct Others(Path, Vec<String>);
-    impl ModuleVisitor for Others {
+    struct Find(Path, Option<(String, Unfit)>);
+    impl Find {
+        fn found(&mut self, why: Unfit) {
+            let path = self.0.join();
+            self.1.get_or_insert((path, why));
+        }
+    }
+    impl ModuleVisitor for Find {
         fn enter_module(&mut self, name: &str, _: &str) {
             self.0.enter(name);
         }
         fn exit_module(&mut self, _: &str, _: &str) {
             self.0.exit();
         }
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            // Burn says it nowhere else.
+            if format!("{param:?}").contains("load: true") {
+                self.found(Unfit::Mapped);
+            }
+        }
         fn visit_int<const D: usize>(&mut self, _: &Param<Tensor<D, Int>>) {
-            self.1.push(self.0.join());
+            self.found(Unfit::NotFloat);
         }
         fn visit_bool<const D: usize>(&mut self, _: &Param<Tensor<D, Bool>>) {
-            self.1.push(self.0.join());
+            self.found(Unfit::NotFloat);
         }
     }
-    let mut visitor = Others::default();
+    let mut visitor = Find::default();
     module.visit(&mut visitor);
     visitor.1
 }
@@ -205,4 +226,22 @@ pub(crate) fn for_each_lazy<M: Module>(module: M, visit: &mut dyn FnMut(&str, &m
         }
     }
     module.map(&mut Each(Path::default(), visit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::{LinearConfig, LinearLayout};
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_parameter_in_another_layout_is_found_with_and_without_values() {
+        let linear = |layout| LinearConfig::new(2, 3).with_layout(layout).init(&Device::default());
+        let (rows, columns) = (linear(LinearLayout::Row), linear(LinearLayout::Col));
+        for _ in 0..2 {
+            assert_eq!(unfit(&rows), None);
+            assert_eq!(unfit(&(rows.clone(), columns.clone())), Some(("1.weight".to_owned(), Unfit::Mapped)));
+            drop((rows.weight.val(), columns.weight.val()));
+        }
+    }
 }
