@@ -41,12 +41,19 @@ pub fn lock_folder(folder: &Path, option: &str) -> anyhow::Result<Option<File>> 
             Err(TryLockError::Error(_)) => return Ok(None),
         }
     }
+    if !may_be_shared(folder) {
+        name_host(&mut file);
+    }
+    fcntl_setfd(&file, FdFlags::empty()).context("handing the folder's lock to the ranks")?;
+    Ok(Some(file))
+}
+
+/// Says in a lock's file which host has it. On a file system of several hosts only who has the folder's lease as well may say so.
+pub(crate) fn name_host(file: &mut File) {
     if let Some(boot) = boot_id() {
         // Others then cannot tell whether a lock that they do not see is free; no more is lost.
         drop(file.set_len(0).and_then(|()| file.write_all(boot.as_bytes())));
     }
-    fcntl_setfd(&file, FdFlags::empty()).context("handing the folder's lock to the ranks")?;
-    Ok(Some(file))
 }
 
 /// Names the start of the system that this process runs on.

@@ -54,6 +54,8 @@ impl Program<'_> {
             leave(world, &engine, limit);
             return Err(usage(error));
         }
+        // Rank 0 may wait for a lease.
+        world.group().use_init_timeout();
         let mut folder = match launched {
             Some(dir) => RunFolder::from_launcher(dir),
             None if info.rank == 0 => RunFolder::lock(self, &[])
@@ -65,6 +67,7 @@ impl Program<'_> {
             None => RunFolder::for_logs(self.settings.output.folder().map_err(|error| usage(error.into()))?),
         };
         let run = all_gather_text(world.group(), &folder.run).context("sharing the run's id")?.swap_remove(0);
+        world.group().use_step_timeout();
         let out = folder.dir.clone();
         let world_text = match role {
             Role::LaunchedRank => format!("{}, started by Brigade", counted(info.world_size, "rank")),

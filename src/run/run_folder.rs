@@ -19,7 +19,7 @@ use crate::checkpoint::{newest, refuse_checkpoints};
 use crate::error::{format_error, print_stderr};
 use crate::folder::{
     FLIGHT_FOLDER, LOGS_FOLDER, RESULTS, TEMPLATES_FOLDER, create_folder, is_of_a_run, is_weights, lease,
-    lock_folder, may_be_shared, refuse_earlier, refuse_earlier_names, refuse_other,
+    lock_folder, may_be_shared, name_host, refuse_earlier, refuse_earlier_names, refuse_other,
     refuse_results_without_checkpoint,
 };
 use crate::settings::{CONFIG_FILE, Resume, Settings, changes};
@@ -103,6 +103,10 @@ impl RunFolder {
                 Claim::NoLocks => leases.push(take(&location, CHECKPOINTS)?),
                 Claim::Owned => {}
             }
+        }
+        let mut own = own;
+        if may_be_shared(&dir) {
+            own.iter_mut().for_each(name_host);
         }
         locks.extend(own);
         // Another run may have written until now.

@@ -131,7 +131,7 @@ pub(crate) fn merge_layers<C: Serialize + DeserializeOwned>(
         check::<C>(&config, &table, &known, &origin)?;
     }
     length.replace(&mut config);
-    decay.replace(&mut config);
+    decay.replace(&mut config, &known);
     from_table(config).map_err(|error| value_error("the configuration", &error))
 }
 
@@ -148,7 +148,7 @@ pub fn parse_defaults<C: Default + Serialize + DeserializeOwned>(text: &str) -> 
     decay.add(&table);
     apply(&mut config, table, &known, origin)?;
     length.replace(&mut config);
-    decay.replace(&mut config);
+    decay.replace(&mut config, &known);
     from_table(config).map_err(|error| value_error(origin, &error))
 }
 

@@ -175,6 +175,12 @@ const NOTHING_LOST: &[u8] =
 /// Whether the next signal that announces an end is only noted.
 static FINISHES: AtomicBool = AtomicBool::new(false);
 
+/// Whether the process writes the last results.
+static HAS_RESULTS: AtomicBool = AtomicBool::new(false);
+
+const NOT_COPIED: &[u8] =
+    b"brigade: ended before the last results were copied; they are in the run's folder on this machine\n";
+
 const FINISHING: &[u8] = b"brigade: copying the last results; a second signal ends that at once\n";
 
 /// For a process that is not a rank and has nothing to save: until [`launch`](crate::launch) takes over the signals, they end the
@@ -196,8 +202,10 @@ pub fn exit_on_signal() -> Result<()> {
                     }
                     let code = match InterruptKind::of(signal) {
                         InterruptKind::Preempt => {
+                            let text =
+                                if HAS_RESULTS.load(Ordering::SeqCst) { NOT_COPIED } else { NOTHING_LOST };
                             // Nobody may read it any more.
-                            let _ = rustix::io::write(rustix::stdio::stderr(), NOTHING_LOST);
+                            let _ = rustix::io::write(rustix::stdio::stderr(), text);
                             exit::PREEMPTED
                         }
                         InterruptKind::Stop => exit::INTERRUPTED,
@@ -219,6 +227,7 @@ pub fn exit_on_signal() -> Result<()> {
 /// # Errors
 /// If the system refuses.
 pub fn exit_on_second_signal() -> Result<()> {
+    HAS_RESULTS.store(true, Ordering::SeqCst);
     FINISHES.store(true, Ordering::SeqCst);
     exit_on_signal()
 }

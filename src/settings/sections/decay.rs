@@ -2,6 +2,8 @@
 
 use toml::{Table, Value};
 
+use super::optimizer::OptimizerSettings;
+
 /// Optimizers of which weight decay is an L2 penalty: the decay that suits the others would be hundreds of times too much.
 const PENALIZED: [&str; 4] = ["adam", "adagrad", "rmsprop", "sgd"];
 
@@ -20,14 +22,24 @@ impl GivenDecay {
         self.decay |= gives("weight_decay");
     }
 
-    /// Takes the default out of a configuration whose optimizer adds it to the gradient.
-    pub fn replace(self, config: &mut Table) {
-        let Some(Value::Table(section)) = config.get_mut("optimizer") else { return };
-        let is_penalty =
-            section.get("name").and_then(Value::as_str).is_some_and(|name| PENALIZED.contains(&name));
-        if self.name && !self.decay && is_penalty {
-            section.insert("weight_decay".to_owned(), Value::Float(0.0));
+    /// Gives a configuration whose optimizer is another than that of the defaults the decay that suits it, unless one is given.
+    pub fn replace(self, config: &mut Table, defaults: &Table) {
+        fn name(section: &Table) -> Option<&str> {
+            section.get("name").and_then(Value::as_str)
         }
+        let Some(Value::Table(usual)) = defaults.get("optimizer") else { return };
+        let Some(Value::Table(section)) = config.get_mut("optimizer") else { return };
+        let (Some(own), Some(before)) = (name(section), name(usual)) else { return };
+        if !self.name || self.decay || own == before {
+            return;
+        }
+        let had_none = usual.get("weight_decay").and_then(Value::as_float) == Some(0.0);
+        let decay = match (PENALIZED.contains(&own), PENALIZED.contains(&before)) {
+            (true, _) => 0.0,
+            (false, true) if had_none => f64::from(OptimizerSettings::default().weight_decay),
+            _ => return,
+        };
+        section.insert("weight_decay".to_owned(), Value::Float(decay));
     }
 }
 
@@ -59,5 +71,13 @@ mod tests {
         (chosen.optimizer.name, chosen.optimizer.weight_decay) = ("sgd".into(), 1e-4);
         let merged = merge_config(&chosen, &[], &["train.seed=1".to_owned()]).unwrap();
         assert_eq!(merged.optimizer.weight_decay, 1e-4);
+        let with = |defaults: &str, set: &str| {
+            let defaults: Settings = parse_defaults(defaults).unwrap();
+            merge_config(&defaults, &[], &[set.to_owned()]).unwrap().optimizer.weight_decay
+        };
+        assert_eq!(with("optimizer = { name = 'sgd', weight_decay = 5e-4 }", "optimizer.name=sgd"), 5e-4);
+        assert_eq!(with("optimizer = { name = 'sgd' }", "optimizer.name=adamw"), 0.1);
+        assert_eq!(with("optimizer = { weight_decay = 0.05 }", "optimizer.name=lion"), 0.05);
+        assert_eq!(with("optimizer = { weight_decay = 0.05 }", "optimizer.name=sgd"), 0.0);
     }
 }

@@ -97,6 +97,8 @@ pub struct Trainer<'a, I, O, T> {
     reader: Option<Box<dyn Reader<I, T>>>,
     /// Whether a step has been made, or data read for it.
     has_begun: bool,
+    /// Whether the ranks of a pipeline have compared their batches.
+    has_compared: bool,
     /// The step that the run was resumed from.
     resumed_step: Option<u64>,
     /// The step that has failed, after which there is no other.

@@ -166,6 +166,7 @@ impl Session {
             reader: None,
             has_begun: false,
             failed_step: None,
+            has_compared: false,
             is_read: false,
             update_began: None,
             data_wait: Duration::ZERO,

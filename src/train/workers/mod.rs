@@ -172,7 +172,9 @@ impl ElasticWorker {
     pub(super) fn has_failed(&mut self, session: &Session, quorum: Quorum, why: &str) -> anyhow::Result<()> {
         self.leave();
         let is_of_the_same = |(before, _): &&(Quorum, Instant)| {
-            before.participants == quorum.participants && before.recovering == quorum.recovering
+            let members = |quorum: &Quorum| (quorum.participants.clone(), quorum.recovering.clone());
+            // Those that join are asked again after each outer step of the others.
+            before.step == quorum.step && members(before) == members(&quorum)
         };
         let Some((_, since)) = self.failing.as_ref().filter(is_of_the_same) else {
             self.failing = Some((quorum, Instant::now()));

@@ -154,6 +154,10 @@ pub fn take_lease(
             // A location that creates it once more would have let several hold it at once.
             if location.create(&name(number), UNCONDITIONAL)? {
                 location.remove(&name(number))?;
+                // Another one has taken the location meanwhile, and removed this number.
+                if newest_lease(&*location)? > Some(number) {
+                    continue;
+                }
                 return Err(Error::Object {
                     operation: "hold",
                     path: location.text(),

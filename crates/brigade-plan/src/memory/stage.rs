@@ -22,6 +22,8 @@ pub struct Sharding {
     pub reshard: ReshardPolicy,
     /// Whether the optimizer's state is in the host's memory.
     pub offload: bool,
+    /// Whether the gradients of a tied head go to the stage of its table with each micro-batch; else it holds their sum.
+    pub tied_each_micro_batch: bool,
 }
 
 /// What a stage has of the model.
@@ -57,7 +59,8 @@ pub fn stage_memory(
     if stage.stages > 1 {
         let relayed =
             if accounting.steps_copies { 0 } else { model.tied_parameters() / activations.tp as u64 };
-        parts.buffers += 2 * (activations.boundary(model) + accounting.parameter * relayed);
+        let bytes = if sharding.tied_each_micro_batch { accounting.parameter } else { accounting.sum };
+        parts.buffers += 2 * (activations.boundary(model) + bytes * relayed);
     }
     let moving = parts.activations + parts.buffers;
     parts.fragmentation = (moving as f64 * MemoryParts::FRAGMENTATION) as u64;
@@ -82,7 +85,7 @@ fn state(
     let (held, stepped) =
         ((own + copies) / tp, (own + if accounting.steps_copies { copies } else { 0 }) / tp);
     let largest = blocks().map(|block| model.block_parameters(block)).max().unwrap_or(0) / tp;
-    let Sharding { zero, shards, micro_batches, reduce_each_micro_batch, reshard, offload } = *sharding;
+    let Sharding { zero, shards, micro_batches, reduce_each_micro_batch, reshard, offload, .. } = *sharding;
     let ranks = shards as u64;
     let is_sharded = |stage: u8| zero >= stage && shards > 1;
     let share = |elements: u64, sharded: bool| if sharded { elements.div_ceil(ranks) } else { elements };
@@ -98,6 +101,9 @@ fn state(
     let sums_each = is_sharded(2) && reduce_each_micro_batch;
     let sums = accounting.sum * accounting.sums(micro_batches, sums_each);
     parts.gradients = sums * share(stepped, sums_each) + accounting.gradient * share(stepped, sums_each);
+    if !sharding.tied_each_micro_batch && !accounting.steps_copies && micro_batches > 1 {
+        parts.gradients += accounting.sum * accounting.sums(micro_batches, false) * copies / tp;
+    }
     let has_masters = accounting.master > 0 || offload;
     let master = if has_masters && !(gathers && accounting.master == 0) { 4 } else { 0 };
     let state = (master + accounting.moments) * share(stepped, is_sharded(1));

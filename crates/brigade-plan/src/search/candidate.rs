@@ -58,6 +58,7 @@ impl Candidate {
             reduce_each_micro_batch: self.reduce_each_micro_batch,
             reshard: self.reshard,
             offload: self.offload,
+            tied_each_micro_batch: true,
         }
     }
 

@@ -7,7 +7,7 @@ use super::context::Context;
 use super::shortage::Shortage;
 use super::workload::{PlanError, Workload};
 use crate::cluster::Collective;
-use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
+use crate::memory::{ActivationSettings, MemoryParts, Sharding, stage_memory};
 use crate::schedule::formula;
 use crate::time::{
     GroupPlacement, Network, SimulatedBlock, SimulatedStage, StepParts, StepPlan, optimizer_seconds,
@@ -97,7 +97,7 @@ impl<'a> Evaluator<'a> {
                 &workload.model,
                 stage,
                 &workload.accounting,
-                &candidate.sharding(),
+                &Sharding { tied_each_micro_batch: workload.cluster.is_cpu(), ..candidate.sharding() },
                 &activations,
                 candidate.kind(),
                 candidate.recompute_every,

@@ -45,6 +45,7 @@ fn parameters_gradients_and_state_are_the_same() {
                                 reduce_each_micro_batch: each,
                                 reshard,
                                 offload: false,
+                                tied_each_micro_batch: true,
                             };
                             for (rank, exact) in footprint.stages.iter().enumerate() {
                                 let stage = StageShape {

@@ -77,6 +77,7 @@ fn a_search_counts_the_same_with_that_accounting() {
                 reduce_each_micro_batch: true,
                 reshard: ReshardPolicy::AfterUse,
                 offload: false,
+                tied_each_micro_batch: true,
             };
             let parts = stage_memory(
                 &model,

@@ -52,11 +52,11 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
             let why = self.stopped().map(|why| format!(", because {why}")).unwrap_or_default();
             bail!("the run ended with step {}{why}; there is no next one", self.progress.step);
         }
-        let is_first = !self.has_begun;
         self.begin()?;
         let batches = if self.engine.is_server() { Vec::new() } else { batches };
         self.is_read = false;
         if !as_read {
+            let is_first = !replace(&mut self.has_compared, true);
             let given = GivenBatches::of(&batches, is_first && self.session.plan.mesh.size(PP) > 1)?;
             self.session.check_batches(&format!("step {}", self.progress.step + 1), given)?;
         }

@@ -9,6 +9,7 @@ use crate::{
             Outcome,
             decision::{Decision, decide, decide_without_others},
             event::Event,
+            rank_exit::ExitReason,
             report::NodeReport,
         },
     },
@@ -29,8 +30,14 @@ impl Node<'_> {
                 decide(reports, restarts)
             }
         };
-        // Ranks that did not save in time were stopped for these nodes alone.
-        decision.may_restart |= takes_nodes_alone && matches!(decision.outcome, Outcome::Interrupted { .. });
+        // Ranks that did not save in time were stopped for these nodes alone; beside one that nothing ends no other is started.
+        let are_gone = match &decision.outcome {
+            Outcome::Interrupted { exits, .. } => {
+                exits.iter().all(|exit| exit.reason != ExitReason::Unkillable)
+            }
+            _ => false,
+        };
+        decision.may_restart |= takes_nodes_alone && are_gone;
         (decision, leaving)
     }
 
