@@ -49,8 +49,8 @@ fn reshard_name<S: serde::Serializer>(policy: &ReshardPolicy, to: S) -> Result<S
 }
 
 impl Candidate {
-    /// How parameters are held.
-    pub fn sharding(&self) -> Sharding {
+    /// How parameters are held, and gradients of a tied head sent: see [`Sharding::tied_each_micro_batch`].
+    pub fn sharding(&self, tied_each_micro_batch: bool) -> Sharding {
         Sharding {
             zero: self.zero,
             shards: self.shards(),
@@ -58,7 +58,7 @@ impl Candidate {
             reduce_each_micro_batch: self.reduce_each_micro_batch,
             reshard: self.reshard,
             offload: self.offload,
-            tied_each_micro_batch: true,
+            tied_each_micro_batch,
         }
     }
 

@@ -7,7 +7,7 @@ use super::context::Context;
 use super::shortage::Shortage;
 use super::workload::{PlanError, Workload};
 use crate::cluster::Collective;
-use crate::memory::{ActivationSettings, MemoryParts, Sharding, stage_memory};
+use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
 use crate::schedule::formula;
 use crate::time::{
     GroupPlacement, Network, SimulatedBlock, SimulatedStage, StepParts, StepPlan, optimizer_seconds,
@@ -97,7 +97,7 @@ impl<'a> Evaluator<'a> {
                 &workload.model,
                 stage,
                 &workload.accounting,
-                &Sharding { tied_each_micro_batch: workload.cluster.is_cpu(), ..candidate.sharding() },
+                &candidate.sharding(self.tied_each_micro_batch()),
                 &activations,
                 candidate.kind(),
                 candidate.recompute_every,
@@ -163,12 +163,16 @@ impl<'a> Evaluator<'a> {
         if reads { model.tied_parameters() as f64 / candidate.tp as f64 } else { 0.0 }
     }
 
-    /// Bytes that go back with each gradient of an activation: the gradient of a tied head, to the stage that steps the table. GPUs send it once a step, which is
-    /// left out.
+    /// Whether gradients of a tied head go to the stage of its table with each micro-batch; GPUs send their sum once a step.
+    fn tied_each_micro_batch(&self) -> bool {
+        self.workload().cluster.is_cpu()
+    }
+
+    /// Bytes that go back with each gradient of an activation: the gradient of a tied head, to the stage that steps the table. What is sent once a step is left out.
     fn relayed(&self, candidate: &Candidate) -> f64 {
-        let Workload { model, accounting, cluster, .. } = self.workload();
+        let Workload { model, accounting, .. } = self.workload();
         let table = self.read_elsewhere(candidate, model.blocks() - 1);
-        if cluster.is_cpu() { table * accounting.parameter as f64 } else { 0.0 }
+        if self.tied_each_micro_batch() { table * accounting.parameter as f64 } else { 0.0 }
     }
 
     /// The step as it is simulated.
