@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
-use brigade::launcher::{DEFAULT_HEARTBEAT_TIMEOUT, Detected, LaunchArgs, Source, StandardStreams, detect};
+use brigade::launcher::{Detected, LaunchArgs, Source, StandardStreams, detect};
 use brigade::{
     Backend, CollectivesBackend, Program, Role, Session, Settings, StandardFlags, Transport, exit,
     most_ranks_per_node, parse_transport, parse_whole_number,
@@ -137,11 +136,6 @@ fn is_first(process: &Detected) -> bool {
     }
 }
 
-/// How long a rank may send no heartbeat that waits for others for up to so many seconds; none: as long as is usual.
-fn silence(wait: f64) -> Option<Duration> {
-    Duration::try_from_secs_f64(wait).ok().filter(|wait| *wait > DEFAULT_HEARTBEAT_TIMEOUT)
-}
-
 impl RankProgram<'_> {
     /// Starts the ranks, or is one of them: see [`Program::run`]. Logs are in a temporary folder, which is kept if a rank fails.
     pub fn run<P>(
@@ -153,9 +147,7 @@ impl RankProgram<'_> {
         if let Some(logs) = &logs {
             self.settings.output.dir = logs.path().to_owned();
         }
-        let mut world = self.flags.world.clone();
-        world.heartbeat_timeout =
-            world.heartbeat_timeout.or_else(|| silence(self.settings.comm.train_timeout_seconds));
+        let world = self.flags.world.clone();
         let flags = StandardFlags { world, quiet: self.quiet, ..StandardFlags::default() };
         let program = Program {
             name: self.name,
@@ -198,13 +190,5 @@ mod tests {
         let rank = |rank| [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "9")];
         assert!(is_first(&[]) && is_first(&rank("0")) && !is_first(&rank("1")));
         assert!(!is_first(&[&rank("0")[..], &[("BRIGADE_LAUNCHED", "1")]].concat()));
-    }
-
-    #[test]
-    fn who_waits_for_long_may_be_silent_for_as_long() {
-        assert_eq!(silence(3600.0), Some(Duration::from_secs(3600)));
-        for usual in [100.0, 600.0, -1.0, f64::NAN] {
-            assert_eq!(silence(usual), None, "{usual}");
-        }
     }
 }

@@ -517,7 +517,8 @@ proptest! {
         let of = |heads: usize, positions: usize| [batch, heads, positions, depth];
         let shapes = [of(heads, queries), of(key_heads, keys), of(key_heads, keys)];
         for mask in [Mask::None, Mask::Causal, Mask::Window(window)] {
-            check(&Case::new(shapes.map(Vec::from)), |[q, k, v]| {
+            // A key that few queries see has a gradient of as many terms, each a probability, which bf16 rounds, times up to 1.
+            check(&Case::new(shapes.map(Vec::from)).with_terms(0.25), |[q, k, v]| {
                 attention(q.reshape(shapes[0]), k.reshape(shapes[1]), v.reshape(shapes[2]), mask.clone(), 0.3)
             });
         }
