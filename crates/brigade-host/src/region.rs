@@ -77,8 +77,39 @@ impl Region {
 unsafe fn move_pages(from: *mut u8, to: *mut u8, part: &Range<usize>) -> bool {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let [from, to] = [from, to].map(|start| start.wrapping_add(part.start).cast::<libc::c_void>());
-    // SAFETY: both ranges stay mapped: that of `to` anew with the pages, that of `from` by the last flag.
-    unsafe { libc::mremap(from, part.len(), part.len(), flags, to) != libc::MAP_FAILED }
+    // SAFETY: both ranges stay mapped: that of `to` anew with the pages, that of `from` by the last flag. A failure leaves that of
+    // `from` as it was.
+    unsafe {
+        let is_moved = libc::mremap(from, part.len(), part.len(), flags, to) != libc::MAP_FAILED;
+        if !is_moved {
+            keep_mapped(to, part.len());
+        }
+        is_moved
+    }
+}
+
+/// Maps a range again if nothing is mapped there: the system takes the pages at the target of a move away before it can find that it has no memory for
+/// the map of a moved one. Without a map the process ends, as whoever wrote there would hit what others map there later.
+///
+/// # Safety
+/// The range is of an anonymous private map, or was and has no map since.
+#[cfg(target_os = "linux")]
+unsafe fn keep_mapped(start: *mut libc::c_void, length: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: it replaces no other map.
+    let map = unsafe { libc::mmap(start, length, access, flags, -1, 0) };
+    if map != libc::MAP_FAILED && map != start {
+        // The system does not know the last flag, and gives another place where this one is taken.
+        // SAFETY: nobody else knows the new map.
+        unsafe { libc::munmap(map, length) };
+        return;
+    }
+    let is_there = map == libc::MAP_FAILED && io::Error::last_os_error().raw_os_error() == Some(libc::EEXIST);
+    if !is_there && map != start {
+        eprintln!("brigade: the system took memory away and has none to replace it");
+        std::process::abort();
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -90,4 +121,24 @@ fn page_size() -> usize {
     // SAFETY: it only reads a number.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(1 << 16)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_of_a_move_that_fails_is_mapped() {
+        let region = Region::new(1 << 16).unwrap();
+        let start = region.as_mut_ptr().cast::<libc::c_void>();
+        // SAFETY: nobody holds a reference to it; it is mapped again before it is read.
+        unsafe {
+            *region.as_mut_ptr() = 7;
+            keep_mapped(start, region.len());
+            assert_eq!(*region.as_mut_ptr(), 7, "what is there stays");
+            assert_eq!(libc::munmap(start, region.len()), 0);
+            keep_mapped(start, region.len());
+            assert_eq!(*region.as_mut_ptr(), 0, "zeros in place of what was taken away");
+        }
+    }
 }

@@ -251,6 +251,14 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// Lets this process wait for those that it starts, also if it was told to ignore their ends: it would not learn how they ended.
+pub fn learn_of_ends() {
+    if is_ignored(libc::SIGCHLD) {
+        // SAFETY: the default effect is a valid disposition.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    }
+}
+
 /// Takes over SIGINT, SIGTERM and SIGUSR1 of this process, once; later calls return the same flag. Signals that were
 /// [blocked](block_signals) are delivered.
 ///

@@ -157,8 +157,9 @@ fn run_rendezvous(
     let of_links = address.map(listen_for_links).transpose()?;
     let listeners = listener.into_iter().chain(of_links).collect();
     let (sender, requests) = mpsc::channel();
+    let requests_to = (rank == 0).then_some(sender);
     let acceptor_thread =
-        AcceptorThread::start(rank, listeners, token.clone(), (rank == 0).then_some(sender), fault)?;
+        AcceptorThread::start(rank, listeners, token.clone(), timeouts.step, requests_to, fault)?;
     let place = RankAddress {
         host: host.unwrap_or_else(host_identity),
         transport,

@@ -80,6 +80,8 @@ pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result
 fn present(env: Variables) -> Option<Source> {
     let has = |name: &str| env.get(name).is_some();
     let nodes_only = has("RANK") && has("NNODES") && !has("WORLD_SIZE");
+    // Slurm's own PMI does not count the ranks of a host, as Hydra's does.
+    let by_srun = has("SLURM_PROCID") && has("SLURM_NTASKS") && !has("MPI_LOCALNRANKS");
     let pet = ["PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"];
     [
         (Source::Torchrun, (has("RANK") || has("WORLD_SIZE")) && !nodes_only),
@@ -88,7 +90,7 @@ fn present(env: Variables) -> Option<Source> {
         (Source::VertexNodes, nodes_only),
         (Source::TfConfig, has("TF_CONFIG")),
         (Source::OpenMpi, has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE")),
-        (Source::Pmi, has("PMI_RANK") || has("PMI_SIZE")),
+        (Source::Pmi, (has("PMI_RANK") || has("PMI_SIZE")) && !by_srun),
         (Source::Slurm, has("SLURM_PROCID") && !slurm::is_script_on_one_node(env)),
     ]
     .into_iter()

@@ -131,13 +131,15 @@ fn keeps_the_precedence() {
         (Source::Vertex, VERTEX),
         (Source::TfConfig, TENSORFLOW),
         (Source::OpenMpi, OPEN_MPI),
-        (Source::Pmi, "PMI_RANK=0 PMI_SIZE=1"),
+        (Source::Pmi, "PMI_RANK=0 PMI_SIZE=1 MPI_LOCALNRANKS=1"),
         (Source::Slurm, SLURM),
     ];
     for first in 0..sources.len() {
         let set: Vec<&str> = sources[first..].iter().map(|(_, set)| *set).collect();
         assert_eq!(find(&set.join(" ")).unwrap().source(), sources[first].0);
     }
+    // `srun --mpi=pmi2` sets these, too, and leaves the numbers on a node to Slurm's own variables.
+    assert_eq!(find(&format!("PMI_RANK=0 PMI_SIZE=1 {SLURM}")).unwrap().source(), Source::Slurm);
     assert_eq!(find("HOME=/x MASTER_ADDR=m").unwrap().source(), Source::Standalone);
     assert_eq!(node("").nproc_per_node, None);
 }

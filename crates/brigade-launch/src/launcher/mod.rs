@@ -31,7 +31,7 @@ use self::{
     outcome::{Outcome, event::Event},
     signals::SignalForwarder,
 };
-use crate::{Error, Result, endpoint::host_name};
+use crate::{Error, Result, endpoint::host_name, interrupt::learn_of_ends};
 
 /// Starts the ranks of this node and returns when the run is over: all of them have exited, here and on the
 /// other nodes, and are not to be restarted.
@@ -68,6 +68,7 @@ use crate::{Error, Result, endpoint::host_name};
 /// If the configuration makes no sense, there are several nodes and the program was built without the feature `clusters`, a rank's process cannot be started, or the launchers of several nodes do not find each other.
 pub fn launch(config: &LaunchConfig, on_event: &mut dyn FnMut(Event)) -> Result<Outcome> {
     config.check()?;
+    learn_of_ends();
     check_open_files(config.nproc, raise_open_files())?;
     let (sender, messages) = mpsc::channel();
     let _forwarder = SignalForwarder::start(sender.clone())

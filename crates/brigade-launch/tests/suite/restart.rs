@@ -137,12 +137,28 @@ fn a_launcher_told_to_ignore_sigint_still_ends_its_ranks_in_order() {
         trap 'echo in order; exit 0' INT; touch "$DIR/ready"; while :; do sleep 0.05; done"#;
     let inner = launcher(script, 2, dir.path());
     // A shell's background command ignores SIGINT, and so does what it starts.
-    let mut outer = std::process::Command::new("sh");
-    outer.args(["-c", r#"trap '' INT; exec "$0" "$@""#]).arg(inner.get_program()).args(inner.get_args());
-    outer.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    outer.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
     let started = Instant::now();
-    let (code, said) = end(outer.spawn().unwrap());
+    let (code, said) = end(ignoring("INT", &inner).spawn().unwrap());
     assert!(code == Some(1) && started.elapsed() < PATIENCE, "{said}");
     assert_eq!(log(dir.path(), 0), "in order\n", "{said}");
+}
+
+#[test]
+fn a_launcher_told_to_ignore_the_ends_of_its_processes_learns_how_its_ranks_ended() {
+    for (script, ending) in [("sh -c 'exit 0' && exit 0", 0), ("exit 3", 1)] {
+        let dir = TempDir::new().unwrap();
+        let (code, said) = end(ignoring("CHLD", &launcher(script, 2, dir.path())).spawn().unwrap());
+        assert_eq!(code, Some(ending), "{said}");
+        assert_eq!(said.contains("failed: exit code 3"), ending == 1, "{said}");
+    }
+}
+
+/// The same, started by a shell that ignores a signal, as then what it starts does.
+fn ignoring(signal: &str, inner: &std::process::Command) -> std::process::Command {
+    let mut outer = std::process::Command::new("sh");
+    let script = format!(r#"trap '' {signal}; exec "$0" "$@""#);
+    outer.args(["-c", &script]).arg(inner.get_program()).args(inner.get_args());
+    outer.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    outer.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    outer
 }

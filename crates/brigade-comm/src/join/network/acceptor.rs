@@ -52,6 +52,8 @@ pub(in crate::join) struct JoinRequest {
 /// Accepts connections, and keeps those of links until their group asks for them.
 pub(in crate::join) struct Acceptor {
     token: AuthToken,
+    /// How long a rank that has proved itself may be stopped before it has sent all of a link.
+    wait: Duration,
     pub(in crate::join) links: PendingLinks,
     /// On rank 0 until the world is complete: where join requests go.
     requests: Mutex<Option<Sender<Result<JoinRequest, Error>>>>,
@@ -79,6 +81,7 @@ impl AcceptorThread {
         rank: usize,
         listeners: Vec<TcpListener>,
         token: AuthToken,
+        wait: Duration,
         requests: Option<Sender<Result<JoinRequest, Error>>>,
         fault: Arc<Fault>,
     ) -> Result<Self, Error> {
@@ -102,6 +105,7 @@ impl AcceptorThread {
             .map_err(failed("set up a listener"))?;
         let acceptor = Arc::new(Acceptor {
             token,
+            wait,
             links: PendingLinks::default(),
             requests: Mutex::new(requests),
             rank,
@@ -234,7 +238,7 @@ impl Acceptor {
                 self.links.store(key(&hello), LinkOutcome::Tcp(stream, session))
             }
             (Stream::Unix(stream), _) => {
-                let [segment, event_fd] = descriptors::receive(&stream, deadline)?;
+                let [segment, event_fd] = descriptors::receive(&stream, Instant::now() + self.wait)?;
                 let own = self
                     .links
                     .event_fd(hello.group)

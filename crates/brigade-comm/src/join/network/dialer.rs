@@ -19,7 +19,6 @@ use crate::join::network::acceptor::Acceptor;
 use crate::join::network::descriptors;
 use crate::join::network::pending_links::{LinkKey, LinkOutcome};
 use crate::join::wire::auth_token::AuthToken;
-use crate::join::wire::handshake::HANDSHAKE_TIMEOUT;
 use crate::join::wire::handshake::{HandshakeError, SecureStream, Stream};
 use crate::join::wire::message::{LinkHello, LinkUse, Message, RankTable};
 use crate::join::wire::reach::reach;
@@ -155,7 +154,7 @@ impl Dialer {
         };
         let (segment, file) = Segment::file(segment_bytes(dial.members))?;
         descriptors::send(&stream, &[file.as_fd(), self.acceptor.links.event_fd(group)?.as_fd()])?;
-        match descriptors::receive(&stream, deadline.min(Instant::now() + HANDSHAKE_TIMEOUT)) {
+        match descriptors::receive(&stream, deadline) {
             Ok([event_fd]) => Ok(LinkOutcome::Shared { segment, event_fd }),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(LinkOutcome::Left),
             Err(error) => Err(error.into()),

@@ -115,7 +115,9 @@ impl Supervisor<'_> {
     /// Waits for the next message or deadline, and acts on it.
     fn step(&mut self) {
         let poll = self.last_poll + TICK;
-        let next = self.phase.until().map_or(poll, |until| until.min(poll));
+        // A phase whose ranks have ended has nothing left to do at its end.
+        let until = self.phase.until().filter(|_| self.has_ranks());
+        let next = until.map_or(poll, |until| until.min(poll));
         if let Ok(message) = self.group.messages.recv_timeout(next.saturating_duration_since(Instant::now()))
         {
             self.handle(message);
@@ -125,7 +127,7 @@ impl Supervisor<'_> {
             self.poll_heartbeats();
             self.look_for_waiting_nodes();
         }
-        if self.phase.until().is_some_and(|until| now >= until) && self.has_ranks() {
+        if self.has_ranks() && self.phase.until().is_some_and(|until| now >= until) {
             self.next_phase();
         }
     }

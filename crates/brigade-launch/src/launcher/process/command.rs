@@ -110,10 +110,10 @@ pub unsafe fn keep_open(fd: RawFd) -> io::Result<()> {
     Ok(fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?)
 }
 
-/// Gives the signals that end ranks their default effect: a launcher in the background of a script was told to ignore
-/// SIGINT, and ranks would inherit that.
+/// Gives the signals that end ranks, and the one that tells of a process's end, their default effect: a launcher in the
+/// background of a script was told to ignore SIGINT, and ranks would inherit that.
 pub fn reset_signals() {
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1] {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGCHLD] {
         // SAFETY: SIG_DFL is a valid disposition of these signals; it only fails for others.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
