@@ -1,6 +1,8 @@
 //! A run's files in a bucket.
 
 use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -61,7 +63,7 @@ impl Bucket {
     }
 
     /// Brings those of these files into a folder of this machine that are newer in the bucket, or are not here. What this machine wrote last stays:
-    /// a launcher that was killed may not have copied it.
+    /// a launcher that was killed may not have copied it, or it was written while the copy of what was there before was on its way.
     pub(crate) fn fetch(&self, folder: &Path, names: &[&str]) -> anyhow::Result<()> {
         for file in self.folder.files("").context("--out")? {
             let local = folder.join(&file.name);
@@ -80,7 +82,7 @@ impl Bucket {
             std::fs::create_dir_all(folder)?;
         }
         let mut file = AtomicFile::create(local)?;
-        if self.folder.download(name, &mut file)? {
+        if self.folder.download(name, &mut file)? && !begins_with(local, file.file())? {
             file.file().set_modified(changed)?;
             file.commit()?;
         }
@@ -94,5 +96,59 @@ impl Bucket {
 
     pub(super) fn remove(&self, name: &str) -> anyhow::Result<()> {
         Ok(self.folder.remove(name)?)
+    }
+}
+
+/// Whether a file begins with all that another one contains, and that contains anything.
+fn begins_with(path: &Path, other: &File) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        opened => opened?,
+    };
+    let length = other.metadata()?.len();
+    if length == 0 || file.metadata()?.len() < length {
+        return Ok(false);
+    }
+    let mut parts = [[0; 1 << 16]; 2];
+    let mut at = 0;
+    while at < length {
+        let count = (length - at).min(1 << 16) as usize;
+        let [here, there] = &mut parts;
+        file.read_exact_at(&mut here[..count], at)?;
+        other.read_exact_at(&mut there[..count], at)?;
+        if here[..count] != there[..count] {
+            return Ok(false);
+        }
+        at += count as u64;
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_begins_with_an_earlier_copy_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let long = [7; 100_000];
+        let here = write("here", &long);
+        for bytes in [&long[..], &long[..70_000], &[7]] {
+            let copy = write("there", bytes);
+            assert!(begins_with(&here, &File::open(copy).unwrap()).unwrap(), "{}", bytes.len());
+        }
+        let mut other = long[..70_000].to_vec();
+        other[69_999] = 8;
+        for bytes in [&[][..], &other, &[7; 100_001]] {
+            let copy = write("there", bytes);
+            assert!(!begins_with(&here, &File::open(copy).unwrap()).unwrap(), "{}", bytes.len());
+        }
+        let missing = folder.path().join("missing");
+        assert!(!begins_with(&missing, &File::open(here).unwrap()).unwrap());
     }
 }

@@ -1,31 +1,33 @@
-//! Whether a location is still its run's, as leases say.
+//! Whether locations are still their run's, as leases say.
 
 use std::sync::Arc;
 
 use anyhow::bail;
 use brigade_checkpoint::{LeaseLocation, lease_location, newest_lease};
 
-/// The lease of the location, which the run's launcher holds while ranks save there.
+/// The leases of locations, which the run's launcher holds while ranks save.
 #[derive(Clone)]
-pub(super) struct HeldLease {
-    location: Arc<dyn LeaseLocation>,
-    number: Option<u64>,
-}
+pub(super) struct HeldLeases(Vec<(Arc<dyn LeaseLocation>, Option<u64>)>);
 
-impl HeldLease {
-    /// The newest one now, when the ranks have just started; there is none where a lock of the operating system is held instead.
-    pub(super) fn of(location: &str) -> anyhow::Result<Self> {
-        let location: Arc<dyn LeaseLocation> = lease_location(location)?.into();
-        let number = newest_lease(&*location)?;
-        Ok(Self { location, number })
+impl HeldLeases {
+    /// The newest ones now, when the ranks have just started; there is none where a lock of the operating system is held instead.
+    pub(super) fn of(locations: &[&str]) -> anyhow::Result<Self> {
+        let newest = |location: &&str| {
+            let location: Arc<dyn LeaseLocation> = lease_location(location)?.into();
+            let number = newest_lease(&*location)?;
+            Ok((location, number))
+        };
+        locations.iter().map(newest).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// Refuses to go on if another run has taken the location, which this run's launcher only sees at its next renewal.
+    /// Refuses to go on if another run has taken one of the locations, which this run's launcher only sees at its next renewal.
     pub(super) fn check(&self) -> anyhow::Result<()> {
-        if newest_lease(&*self.location)? == self.number {
-            return Ok(());
+        for (location, number) in &self.0 {
+            if newest_lease(&**location)? != *number {
+                bail!("{} was taken over by another run; this one saves nothing more", location.text());
+            }
         }
-        bail!("{} was taken over by another run; this one saves nothing more there", self.location.text())
+        Ok(())
     }
 }
 
@@ -40,10 +42,12 @@ mod tests {
         let take = |number: u64| {
             assert!(lease_location(place).unwrap().create(&format!("{number:08}.json"), b"{}").unwrap());
         };
-        let without = HeldLease::of(place).unwrap();
+        let other = folder.path().join("checkpoints");
+        let places = [other.to_str().unwrap(), place];
+        let without = HeldLeases::of(&places).unwrap();
         without.check().unwrap();
         take(1);
-        let held = HeldLease::of(place).unwrap();
+        let held = HeldLeases::of(&places).unwrap();
         held.check().unwrap();
         take(2);
         for lost in [held, without] {

@@ -1,10 +1,13 @@
 //! The models of a run in one checkpoint. The units and parameters of additional models have the model's name as a prefix.
 
-use brigade_checkpoint::{Checkpoint, UnitMetadata, WriteItem};
+use brigade_checkpoint::{Checkpoint, ItemMetadata, UnitMetadata, WriteItem};
 use brigade_core::{BoxError, Snapshot, StateReader};
 
 /// Stands for the first model of a run, which has no name.
 pub(crate) const FIRST_MODEL: &str = "";
+
+/// Elements that are read at once to see whether they are whole.
+const PIECE: usize = 1 << 20;
 
 /// What a rank is to save of one model.
 pub(crate) struct ModelSnapshot {
@@ -66,6 +69,28 @@ impl<'a> ModelReader<'a> {
         });
         self.units = found.collect();
         self
+    }
+
+    /// Reads a rank's share of what belongs to additional models, which are made later: no other checkpoint can take the place of a damaged one
+    /// then.
+    ///
+    /// # Errors
+    /// [`Load`](brigade_core::Error::Load), with the checkpoint's error.
+    pub(crate) fn check_further(&self, rank: usize, ranks: usize) -> brigade_core::Result<()> {
+        let items = self.checkpoint.manifest().files.iter().flat_map(|file| &file.items);
+        let is_further = |item: &&ItemMetadata| self.further.iter().any(|of| item.unit.starts_with(of));
+        let mut values = Vec::new();
+        for ItemMetadata { unit, slot, start, elements, .. } in
+            items.filter(is_further).skip(rank).step_by(ranks)
+        {
+            for from in (0..*elements).step_by(PIECE) {
+                let range = start + from..start + elements.min(&(from + PIECE));
+                values.resize(range.len(), 0.0);
+                let read = self.checkpoint.read(unit, slot, range, &mut values);
+                read.map_err(|error| brigade_core::Error::Load(error.into()))?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use super::background::Background;
-use super::lease::HeldLease;
+use super::lease::HeldLeases;
 use super::models::ModelSnapshot;
 use super::progress::{RunProgress, best_step};
 use super::retention::{refuse_other_runs, remove_older, remove_replaced};
@@ -68,10 +68,11 @@ pub(crate) struct Saver {
     storage: Arc<dyn Storage>,
     group: Group,
     settings: CheckpointSettings,
-    /// Identifies the saves of this world.
+    /// Identifies the saves of this world, and how many there were: no two have the same id.
     save_id: String,
+    saves: u64,
     /// On rank 0, which publishes.
-    lease: Option<HeldLease>,
+    leases: Option<HeldLeases>,
     save: Option<Save>,
     /// What its threads did.
     pub(crate) threads: ThreadSpans,
@@ -138,20 +139,24 @@ struct Written {
 }
 
 impl Saver {
+    /// `results` is where the run has its results; its launcher may hold a lease there or for the storage.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
+        results: &str,
         group: Group,
         settings: CheckpointSettings,
     ) -> anyhow::Result<Self> {
         let own = StagingDir::new(0)?.id().to_owned();
         let save_id = all_gather_text(&group, &own)?.swap_remove(0);
-        let lease = (group.rank() == 0).then(|| HeldLease::of(storage.location())).transpose()?;
+        let held = || HeldLeases::of(&[storage.location(), results]);
+        let leases = (group.rank() == 0).then(held).transpose()?;
         Ok(Self {
             storage,
             group,
             settings,
             save_id,
-            lease,
+            saves: 0,
+            leases,
             save: None,
             threads: ThreadSpans::default(),
             newest: None,
@@ -199,7 +204,8 @@ impl Saver {
         state: TrainState,
         since: Instant,
     ) -> anyhow::Result<()> {
-        let staging = StagingDir::with_id(step, &self.save_id)?;
+        self.saves += 1;
+        let staging = StagingDir::with_id(step, &format!("{}{:08}", self.save_id, self.saves))?;
         let (total, fits) = self.check_free_space(models.iter().map(|model| model.snapshot.bytes()).sum())?;
         let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
         let write = move || -> anyhow::Result<Written> {
@@ -371,19 +377,19 @@ impl Saver {
         let state = TrainState { units: units.into_values().collect(), ..state.clone() };
         let step = staging.step();
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
-        let lease = self.lease.clone();
+        let leases = self.leases.clone();
         let work = move || -> anyhow::Result<Option<String>> {
-            let check_lease = || lease.as_ref().map_or(Ok(()), HeldLease::check);
+            let check_leases = || leases.as_ref().map_or(Ok(()), HeldLeases::check);
             refuse_other_runs(&storage, &state)?;
-            check_lease()?;
+            check_leases()?;
             publish(&*storage, &staging, state.clone(), entries)?;
-            // Publishing may have taken long: another run may have started meanwhile.
-            check_lease()?;
-            let own = refuse_other_runs(&storage, &state)?;
-            let best = best_step(&state.counters);
-            Ok(remove_replaced(&*storage, &own, staging.step(), best, &settings)
-                .err()
-                .map(|error| error.to_string()))
+            let clean = || -> anyhow::Result<()> {
+                // Publishing may have taken long: another run may have started meanwhile.
+                check_leases()?;
+                let own = refuse_other_runs(&storage, &state)?;
+                Ok(remove_replaced(&*storage, &own, staging.step(), best_step(&state.counters), &settings)?)
+            };
+            Ok(clean().err().map(|error| format!("{error:#}")))
         };
         let threads = self.threads.clone();
         let work = move || threads.during(format!("publish step {step}"), work);

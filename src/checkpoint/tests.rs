@@ -92,7 +92,8 @@ fn saved(root: &Path, room: impl Fn(u64) -> u64) -> (Vec<(SaveProgress, String)>
     let disk = Disk { files: LocalStorage::new(root), root: root.into(), room, looks: AtomicU64::new(0) };
     let disk: Arc<dyn Storage> = Arc::new(disk);
     let rank = |group: Group| {
-        let mut saver = Saver::new(disk.clone(), group, settings.checkpoint.clone()).unwrap();
+        let mut saver =
+            Saver::new(disk.clone(), &root.to_string_lossy(), group, settings.checkpoint.clone()).unwrap();
         let model = ModelSnapshot { model: FIRST_MODEL.into(), snapshot: engine().snapshot().unwrap() };
         saver.begin(1, vec![model], TrainState::default(), Instant::now()).unwrap();
         let begin = Instant::now();
@@ -129,4 +130,23 @@ fn what_does_not_fit_is_refused_before_any_rank_writes() {
         assert!(*progress == SaveProgress::Failed && why.contains("a checkpoint needs"), "{ends:?}");
     }
     assert_eq!(written, 0);
+}
+
+/// The second one is complete before the first goes.
+#[cfg(feature = "object-store")]
+#[test]
+fn a_step_that_is_saved_again_goes_to_a_place_of_its_own() {
+    let store: Arc<dyn Storage> = Arc::new(brigade_checkpoint::ObjectStorage::in_memory().unwrap());
+    let settings = Settings::default().checkpoint;
+    let group = threads(1, Timeouts::default()).remove(0);
+    let results = tempfile::tempdir().unwrap();
+    let mut saver = Saver::new(store.clone(), &results.path().to_string_lossy(), group, settings).unwrap();
+    let mut places = Vec::new();
+    for _ in 0..2 {
+        saver.begin(1, Vec::new(), TrainState::default(), Instant::now()).unwrap();
+        let outcome = saver.wait(|| ()).unwrap();
+        assert!(matches!(outcome, Some(super::SaveOutcome::Saved { .. })), "{outcome:?}");
+        places.extend(store.published().unwrap().into_iter().map(|there| there.folder));
+    }
+    assert!(places.len() == 2 && places[0] != places[1], "{places:?}");
 }

@@ -49,7 +49,8 @@ impl Session {
 
     pub(super) fn saver(&self) -> anyhow::Result<Saver> {
         let storage = open_storage(&self.settings.checkpoint_location(&self.out))?;
-        Saver::new(storage, self.group().clone(), self.settings.checkpoint.clone())
+        let results = self.settings.output.url().unwrap_or_else(|| self.out.to_string_lossy().into());
+        Saver::new(storage, &results, self.group().clone(), self.settings.checkpoint.clone())
     }
 
     /// Checks that all ranks share the storage of checkpoints. All ranks call it. Returns a warning if not.
@@ -85,6 +86,7 @@ impl Session {
                 identity,
                 |_| true,
                 |progress, reader| {
+                    reader.check_further(self.rank(), self.world_size())?;
                     let reader = reader.of(FIRST_MODEL);
                     saved = saved_workers(reader.units());
                     engine.restore(progress.step, reader)
@@ -213,7 +215,10 @@ impl Session {
             log_every: self.settings.output.log_every,
             console: if self.quiet { ConsoleMode::Quiet } else { ConsoleMode::Auto },
             compute: Compute {
-                flops_per_token: data.flops_per_target,
+                // Servers launched by themselves are not the devices that compute.
+                flops_per_token: data
+                    .flops_per_target
+                    .filter(|_| self.plan.engine.strategy.separate_worlds().is_none()),
                 ranks: self.world_size() * self.settings.strategy.place_among_launches().1,
                 peak_flops: devices.peak_flops,
             },

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -140,12 +141,12 @@ pub fn add_to_history(folder: &Path, began: f64, event: RunEvent) -> Result<()> 
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Error::file("read", path)(error)),
     };
-    let last = text.lines().last().and_then(|line| serde_json::from_str::<HistoryRecord>(line).ok());
+    // A line that was cut short says nothing of those before it.
+    let last = text.lines().rev().find_map(|line| serde_json::from_str::<HistoryRecord>(line).ok());
     if last.is_none_or(|last| last.time < began) {
         return Ok(());
     }
-    let file = OpenOptions::new().append(true).open(&path).map_err(Error::file("write", &path))?;
-    History { path, file }.add(event)
+    History::open(path)?.add(event)
 }
 
 /// The history of a run that is being written.
@@ -161,8 +162,7 @@ impl History {
         if resumed_at.is_none() && options.restart == 0 {
             File::create(&path).map_err(Error::file("create", &path))?;
         }
-        let file = OpenOptions::new().append(true).create(true).open(&path);
-        let mut history = Self { file: file.map_err(Error::file("create", &path))?, path };
+        let mut history = Self::open(path)?;
         history.add(RunEvent::Started {
             ranks: options.compute.ranks,
             mesh: options.mesh.clone(),
@@ -175,6 +175,23 @@ impl History {
             resumed_at,
         })?;
         Ok(history)
+    }
+
+    /// Opens a history for more lines. One that was cut short, because a machine stopped, ends here.
+    fn open(path: PathBuf) -> Result<Self> {
+        let opened = || -> io::Result<File> {
+            let mut file = OpenOptions::new().append(true).read(true).create(true).open(&path)?;
+            let mut last = [b'\n'];
+            if let Some(at) = file.metadata()?.len().checked_sub(1) {
+                file.read_exact_at(&mut last, at)?;
+            }
+            if last != *b"\n" {
+                append(&mut file, b"\n")?;
+            }
+            Ok(file)
+        };
+        let file = opened().map_err(Error::file("open", &path))?;
+        Ok(Self { path, file })
     }
 
     pub fn add(&mut self, event: RunEvent) -> Result<()> {
@@ -233,5 +250,19 @@ mod tests {
         options.restart = 0;
         History::begin(folder, &options, None).unwrap();
         assert_eq!(events(folder), [started(0, None)]);
+        // A machine stopped in mid-line.
+        let path = folder.join(HISTORY_FILE);
+        let cut = fs::read_to_string(&path).unwrap() + "{\"time\": 17";
+        for add in [true, false] {
+            fs::write(&path, &cut).unwrap();
+            match add {
+                true => add_to_history(folder, 0.0, RunEvent::Preempted).unwrap(),
+                false => drop(History::begin(folder, &options, Some(3)).unwrap()),
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let added = if add { RunEvent::Preempted } else { started(0, Some(3)) };
+            let read = text.lines().filter_map(|line| serde_json::from_str::<HistoryRecord>(line).ok());
+            assert_eq!(read.map(|record| record.event).collect::<Vec<_>>(), [started(0, None), added]);
+        }
     }
 }

@@ -77,7 +77,8 @@ fn line(record: &StepRecord) -> io::Result<Vec<u8>> {
 
 /// Appends all or nothing: after a partial line or record a reader could not continue.
 pub(crate) fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
-    let end = file.stream_position();
+    // Where lines are appended, also those of others, the position is not the end before the first one.
+    let end = file.seek(SeekFrom::End(0));
     file.write_all(bytes).inspect_err(|_| {
         if let Ok(end) = end {
             drop(file.set_len(end).and_then(|()| file.seek(SeekFrom::Start(end))));
@@ -153,6 +154,25 @@ mod tests {
         let mut lines = JsonLines::create("/dev/full".into(), true).unwrap();
         let message = lines.write(&StepRecord::default()).unwrap_err().to_string();
         assert!(message.contains("write /dev/full") && message.contains("No space left"), "{message}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_cannot_be_appended_costs_no_earlier_line() {
+        use std::os::unix::fs::FileExt;
+
+        use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, memfd_create};
+
+        let memory = memfd_create("history", MemfdFlags::ALLOW_SEALING).unwrap();
+        let mut file = File::from(memory);
+        // Of another process: this one has written nothing yet.
+        file.write_all_at(b"one\n", 0).unwrap();
+        fcntl_setfl(&file, OFlags::APPEND).unwrap();
+        fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        append(&mut file, b"two\n").unwrap_err();
+        let mut left = [0; 8];
+        let count = file.read_at(&mut left, 0).unwrap();
+        assert_eq!(&left[..count], b"one\n");
     }
 
     /// What remains of a text after resuming at a step, with the number of files in the folder.

@@ -192,22 +192,28 @@ impl Copier {
         }
     }
 
-    /// Removes from the bucket what this run replaces, where this machine does not have it, once it has written something in its place.
+    /// Removes from the bucket what this run replaces, where this machine does not have it, once it has written something in its place. What
+    /// it has of the earlier run may still be removed here.
     fn remove_replaced(&mut self) -> anyhow::Result<()> {
-        let is_new = |name: &&str| {
-            let changed = self.folder.join(name).metadata().and_then(|file| file.modified());
-            changed.is_ok_and(|changed| changed >= self.began)
-        };
+        let changed = |name: &str| self.folder.join(name).metadata().and_then(|file| file.modified());
+        let is_new = |name: &&str| changed(name).is_ok_and(|changed| changed >= self.began);
         if self.copied.replaced.is_empty() || !self.copied.once.iter().any(is_new) || !(self.is_own)() {
             return Ok(());
         }
-        while let Some(name) = self.copied.replaced.last() {
-            if !self.folder.join(name).exists() {
-                self.bucket.remove(name)?;
+        let (mut left, mut failure) = (Vec::new(), Ok(()));
+        for name in &self.copied.replaced {
+            match changed(name) {
+                Ok(changed) if changed >= self.began => {}
+                Ok(_) => left.push(name.clone()),
+                Err(_) if failure.is_err() => left.push(name.clone()),
+                Err(_) => {
+                    failure = self.bucket.remove(name);
+                    left.extend(failure.is_err().then(|| name.clone()));
+                }
             }
-            self.copied.replaced.pop();
         }
-        Ok(())
+        self.copied.replaced = left;
+        failure
     }
 
     /// The files that are not copied as they are now.

@@ -123,6 +123,24 @@ fn files_of_an_earlier_run_stay_until_this_one_writes() {
 }
 
 #[test]
+fn files_of_an_earlier_run_that_this_one_removes_late_go_as_well() {
+    let place = place();
+    place.write("model.safetensors", "old");
+    let written = File::options().write(true).open(place.local.join("model.safetensors")).unwrap();
+    written.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    place.copier(all()).round().unwrap();
+    let replaced = vec!["model.safetensors".to_owned()];
+    let mut copier = place.copier(Copied { replaced, once: &["metrics.jsonl"], ..all() });
+    place.write("metrics.jsonl", "{}");
+    copier.remove_replaced().unwrap();
+    assert_eq!(place.there("model.safetensors").as_deref(), Some("old"), "it is here as well");
+    fs::remove_file(place.local.join("model.safetensors")).unwrap();
+    copier.remove_replaced().unwrap();
+    assert_eq!(place.there("model.safetensors"), None);
+    assert!(copier.copied.replaced.is_empty());
+}
+
+#[test]
 fn what_is_here_of_another_run_is_not_copied() {
     let place = place();
     for name in ["model.safetensors", "metrics.jsonl"] {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use brigade_checkpoint::{Checkpoint, open_storage};
+use brigade_checkpoint::{Checkpoint, open_storage, rank_file};
 use brigade_core::Batch;
 use brigade_models::{Stored, WeightsFormat, WeightsMapping};
 
@@ -275,6 +275,43 @@ fn a_model_that_a_checkpoint_does_not_have_is_named() {
     });
     let text = error.unwrap_err().to_string();
     assert!(text.contains("model `judge` from step 4") && text.contains("has no model `judge`"), "{text}");
+}
+
+/// What is damaged is read only when the model is made, after the first one.
+#[test]
+fn a_checkpoint_with_a_damaged_additional_model_is_skipped() {
+    let mut settings = settings(4);
+    (settings.checkpoint.every, settings.checkpoint.keep) = (2, 2);
+    for mesh in [MESHES[0], MESHES[1]] {
+        let folder = tempfile::tempdir().unwrap();
+        // So large that its values are in other parts of the files than the first model's.
+        let run = |start_from| {
+            on_mesh(folder.path(), &settings, mesh, start_from, |session, _| {
+                let mut trainer = session.prepare(model(), training())?;
+                trainer.add_model("critic", layers(700, &["a"]), Training::without_data())?;
+                let begun = trainer.steps_done();
+                while let Some(batches) = trainer.next_batches()? {
+                    trainer.step(batches)?;
+                    if trainer.save_is_due() {
+                        trainer.save()?;
+                    }
+                }
+                trainer.finish()?;
+                Ok(begun)
+            })
+        };
+        assert_eq!(run(StartFrom::Scratch).unwrap(), 0);
+        let whole = weights(folder.path());
+        let damaged = folder.path().join("checkpoints/step-00000004");
+        for rank in 0..mesh.0 * mesh.1 {
+            let path = damaged.join(rank_file(rank));
+            let mut bytes = std::fs::read(&path).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+        }
+        assert_eq!(run(StartFrom::Checkpoint).unwrap(), 2, "{mesh:?}");
+        assert!(weights(folder.path()) == whole, "{mesh:?}");
+    }
 }
 
 #[test]

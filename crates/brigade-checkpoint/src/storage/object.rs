@@ -151,13 +151,18 @@ impl Storage for ObjectStorage {
     }
 
     fn publish(&self, staging: &StagingDir) -> Result<()> {
-        let same_step = self.saves()?.remove(&staging.step()).unwrap_or_default();
         let new = self.staging_folder(staging);
-        if same_step.iter().all(|save| save.folder != new || save.order.is_none()) {
-            return Err(Error::MissingFile { file: self.client.path(&new, MANIFEST).to_string() });
+        let manifest = self.client.path(&new, MANIFEST);
+        if self.client.find(&manifest)?.is_none() {
+            return Err(Error::MissingFile { file: manifest.to_string() });
         }
-        let mut others = same_step.into_iter().filter(|save| save.folder != new);
-        others.try_for_each(|save| self.remove(&save.folder))
+        // It is visible, whatever becomes of the others: the last one counts, and they are removed as `unpublished` later.
+        let replaced = || -> Result<()> {
+            let same_step = self.saves()?.remove(&staging.step()).unwrap_or_default();
+            same_step.iter().filter(|save| save.folder != new).try_for_each(|save| self.remove(&save.folder))
+        };
+        let _ = replaced();
+        Ok(())
     }
 
     fn remove(&self, folder: &str) -> Result<()> {

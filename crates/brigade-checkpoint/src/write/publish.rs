@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::abort::abort_save;
+use super::abort::{abort_save, is_published};
 use super::shard::WriteResult;
 use crate::error::{Error, Result};
 use crate::format::manifest::{FORMAT_VERSION, MAX_MANIFEST_BYTES, Manifest, TrainState, hash_line};
@@ -24,13 +24,18 @@ pub fn publish(
     state: TrainState,
     entries: Vec<WriteResult>,
 ) -> Result<Manifest> {
-    let manifest = describe(storage, staging, state, entries);
-    let written =
-        manifest.and_then(|manifest| write_manifest(storage, staging, &manifest).map(|()| manifest));
-    let manifest = written.inspect_err(|_| {
+    let abort = |_: &Error| {
         // The caller gets this failure, even if cleaning up fails, too.
         let _ = abort_save(storage, staging);
-    })?;
+    };
+    let manifest = describe(storage, staging, state, entries).inspect_err(abort)?;
+    if let Err(error) = write_manifest(storage, staging, &manifest)
+        // An object store may have taken the manifest, which is written last, although it did not say so.
+        && !is_published(storage, staging).unwrap_or(false)
+    {
+        abort(&error);
+        return Err(error);
+    }
     storage.publish(staging)?;
     Ok(manifest)
 }

@@ -1,12 +1,12 @@
 //! What is not a checkpoint is not published.
 
 use brigade_checkpoint::{
-    Error, PARAMETERS, ParameterMetadata, RankShard, Result, Scalar, StagingDir, Storage, TrainState,
-    UnitMetadata, WriteItem, WriteResult, list, publish, write_shard,
+    Error, MANIFEST, PARAMETERS, ParameterMetadata, RankShard, Result, Scalar, StagingDir, Storage,
+    TrainState, UnitMetadata, WriteItem, WriteResult, list, publish, write_shard,
 };
 
 use crate::sample::Sample;
-use crate::storages::kinds;
+use crate::storages::{Behaviour, Custom, kinds};
 
 fn item(start: usize, elements: usize) -> WriteItem {
     WriteItem { unit: "block.0".into(), slot: PARAMETERS.into(), start, values: vec![1.0; elements] }
@@ -34,6 +34,35 @@ fn refused(ranks: &[&[WriteItem]], state: TrainState) -> String {
     let error = attempt(&*storage, ranks, state).unwrap_err();
     assert!(list(&*storage).unwrap().is_empty() && storage.unpublished().unwrap().is_empty());
     error.to_string()
+}
+
+/// A store that takes the manifest, and whose answer is lost.
+#[derive(Debug)]
+struct LosesAnswers;
+
+impl Behaviour for LosesAnswers {
+    fn after_finish(&self, name: &str) -> Result<()> {
+        match name {
+            MANIFEST => Err(Error::Io {
+                operation: "reach",
+                path: name.into(),
+                source: std::io::Error::other("no answer"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn what_a_store_has_taken_is_published_whatever_it_says() {
+    for (kind, storage, _folder) in kinds() {
+        let loses = Custom::new(storage.clone(), LosesAnswers);
+        let published = attempt(&loses, &[&[item(0, 10)]], state());
+        // In a folder, the manifest alone makes nothing visible.
+        assert_eq!(published.is_ok(), kind != "local", "{kind}");
+        assert_eq!(list(&*storage).unwrap().len(), usize::from(kind != "local"), "{kind}");
+        assert!(storage.unpublished().unwrap().is_empty(), "{kind}");
+    }
 }
 
 #[test]

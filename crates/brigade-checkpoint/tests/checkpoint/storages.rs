@@ -179,6 +179,11 @@ pub trait Behaviour: Send + Sync + std::fmt::Debug + 'static {
         Ok(())
     }
 
+    /// Called when a file is finished: what the caller is told.
+    fn after_finish(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// Called before a file is opened.
     fn before_open(&self, _folder: &str, _name: &str) {}
 
@@ -220,7 +225,8 @@ impl<B: Behaviour> Storage for Custom<B> {
 
     fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>> {
         let (behaviour, written) = (self.behaviour.clone(), self.written.clone());
-        Ok(Box::new(CustomWriter { inner: self.inner.create(folder, name, bytes)?, behaviour, written }))
+        let (inner, name) = (self.inner.create(folder, name, bytes)?, name.to_owned());
+        Ok(Box::new(CustomWriter { inner, name, behaviour, written }))
     }
 
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
@@ -253,6 +259,7 @@ impl<B: Behaviour> Storage for Custom<B> {
 
 struct CustomWriter<B> {
     inner: Box<dyn StorageWriter>,
+    name: String,
     behaviour: Arc<B>,
     written: Arc<AtomicU64>,
 }
@@ -265,7 +272,8 @@ impl<B: Behaviour> StorageWriter for CustomWriter<B> {
     }
 
     fn finish(self: Box<Self>) -> Result<()> {
-        self.inner.finish()
+        self.inner.finish()?;
+        self.behaviour.after_finish(&self.name)
     }
 }
 

@@ -114,6 +114,11 @@ pub struct Reporter {
     pending_rewind: Option<u64>,
 }
 
+/// Listens before anything is written: an address that is taken costs an earlier run none of its files.
+fn server(options: &ReporterOptions) -> Result<Option<MetricsServer>> {
+    options.metrics_addr.map(MetricsServer::start).transpose()
+}
+
 impl Reporter {
     /// Makes `metrics.jsonl`, `history.jsonl` and `events.out.tfevents.*` in `out_dir`, and the folder if it is missing. A run that was
     /// restarted continues with its history.
@@ -133,13 +138,14 @@ impl Reporter {
             Some(path) if !options.overwrite => return Err(Error::Exists { path: path.clone() }),
             _ => {}
         }
+        let server = server(&options)?;
         let metrics = JsonLines::create(out_dir.join(METRICS_FILE), options.overwrite)?;
         for path in earlier {
             fs::remove_file(&path).map_err(Error::file("remove", &path))?;
         }
         let events = options.tensorboard.then(|| EventFile::create(out_dir, &[])).transpose()?;
         let history = History::begin(out_dir, &options, None)?;
-        Self::begin((metrics, history, events), options, None, output)
+        Self::begin((metrics, history, events, server), options, None, output)
     }
 
     /// Resumes the run in a folder after its step `last_step`; makes the folder and the files that are missing.
@@ -159,6 +165,7 @@ impl Reporter {
         output: Box<dyn Write + Send>,
     ) -> Result<Self> {
         fs::create_dir_all(out_dir).map_err(Error::file("create", out_dir))?;
+        let server = server(&options)?;
         let metrics = JsonLines::resume(out_dir.join(METRICS_FILE), last_step)?;
         let mut events = None;
         if options.tensorboard {
@@ -166,16 +173,15 @@ impl Reporter {
             file.start_at(last_step.saturating_add(1))?;
         }
         let history = History::begin(out_dir, &options, Some(last_step))?;
-        Self::begin((metrics, history, events), options, Some(last_step), output)
+        Self::begin((metrics, history, events, server), options, Some(last_step), output)
     }
 
     fn begin(
-        (metrics, history, events): (JsonLines, History, Option<EventFile>),
+        (metrics, history, events, server): (JsonLines, History, Option<EventFile>, Option<MetricsServer>),
         options: ReporterOptions,
         resumed_at: Option<u64>,
         output: Box<dyn Write + Send>,
     ) -> Result<Self> {
-        let server = options.metrics_addr.map(MetricsServer::start).transpose()?;
         let ReporterOptions {
             total_steps,
             unit,

@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::DeviceMemory;
+use crate::history::HISTORY_FILE;
 
 /// Output that a test can read.
 #[derive(Clone, Default)]
@@ -32,6 +33,23 @@ fn options() -> ReporterOptions {
         console: ConsoleMode::Plain,
         ..ReporterOptions::default()
     }
+}
+
+#[test]
+fn an_address_that_is_taken_costs_an_earlier_run_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut earlier = Reporter::create_on(folder.path(), options(), Box::new(io::sink())).unwrap();
+    earlier.step(&StepRecord { step: 1, ..StepRecord::default() }).unwrap();
+    drop(earlier.finish());
+    let contents =
+        || [METRICS_FILE, HISTORY_FILE].map(|name| fs::read_to_string(folder.path().join(name)).unwrap());
+    let before = contents();
+    let held = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let taken =
+        || ReporterOptions { metrics_addr: Some(held.local_addr().unwrap()), overwrite: true, ..options() };
+    assert!(Reporter::create_on(folder.path(), taken(), Box::new(io::sink())).is_err());
+    assert!(Reporter::resume_on(folder.path(), taken(), 0, Box::new(io::sink())).is_err());
+    assert_eq!(contents(), before);
 }
 
 #[test]
