@@ -5,7 +5,7 @@ use std::sync::Arc;
 use brigade_simd::DropoutMask;
 use brigade_simd::attention::{AttentionShape, Visible};
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 
 use crate::host::apply;
 use crate::host::attention::{Attention, Packed, Separate};
@@ -73,7 +73,7 @@ impl Mask {
             Self::None => None,
             Self::Causal => Some(later()),
             Self::Window(window) => {
-                let earlier = key.clone().lower_equal(own() - *window as i64);
+                let earlier = key.clone().lower_equal(own() - (*window).min(queries + keys) as i64);
                 Some(later().bool_or(earlier))
             }
             Self::Ranges(ranges) => {
@@ -176,7 +176,7 @@ fn factors(dropout: DropoutMask, [rows, keys]: [usize; 2], device: &Device) -> T
     for (row, factors) in factors.chunks_exact_mut(keys.max(1)).enumerate() {
         dropout.factors(row, 0, factors);
     }
-    Tensor::from_data(TensorData::new(factors, [rows, keys]), device)
+    Tensor::from_data(TensorData::new(factors, [rows, keys]), (device, DType::F32))
 }
 
 /// [`attention`] by Burn's operations. Its scores become `softcap · tanh(score / softcap)` where there is a soft cap (Gemma Team, "Gemma 2", 2024), and its

@@ -1,6 +1,6 @@
 //! The cross entropy of classes, with the layer that makes the logits.
 
-use burn::tensor::{DType, FloatDType, Int, Tensor};
+use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
 use burn_flex::FlexTensor;
 
 use brigade_simd::cross_entropy::{self as kernel, Smoothing};
@@ -68,7 +68,8 @@ pub fn linear_cross_entropy(
         let device = x.device().inner();
         let operation = LinearCrossEntropy { targets, row_weights, config };
         if let Some((loss, correct)) = apply(operation, tensors.each_ref()) {
-            return (Tensor::from_dispatch(loss), Tensor::from_floats([correct], &device));
+            let correct = Tensor::from_data(TensorData::from([correct]), (&device, DType::F32));
+            return (Tensor::from_dispatch(loss), correct);
         }
     }
     #[cfg(feature = "cube")]

@@ -3,7 +3,7 @@
 pub use brigade_simd::DropoutMask;
 
 use burn::backend::DispatchTensor;
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{DType, Device, Distribution, Tensor};
 use burn_flex::FlexTensor;
 
 use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, is_on_host, values};
@@ -49,7 +49,7 @@ pub fn draw_seed(device: &Device) -> u64 {
 
 /// Four numbers below 65536 from Burn's generator.
 fn drawn(device: &Device) -> Tensor<1> {
-    Tensor::<1>::random([4], Distribution::Uniform(0.0, 65536.0), &device.clone().inner())
+    Tensor::<1>::random([4], Distribution::Uniform(0.0, 65536.0), (&device.clone().inner(), DType::F32))
 }
 
 /// The operation where there is one for these tensors. It is compiled here, not in each crate with such a layer.
@@ -127,7 +127,7 @@ impl FusedOperation<2> for Dropout {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{DType, TensorData};
+    use burn::tensor::TensorData;
 
     use super::*;
     use crate::{Mask, attention_with_dropout};

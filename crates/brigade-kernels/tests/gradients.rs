@@ -569,3 +569,19 @@ fn what_is_left_for_later_is_the_gradient_on_every_device() {
         assert!(at_once.iter().zip(&later).all(|(a, b)| near(a, b)), "{name}: {at_once:?}, {later:?}");
     }
 }
+
+#[test]
+fn what_is_no_number_passes_relu() {
+    for (name, device, ..) in devices() {
+        let device = device.clone().autodiff();
+        let bias = Tensor::<1>::from_data([f32::NAN, -1.0, 2.0, -3.0], &device).require_grad();
+        let (x, weight) = (Tensor::<2>::zeros([5, 8], &device), Tensor::<2>::zeros([8, 4], &device));
+        let y = linear_activation(x, weight, Some(bias.clone()), ActivationFunction::Relu);
+        let rows: Vec<f32> = y.clone().into_data().try_to_vec().unwrap();
+        for row in rows.chunks(4) {
+            assert!(row[0].is_nan() && row[1..] == [0.0, 2.0, 0.0], "{name}: {row:?}");
+        }
+        let gradient = bias.grad(&y.sum().backward()).unwrap().into_data();
+        assert_eq!(gradient.try_to_vec::<f32>().unwrap(), [5.0, 0.0, 5.0, 0.0], "{name}");
+    }
+}

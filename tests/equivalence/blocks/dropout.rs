@@ -1,5 +1,7 @@
 //! Burn's own layers that draw random numbers, unchanged: the same bits on every mesh, and the gradients of what was drawn.
 
+use std::sync::{Arc, Mutex};
+
 use brigade::core::{
     Batch, Block, Chain, CheckBlocks, EngineSettings, ForwardContext, Groups, Model, NamedTensor, Recompute,
     with_seed,
@@ -167,7 +169,7 @@ fn a_plain_program_with_the_same_seeds_has_the_same_loss() {
     let mut losses = Vec::new();
     for (micro_batch, Batch { input, target, .. }) in batches.into_iter().enumerate() {
         let seed =
-            |block| ForwardContext { seed: 11, step: 0, micro_batch, block, training: true }.random_seed();
+            |block| ForwardContext { seed: 11, step: 1, micro_batch, block, training: true }.random_seed();
         let device = device();
         let input = Tensor::<2, Int>::from_data(input.into_data(), &device);
         let mut x = with_seed(&device, seed("embedding"), || drop.forward(embedding.0.forward(input)));
@@ -179,6 +181,28 @@ fn a_plain_program_with_the_same_seeds_has_the_same_loss() {
         losses.push((output - target).square().sum().div_scalar(20.0).into_scalar::<f32>());
     }
     assert_eq!(loss as f32, losses[0] + losses[1]);
+}
+
+#[test]
+fn gradients_are_those_of_the_step_that_follows() {
+    let case = dropping(0.2);
+    let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let of_hook = seen.clone();
+    engine.on_gradient(move |unit, gradient| {
+        let values = gradient.to_data().try_to_vec::<f32>().unwrap();
+        of_hook.lock().unwrap().push((unit.step, unit.unit.to_owned(), values));
+        gradient
+    });
+    for step in 1..=2 {
+        let batches: Vec<_> = (0..2).map(batch).collect();
+        let (loss, _) = engine.gradients(&batches, 0).unwrap();
+        let alone = std::mem::take(&mut *seen.lock().unwrap());
+        let report = engine.step(batches, 1e-2).unwrap();
+        assert_eq!(loss.to_bits(), report.loss.to_bits());
+        assert!(alone.len() == 4 && alone.iter().all(|(of, ..)| *of == step));
+        assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), alone);
+    }
 }
 
 /// A module with the values of the file's tensors.

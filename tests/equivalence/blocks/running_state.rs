@@ -114,6 +114,30 @@ fn state_that_changes_for_the_first_time_after_many_micro_batches_is_refused() {
     );
 }
 
+/// Only later micro-batches tell how the state changes, and what the first has left is not its term.
+#[test]
+fn a_micro_batch_too_large_to_learn_from_is_refused_beside_others() {
+    let case = Case { model: images, batch };
+    for sizes in [[1e14, 1.0], [1.0, 1e14]] {
+        let mut engine = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap();
+        let batches = [0, 1].map(|number| {
+            let Batch { input, target, valid_targets, .. } = batch(number);
+            Batch::new(input.mul_scalar(sizes[number]), target, valid_targets)
+        });
+        let step = engine.step(batches.to_vec(), 0.0);
+        match sizes[0] > 1.0 {
+            true => {
+                let refused = step.unwrap_err().to_string();
+                assert!(
+                    refused.contains("cannot be updated: in a micro-batch it was not finite"),
+                    "{refused}"
+                );
+            }
+            false => drop(step.unwrap()),
+        }
+    }
+}
+
 #[test]
 fn a_running_minimum_of_negative_numbers_is_refused() {
     #[derive(Module, Debug)]

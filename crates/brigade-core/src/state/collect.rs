@@ -4,7 +4,7 @@ use brigade_sorted::{SortedMap, SortedSet};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
 use crate::dist::{DATA, Message, PP};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::Clock;
 use crate::model::activation::Part;
 use crate::model::chain::blocks::Blocks;
@@ -92,9 +92,18 @@ impl UntypedEngine {
         batches: &mut dyn MicroBatches,
         root: usize,
     ) -> Result<(f64, Vec<NamedTensor>)> {
+        if self.settings.strategy.rounds().is_some() {
+            return Err(Error::Model(
+                "this strategy trains in rounds, in which no rank has the gradients of a step".into(),
+            ));
+        }
         self.forget_accumulated();
-        self.reduction.begin(self.step + 1);
-        let sums = self.sums(batches, 0.0, &mut Clock::default())?;
+        let before = self.step;
+        self.step += 1;
+        self.reduction.begin(self.step);
+        let sums = self.sums(batches, 0.0, &mut Clock::default());
+        self.step = before;
+        let sums = sums?;
         self.reduction.commit(false);
         let mut named = Vec::new();
         let whole = |unit: usize| {

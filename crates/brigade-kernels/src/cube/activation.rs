@@ -215,7 +215,11 @@ pub(super) fn activate<N: Size>(
         ActivationFunction::Gelu => x * normal_share::<N>(x),
         ActivationFunction::GeluTanh => x * logistic::<N>(inner::<N>(x)),
         ActivationFunction::Silu => x * logistic::<N>(x),
-        ActivationFunction::Relu => max(x, Vector::new(0.0f32)),
+        // Not the maximum, which leaves out what is no number.
+        ActivationFunction::Relu => {
+            let zero = Vector::<f32, N>::new(0.0f32);
+            select_many(zero.greater_than(&x), zero, x)
+        }
     }
 }
 
@@ -240,7 +244,8 @@ pub(super) fn derivative<N: Size>(
             share + x * share * (one - share)
         }
         ActivationFunction::Relu => {
-            select_many(x.greater_than(&Vector::new(0.0f32)), one, Vector::new(0.0f32))
+            let zero = Vector::<f32, N>::new(0.0f32);
+            select_many(zero.greater_equal(&x), zero, one)
         }
     }
 }

@@ -248,7 +248,9 @@ fn cross_entropy_kernel<T: Float, I: Int, N: Size>(
             // Of a target that is none, an infinite one, which shaders cannot write as a constant.
             let none = (logarithm * logarithm + 1000.0f32).exp();
             losses[first + row] = select(counts, select(is_class, loss * weight, none), 0.0f32);
-            hits[first + row] = select(counts && value >= of_cube && earlier == 0.0f32, weight, 0.0f32);
+            // The highest logit leaves out those that are no numbers; the logarithm does not, which is at least as high.
+            let is_hit = value >= of_cube && earlier == 0.0f32 && logarithm >= of_cube;
+            hits[first + row] = select(counts && is_hit, weight, 0.0f32);
         }
         if comptime!(gradient) {
             let factor = weight * (1.0f32 + 2.0f32 * z_loss * logarithm);

@@ -8,7 +8,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::launch::{element, empty, rows, unit_count, unit_for_each};
+use super::launch::{counter_of, element, empty, rows, unit_count, unit_for_each};
 use crate::autodiff::graph::Operation;
 
 /// Its inputs are what is dropped of, and the residual, if there is one.
@@ -38,7 +38,7 @@ impl Dropout {
                 &x.client,
                 cubes,
                 units,
-                x.required_address_type(),
+                counter_of(elements),
                 x.clone().into_buffer_arg(),
                 residual.into_buffer_arg(),
                 into_contiguous(drawn).into_buffer_arg(),

@@ -5,7 +5,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::ir::{ElemType, FloatKind, IntKind, UIntKind};
+use cubecl::ir::{AddressType, ElemType, FloatKind, IntKind, UIntKind};
 use cubecl::prelude::*;
 
 /// Units of a cube.
@@ -66,6 +66,11 @@ pub(super) fn vector_size(tensors: &[&CubeTensor], width: usize) -> usize {
 pub(super) fn plane_for_each(like: &CubeTensor, rows: usize) -> (CubeCount, CubeDim) {
     let planes = UNITS / like.client.properties().hardware.plane_size_max.max(1);
     cubes(rows.div_ceil(planes.max(1) as usize))
+}
+
+/// What can count the elements of a kernel with a unit for each, which goes a launch beyond the last one.
+pub(super) fn counter_of(elements: usize) -> AddressType {
+    AddressType::from_len(elements.saturating_add(CUBES * UNITS as usize))
 }
 
 /// So many cubes of [`UNITS`] units that each unit has an element, or as many as there can be.

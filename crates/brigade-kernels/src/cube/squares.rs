@@ -71,7 +71,7 @@ fn pieces(tensor: &Tensor<1>, chunk: usize) -> Vec<Tensor<1>> {
     let mut pieces: Vec<_> =
         starts.map(|start| tensor.clone().slice(start..(start + chunk * MOST).min(whole))).collect();
     if whole < elements {
-        let zeros = Tensor::zeros([whole + chunk - elements], &tensor.device());
+        let zeros = Tensor::zeros([whole + chunk - elements], (&tensor.device(), tensor.dtype()));
         pieces.push(Tensor::cat(vec![tensor.slice(whole..elements), zeros], 0));
     }
     pieces

@@ -132,7 +132,8 @@ impl RunningState {
             let dtype = compute(&store.units[*unit].unit, store).dtype();
             let term = match self.updates.get(unit) {
                 Some(update) => update.term(left, dtype),
-                None => left,
+                // This micro-batch could not tell terms from state.
+                None => from_vec(vec![UNKNOWN; layout.len()], &store.device),
             };
             (*unit, term)
         };
@@ -147,12 +148,13 @@ impl RunningState {
     pub(crate) fn apply(&mut self, terms: &[Terms], store: &mut ParameterStore) -> Result<()> {
         let units: Vec<usize> = store.running.iter().flatten().copied().collect();
         let (Some(_), count) = (units.first(), terms.len()) else { return Ok(()) };
+        let unlearned = |name: &str, which: &str| {
+            Error::Model(format!(
+                "`{name}` cannot be updated: in {which} it was not finite, or too large to separate from its factor"
+            ))
+        };
         if let Some(unit) = units.iter().find(|unit| !self.updates.contains_key(unit)) {
-            return Err(Error::Model(format!(
-                "`{}` cannot be updated: in every micro-batch of this rank it was not finite, or too large to separate from its \
-                factor",
-                store.units[*unit].unit.name
-            )));
+            return Err(unlearned(&store.units[*unit].unit.name, "every micro-batch of this rank"));
         }
         // A rank sends the terms of its micro-batches, and the factors that it has found.
         let own = terms.iter().flat_map(|terms| units.iter().filter_map(|unit| terms.get(unit).cloned()));
@@ -184,6 +186,13 @@ impl RunningState {
             for position in &in_order {
                 let (at, micro_batch) = (position / count, position % count);
                 let terms = &all[at * of_rank + micro_batch * each + start..][..factors.len()];
+                // What ranks compute together is taken from the first of them.
+                let is_unknown = |(index, term): (usize, &f32)| {
+                    term.to_bits() == UNKNOWN.to_bits() && !(at > 0 && update.together[index])
+                };
+                if terms.iter().enumerate().any(is_unknown) {
+                    return Err(unlearned(&store.units[unit].unit.name, "a micro-batch"));
+                }
                 for param in layout.params() {
                     let range = param.range.clone();
                     let is_untouched = |index: usize| terms[index].to_bits() == NOTHING.to_bits();
@@ -213,6 +222,9 @@ impl RunningState {
 
 /// What a forward finds that is to leave its term, and leaves if it has none.
 const NOTHING: f32 = -0.0;
+
+/// Stands for the terms of a micro-batch before the factors are known: no value that a computation gives.
+const UNKNOWN: f32 = f32::from_bits(0x7fc0_b12d);
 
 impl UnitUpdate {
     /// Takes what another micro-batch says of elements that stayed until now.

@@ -11,6 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use crate::cublas::{ALIGNMENT, Finish, Gemm, Handle, Number, Plan, WORKSPACE};
 use crate::polling::lock;
+use crate::tensors::products::own;
 
 /// `None` of what cuBLASLt does not make.
 type Plans = HashMap<(Gemm, Finish), Option<Arc<Plan>>>;
@@ -56,18 +57,19 @@ impl Epilogues {
         if !fits {
             return None;
         }
-        let (finish, [residual, vector, auxiliary]) = match epilogue {
+        // What is written is this thread's already.
+        let read = |tensor: &Option<CubeTensor>| tensor.as_ref().map(own);
+        let (finish, others) = match epilogue {
             Epilogue::None | Epilogue::Accumulate => return None,
-            Epilogue::Sum { bias: None, residual } => (Finish::Residual, [residual.as_ref(), None, None]),
+            Epilogue::Sum { bias: None, residual } => (Finish::Residual, [read(residual), None, None]),
             Epilogue::Sum { bias, residual } => {
-                (Finish::Bias { residual: residual.is_some() }, [residual.as_ref(), bias.as_ref(), None])
+                (Finish::Bias { residual: residual.is_some() }, [read(residual), read(bias), None])
             }
-            Epilogue::Gelu { bias, hidden } => (Finish::Gelu, [None, Some(bias), Some(hidden)]),
-            Epilogue::RightSums(sums) => (Finish::RightSums, [None, Some(sums), None]),
-            Epilogue::LeftSums(sums) => (Finish::LeftSums, [None, Some(sums), None]),
+            Epilogue::Gelu { bias, hidden } => (Finish::Gelu, [None, Some(own(bias)), Some(hidden.clone())]),
+            Epilogue::RightSums(sums) => (Finish::RightSums, [None, Some(sums.clone()), None]),
+            Epilogue::LeftSums(sums) => (Finish::LeftSums, [None, Some(sums.clone()), None]),
         };
-        let others = [residual, vector, auxiliary];
-        let like = |tensor: &&CubeTensor| {
+        let like = |tensor: &CubeTensor| {
             tensor.device == matrices[2].device
                 && tensor.dtype == matrices[2].dtype
                 && tensor.is_contiguous()
@@ -77,7 +79,7 @@ impl Epilogues {
             return None;
         }
         let plan = self.plan(gemm, finish)?;
-        let [residual, vector, auxiliary] = others.map(|tensor| tensor.map(|tensor| tensor.handle.clone()));
+        let [residual, vector, auxiliary] = others.map(|tensor| tensor.map(|tensor| tensor.handle));
         Some(Planned { plan, residual, vector, auxiliary, workspace: self.workspace(&matrices[2].client) })
     }
 

@@ -82,6 +82,7 @@ impl CublasProducts {
     fn call(&self, Product { left, right, output, epilogue }: &Product) -> Option<Call> {
         if [left, right, output].iter().any(|tensor| tensor.device != self.device)
             || left.dtype != right.dtype
+            || !is_own(output)
         {
             return None;
         }
@@ -171,8 +172,19 @@ impl Shared {
     }
 }
 
+/// The tensor in memory of this thread's stream, which nothing reuses before a product that is enqueued there has read it. Another stream may reuse its own, so what is
+/// there is copied by Burn, which sees to that.
+fn own(tensor: &CubeTensor) -> CubeTensor {
+    if is_own(tensor) { tensor.clone() } else { tensor.copy() }
+}
+
+fn is_own(tensor: &CubeTensor) -> bool {
+    tensor.handle.stream == StreamId::current()
+}
+
 /// The tensor as matrices that cuBLAS reads, copied if need be.
 fn readable(tensor: &CubeTensor) -> Option<(CubeTensor, Operand)> {
+    let tensor = &own(tensor);
     let operand = |tensor: &CubeTensor| Operand::of(tensor.meta.shape(), tensor.meta.strides());
     if let Some(found) = operand(tensor) {
         return Some((tensor.clone(), found));
