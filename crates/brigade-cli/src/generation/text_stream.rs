@@ -23,7 +23,15 @@ pub struct TextStream<'a> {
 impl<'a> TextStream<'a> {
     /// What follows `before`, up to any of `stops`, none of which is empty.
     pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String], before: &[u32]) -> anyhow::Result<Self> {
-        let tokens = before[before.len().saturating_sub(MAX_OPEN)..].to_vec();
+        let mut start = before.len().saturating_sub(MAX_OPEN);
+        let least = (start + 1).saturating_sub(MAX_OPEN);
+        // At the beginning of a character: some tokenizers take a run of bytes that begins within one for no characters at all.
+        while start > least
+            && tokenizer.decode_text(&before[start..])?.starts_with(char::REPLACEMENT_CHARACTER)
+        {
+            start -= 1;
+        }
+        let tokens = before[start..].to_vec();
         let (before, taken) = (tokens.len(), tokenizer.decode_text(&tokens)?);
         Ok(Self { tokenizer, stops, tokens, before, taken, held: String::new() })
     }
@@ -118,5 +126,35 @@ mod tests {
         assert_eq!(parts(b"aaab", &["aab"]).0.concat(), "a");
         assert_eq!(parts("é".as_bytes(), &["é"]), (vec![String::new(), String::new()], true));
         assert_eq!(parts(b"xa", &["ab"]).0, ["x", "", "a"]);
+    }
+
+    /// A tokenizer of bytes as Llama's are where nothing else is in the vocabulary: a run of bytes that is no text is no characters at all.
+    fn byte_fallback() -> Tokenizer {
+        let vocabulary: serde_json::Map<_, _> =
+            (0..256).map(|byte| (format!("<0x{byte:02X}>"), byte.into())).collect();
+        let json = serde_json::json!({
+            "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "added_tokens": [{
+                "id": 256, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true,
+            }],
+            "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+            "model": {"type": "BPE", "byte_fallback": true, "vocab": vocabulary, "merges": []},
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        std::fs::write(&path, json.to_string()).unwrap();
+        Tokenizer::from_file(&path).unwrap()
+    }
+
+    #[test]
+    fn what_is_before_begins_with_a_character() {
+        let tokenizer = byte_fallback();
+        let ids = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+        for before in ["ሰላም", "ሰላምa", "a🦀é", "ሰ", ""] {
+            let mut stream = TextStream::new(&tokenizer, &[], &ids(before)).unwrap();
+            let parts: Vec<_> =
+                ids("ልጅ🦀ነው").into_iter().map(|token| stream.push(token).unwrap().0).collect();
+            assert_eq!(parts.concat() + &stream.finish().unwrap(), "ልጅ🦀ነው", "{before}");
+        }
     }
 }

@@ -22,7 +22,7 @@ pub(super) const HARMLESS: &[&str] = &[
 ///
 /// Embeddings of tokens, positions and types are added and normed. A layer computes `x = norm(x + attention(x))` and
 /// `x = norm(x + mlp(x))`; norms are layer norms, all linear layers have biases, and scores are divided by `√head_dim`.
-/// A head of masked tokens is a linear layer, the activation, a layer norm, and the table of embeddings with a bias of its own.
+/// A head of masked tokens is a linear layer, the activation (for RoBERTa GELU, whichever the MLP has), a layer norm, and the table of embeddings with a bias of its own.
 /// A head of texts takes the first token: for BERT by the pooler (linear, tanh), dropout and a linear layer; for RoBERTa by dropout,
 /// a linear layer, tanh, dropout and a linear layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +46,7 @@ pub struct EncoderConfig {
     pub position_offset: usize,
     /// Rows of the table of token types, of which a single text has the first.
     pub token_types: usize,
-    /// The activation of the MLP, and of the head of masked tokens.
+    /// The activation of the MLP, and of BERT's head of masked tokens.
     pub activation: ActivationFunction,
     /// What layer norms add to the variance.
     pub norm_epsilon: f64,

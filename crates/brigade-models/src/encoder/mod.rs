@@ -12,7 +12,7 @@ mod model;
 
 use brigade_core::Chain;
 use brigade_hf::Task;
-use brigade_hf::config::{EncoderConfig, Family};
+use brigade_hf::config::{ActivationFunction, EncoderConfig, Family};
 use burn::module::{Initializer, Param};
 use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Device, Tensor};
@@ -162,10 +162,13 @@ impl Builder<'_> {
     }
 
     fn masked_head(&self) -> MaskedHead {
-        let EncoderConfig { vocab_size, hidden_size: width, .. } = *self.config;
+        let EncoderConfig { family, vocab_size, hidden_size: width, .. } = *self.config;
+        // That of RoBERTa has this one whatever the MLP has.
+        let of_head =
+            if family == Family::Roberta { ActivationFunction::Gelu } else { self.config.activation };
         MaskedHead {
             dense: self.linear("head.dense", width, width),
-            activation: activation(self.config.activation),
+            activation: activation(of_head),
             norm: self.norm(),
             words: self.table("head.words", vocab_size),
             bias: Initializer::Zeros.init([vocab_size], self.device),

@@ -40,6 +40,7 @@ fn bert_predicts_masked_tokens() {
 #[test]
 fn roberta_predicts_masked_tokens() {
     masked_tokens("roberta-masked");
+    masked_tokens("roberta-activation");
 }
 
 #[test]

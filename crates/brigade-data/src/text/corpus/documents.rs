@@ -117,18 +117,19 @@ fn of_record(record: Result<Record>, encoder: Option<&dyn RecordEncoder>) -> Vec
     }
 }
 
-/// The last place at or below `limit` before white space that follows something else; if there is none, the last place between
-/// two characters.
+/// The last place at or below `limit` before white space that follows a letter or digit; if there is none, anything else (with which some tokenizers join the end of a
+/// line); if there is none either, the last place between two characters.
 fn cut(text: &str, limit: usize) -> usize {
     let limit = text.floor_char_boundary(limit);
-    let mut after = None;
-    for (start, character) in text[..limit].char_indices().rev() {
-        if !character.is_whitespace() && after.is_some_and(|(_, space)| space) {
-            return after.map_or(limit, |(start, _)| start);
-        }
-        after = Some((start, character.is_whitespace()));
-    }
-    limit
+    let last = |precedes: fn(char) -> bool| {
+        let mut space = None;
+        text[..limit].char_indices().rev().find_map(|(start, character)| {
+            let after = space.take();
+            space = character.is_whitespace().then_some(start);
+            after.filter(|_| precedes(character))
+        })
+    };
+    last(char::is_alphanumeric).or_else(|| last(|character| !character.is_whitespace())).unwrap_or(limit)
 }
 
 /// The last word of a text with the white space before it, or what it ends with if that is long.
@@ -206,6 +207,8 @@ mod tests {
         assert_eq!(cut("oneword", 5), 5);
         assert_eq!(cut("  one", 5), 5);
         assert_eq!(cut("ééé", 3), 2);
+        assert_eq!(cut("x = foo();\n    bar();\n", 21), 1);
+        assert_eq!(cut("foo();\n    bar();\n", 18), 17);
     }
 
     #[test]

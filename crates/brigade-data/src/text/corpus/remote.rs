@@ -30,7 +30,7 @@ pub fn check_url(source: &str) -> Result<()> {
 
 #[cfg(feature = "object-store")]
 mod store {
-    use std::collections::{HashMap, HashSet};
+    use std::collections::HashMap;
     use std::path::PathBuf;
     use std::time::Duration;
 
@@ -93,23 +93,39 @@ mod store {
         let folder = |object: &Object| {
             object.path().as_ref().rsplit_once('/').map_or_else(String::new, |(folder, _)| folder.to_owned())
         };
-        let mut saved: HashMap<String, HashSet<PathBuf>> = HashMap::new();
+        let mut saved: HashMap<String, Vec<PathBuf>> = HashMap::new();
         for object in &objects {
             let name = object.path().filename().unwrap_or_default();
             if name == "state.json" || name == "dataset_dict.json" {
                 let json = read_at(&mut object.reader(0, object.size()), 0..object.size().min(MAX_STATE))?;
                 let found =
                     saved_files(name, &json, object.url().trim_end_matches(name).trim_end_matches('/'))?;
-                saved.extend(found.map(|files| (folder(object), files.into_iter().collect())));
+                saved.extend(found.map(|files| (folder(object), files)));
             }
         }
-        let is_wanted = |object: &Object| {
-            let is_hidden = object.path().parts().skip(above).any(|part| part.as_ref().starts_with('.'));
-            let name = PathBuf::from(object.path().filename().unwrap_or_default());
-            !is_hidden && saved.get(&folder(object)).is_none_or(|files| files.contains(&name))
-        };
-        let files = objects.into_iter().filter(is_wanted);
-        Ok(files.filter_map(|object| SourceFile::remote(object, false)).collect())
+        let named = |object: &Object| PathBuf::from(object.path().filename().unwrap_or_default());
+        let is_hidden =
+            |object: &Object| object.path().parts().skip(above).any(|part| part.as_ref().starts_with('.'));
+        let visible: Vec<&Object> = objects.iter().filter(|object| !is_hidden(object)).collect();
+        let mut wanted: Vec<&Object> = Vec::new();
+        for object in &visible {
+            let Some(names) = saved.get(&folder(object)) else {
+                wanted.push(object);
+                continue;
+            };
+            if named(object).as_os_str() != "state.json" {
+                continue;
+            }
+            // In the place of its description, in the order that it gives.
+            for name in names {
+                let is_it = |other: &&&Object| folder(other) == folder(object) && named(other) == *name;
+                let there = visible.iter().find(is_it).ok_or_else(|| Error::NotFound {
+                    path: format!("{}{}", object.url().trim_end_matches("state.json"), name.display()).into(),
+                })?;
+                wanted.push(there);
+            }
+        }
+        Ok(wanted.into_iter().filter_map(|object| SourceFile::remote(object.clone(), false)).collect())
     }
 
     /// More bytes of a `state.json` are not read.

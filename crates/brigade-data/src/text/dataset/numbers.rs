@@ -1,7 +1,7 @@
 //! Columns of numbers while a file with them is being written.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -37,31 +37,6 @@ impl Numbers {
     pub(super) fn push(&mut self, number: u64) -> Result<()> {
         self.file.write_all(&number.to_le_bytes()).map_err(|source| Error::io("write", &self.of, source))?;
         self.len += 1;
-        Ok(())
-    }
-
-    /// The number at an index, which is there.
-    pub(super) fn get(&mut self, index: u64) -> Result<u64> {
-        let mut bytes = [0; WIDTH as usize];
-        let read =
-            self.file.flush().and_then(|()| self.file.get_ref().read_exact_at(&mut bytes, index * WIDTH));
-        read.map_err(|source| Error::io("read back", &self.of, source))?;
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    /// Leaves only the first ones, of which there may be fewer.
-    pub(super) fn truncate(&mut self, len: u64) -> Result<()> {
-        if len >= self.len {
-            return Ok(());
-        }
-        let bytes = len * WIDTH;
-        let mut cut = || {
-            self.file.flush()?;
-            self.file.get_ref().set_len(bytes)?;
-            self.file.seek(SeekFrom::Start(bytes))
-        };
-        cut().map_err(|source| Error::io("write", &self.of, source))?;
-        self.len = len;
         Ok(())
     }
 

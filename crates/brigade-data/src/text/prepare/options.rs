@@ -9,7 +9,7 @@ use crate::{Columns, Corpus, Error, RecordEncoder, Result, RowOptions, SequenceL
 
 /// The version of what an entry of the cache holds for the same content and settings: a change of the tokenizing, of
 /// the sample or of the split needs another number.
-const CONTENT_VERSION: u32 = 4;
+const CONTENT_VERSION: u32 = 5;
 
 /// One source of text.
 #[derive(Debug, Clone, PartialEq)]

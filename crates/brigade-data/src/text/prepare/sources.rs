@@ -223,7 +223,7 @@ impl Preparation<'_> {
             let folders = shared.make(self.workers.count())?;
             let lock = place.lock(self.settings.lock_timeout, self.progress)?;
             // Else another process has removed them, as it found that the corpus is empty or has changed.
-            if place.has_pieces() || place.folder().exists() {
+            if place.folder().exists() || folders.iter().all(|folder| folder.exists()) {
                 break (folders, lock);
             }
         };

@@ -1,5 +1,6 @@
 //! The pieces of a corpus as tokens to train on and tokens to validate on.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::counts::{COUNTS_FILE, DataCounts, TRAIN, VALIDATION};
@@ -59,10 +60,21 @@ impl Split {
         let (for_validation, order) = (self.count(documents), Permutation::new(documents, self.seed, 0));
         let mut train = TokenWriter::create(folder, TRAIN, size)?;
         let mut validation = TokenWriter::create(folder, VALIDATION, size)?;
+        // The end of the only text validates.
+        let cuts = documents == 1 && self.fraction > 0.0 && counts.examples == 0;
         let mut next = 0;
         for path in pieces {
             let tokens = Piece::open(path, size)?.tokens;
             for document in 0..tokens.document_count() {
+                if cuts
+                    && let Some(percent) =
+                        self.cut(&tokens, document, [&mut train, &mut validation], tokenizer)?
+                {
+                    counts.notes.push(format!(
+                        "the corpus is a single document, so its last {percent:.1}% of tokens are set aside for validation"
+                    ));
+                    continue;
+                }
                 let validates = order.apply(next).is_some_and(|place| place < for_validation);
                 copy(&tokens, document, if validates { &mut validation } else { &mut train })?;
                 next += 1;
@@ -70,8 +82,8 @@ impl Split {
         }
         if documents == 1 && self.fraction > 0.0 && counts.examples > 0 {
             counts.notes.push("there is only one example, so none is set aside for validation".into());
-        } else if documents == 1 && self.fraction > 0.0 {
-            self.cut(&mut train, &mut validation, tokenizer, &mut counts)?;
+        } else if cuts && validation.document_count() == 0 {
+            counts.notes.push("the corpus is too short to set a part of it aside for validation".into());
         }
         counts.train_documents = train.document_count();
         counts.validation_documents = validation.document_count();
@@ -86,30 +98,26 @@ impl Split {
         Ok(counts)
     }
 
-    /// Keeps the end of the only document for validation.
+    /// Copies the only document, with its end for validation; how much that is, in percent. None, with nothing copied, if it is too short.
     fn cut(
         self,
-        train: &mut TokenWriter,
-        validation: &mut TokenWriter,
+        from: &TokenFile,
+        document: usize,
+        [train, validation]: [&mut TokenWriter; 2],
         tokenizer: &Tokenizer,
-        counts: &mut DataCounts,
-    ) -> Result<()> {
-        let tokens = train.token_count();
-        let start = split_point(tokens, self.fraction);
+    ) -> Result<Option<f64>> {
+        let document = from.document(document);
+        let start = split_point(document.len() as u64, self.fraction) as usize;
         if start == 0 {
-            counts.notes.push("the corpus is too short to set a part of it aside for validation".into());
-            return Ok(());
+            return Ok(None);
         }
-        let tail = train.take_tail(start)?;
-        validation.push_tail(&tail)?;
-        validation.end_document()?;
+        let at = document.start + start;
+        copy_range(from, document.start..at, train)?;
         train.push(&[tokenizer.end_of_text()], false)?;
         train.end_document()?;
-        let percent = 100.0 * tail.tokens.len() as f64 / tokens as f64;
-        counts.notes.push(format!(
-            "the corpus is a single document, so its last {percent:.1}% of tokens are set aside for validation"
-        ));
-        Ok(())
+        copy_range(from, at..document.end, validation)?;
+        validation.end_document()?;
+        Ok(Some(100.0 * (document.len() - start) as f64 / document.len() as f64))
     }
 }
 
@@ -126,7 +134,13 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
         }
         return to.push_example(&Example { ids, learned, label, cut: 0 });
     }
-    let mut push = |mut range: std::ops::Range<usize>, masked| -> Result<()> {
+    copy_range(from, document, to)?;
+    to.end_document()
+}
+
+/// Adds tokens of `from` to the document at hand, with what of them is masked.
+fn copy_range(from: &TokenFile, range: Range<usize>, to: &mut TokenWriter) -> Result<()> {
+    let mut push = |mut range: Range<usize>, masked| -> Result<()> {
         while !range.is_empty() {
             let some = range.start..range.end.min(range.start + COPIED_TOKENS);
             let mut tokens = vec![0; some.len()];
@@ -136,14 +150,13 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
         }
         Ok(())
     };
-    let mut done = document.start;
-    for masked in from.masked_within(document.clone()) {
+    let mut done = range.start;
+    for masked in from.masked_within(range.clone()) {
         push(done..masked.start, false)?;
         done = masked.end;
         push(masked, true)?;
     }
-    push(done..document.end, false)?;
-    to.end_document()
+    push(done..range.end, false)
 }
 
 /// Where a document of `tokens` tokens (end of text included) is cut: at least one token on either side of the cut

@@ -70,7 +70,20 @@ pub(super) struct PieceWriter<'a> {
 
 impl PieceWriter<'_> {
     /// Reads batches of chunks, encodes each batch on all threads, and writes it into `folder` in order.
+    ///
+    /// # Errors
+    /// [`Error::ChangedWhileReading`], whatever is found in a file that changes meanwhile.
     pub(super) fn write(&self, spans: &[Span], folder: &Path) -> Result<()> {
+        let written = self.write_spans(spans, folder);
+        match spans.iter().find(|span| !self.files[span.file].is_unchanged()) {
+            Some(changed) => {
+                Err(Error::ChangedWhileReading { path: self.files[changed.file].file.path.clone() })
+            }
+            None => written,
+        }
+    }
+
+    fn write_spans(&self, spans: &[Span], folder: &Path) -> Result<()> {
         let tokenizer = self.encoders.tokenizer;
         let mut tokens = Documents {
             writer: TokenWriter::create(folder, TOKENS, tokenizer.vocabulary_size())?,
@@ -99,9 +112,6 @@ impl PieceWriter<'_> {
         }
         self.encode(&batch, &mut tokens)?;
         shown.advance(u64::MAX);
-        if let Some(changed) = spans.iter().find(|span| !self.files[span.file].is_unchanged()) {
-            return Err(Error::ChangedWhileReading { path: self.files[changed.file].file.path.clone() });
-        }
         let documents = tokens.writer.document_count() as u64;
         let counts = PieceCounts { text_bytes: text_bytes + bytes as u64, documents, ..tokens.counts };
         tokens.writer.finish()?;

@@ -58,7 +58,14 @@ impl Trained {
         if let Ok(trained) = Self::open(&place.folder()) {
             return Ok(trained);
         }
-        place.build(|folder| Self::train(size, settings, sources, progress)?.write(folder))?;
+        place.build(|folder| {
+            let trained = Self::train(size, settings, sources, progress)?;
+            // The entry is named by what was in the files.
+            match sources.iter().flat_map(|source| &source.files).find(|file| !file.is_unchanged()) {
+                Some(changed) => Err(Error::ChangedWhileReading { path: changed.file.path.clone() }),
+                None => trained.write(folder),
+            }
+        })?;
         Self::open(&place.folder())
     }
 

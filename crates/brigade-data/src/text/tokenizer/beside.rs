@@ -26,10 +26,11 @@ pub(super) struct Beside {
 impl Beside {
     /// Reads the files that there are beside `tokenizer`.
     pub(super) fn read(tokenizer: &Path) -> Self {
-        let files = SPECIAL_TOKENS.map(|name| {
+        let read = |name: &str| {
             let content = std::fs::read(tokenizer.parent()?.join(name)).ok()?;
             serde_json::from_slice::<Value>(&content).ok()
-        });
+        };
+        let (files, config) = (SPECIAL_TOKENS.map(read), read("config.json"));
         let end_of_text = |fields: &Value| {
             let token = fields.get("eos_token")?;
             Some(token.as_str().or_else(|| token.get("content")?.as_str())?.to_owned())
@@ -44,7 +45,7 @@ impl Beside {
             end_of_text: files.iter().flatten().find_map(end_of_text),
             split_special_tokens: split.unwrap_or(false),
             truncation: files[0].as_ref().and_then(truncation),
-            class: files[0].as_ref().and_then(ClassSettings::read),
+            class: files[0].as_ref().and_then(|fields| ClassSettings::read(fields, config.as_ref())),
         }
     }
 }

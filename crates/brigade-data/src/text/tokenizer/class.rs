@@ -25,9 +25,15 @@ pub(super) enum ClassSettings {
 }
 
 impl ClassSettings {
-    /// Those in the fields of a `tokenizer_config.json`; none if its class takes all from `tokenizer.json`.
-    pub(super) fn read(fields: &Value) -> Option<Self> {
-        let class = fields.get("tokenizer_class")?.as_str()?;
+    /// Those in the fields of a `tokenizer_config.json`; none if its class takes all from `tokenizer.json`. If it names no class, `config` may, the fields of a model's `config.json`: those
+    /// of BERT often do so by its family alone.
+    pub(super) fn read(fields: &Value, config: Option<&Value>) -> Option<Self> {
+        let named = |fields: &Value| Some(fields.get("tokenizer_class")?.as_str()?.to_owned());
+        let is_bert = |config: &Value| config.get("model_type").and_then(Value::as_str) == Some("bert");
+        let of_model = |config: &Value| is_bert(config).then(|| BERT[0].to_owned());
+        let class =
+            named(fields).or_else(|| config.and_then(|config| named(config).or_else(|| of_model(config))))?;
+        let class = class.as_str();
         let class = class.strip_suffix("Fast").unwrap_or(class);
         let flag = |name: &str| fields.get(name).and_then(Value::as_bool);
         if BERT.contains(&class) {

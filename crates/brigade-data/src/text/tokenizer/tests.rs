@@ -172,6 +172,18 @@ fn a_class_of_bert_decides_how_text_is_normalized() {
         seen.insert(tokenizer.set_beside());
     }
     assert_eq!(seen.len(), 4, "the cache of tokens tells them apart");
+    // Without a class it is the model's.
+    for (lowercase, config, expected) in [
+        (true, serde_json::json!({"do_lower_case": false}), [6, 8, 9, 9]),
+        (false, serde_json::json!({"model_max_length": 512}), [5, 7, 9, 9]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), r#"{"model_type":"bert"}"#).unwrap();
+        std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        std::fs::write(folder.path().join("tokenizer.json"), json(lowercase)).unwrap();
+        let tokenizer = Tokenizer::from_file(&folder.path().join("tokenizer.json")).unwrap();
+        assert_eq!(tokenizer.encode("A é 世世").unwrap(), expected, "{config}");
+    }
     let whole = serde_json::json!({"tokenizer_class": "BertTokenizer", "tokenize_chinese_chars": false});
     assert_eq!(with_config(&json(true), &whole).encode("A é 世世").unwrap(), [5, 7, 10]);
 }

@@ -38,6 +38,9 @@ pub(super) fn arrow(file: &SourceFile, columns: &Columns, read: &BytesRead) -> R
     let table = Table::new(file, "an Arrow file", columns);
     let first = Counted::open(file, 0, MAX_PADDING, &BytesRead::default())?;
     let start = start_of_stream(first).map_err(|source| Error::io("read", &file.path, source))?;
+    if start > 0 && !ends_with_magic(file)? {
+        return Err(table.damaged(String::new(), "its end is missing".into()));
+    }
     let counted = Noted {
         file: file.clone(),
         bytes: Counted::open(file, start, u64::MAX, read)?,
@@ -59,12 +62,28 @@ fn start_of_stream(file: impl Read) -> std::io::Result<u64> {
     Ok(zeros.map_or(0, |zeros| (FILE_MAGIC.len() + zeros) as u64))
 }
 
+/// Whether a file has its end: without it, a stream that is cut between two batches looks whole.
+fn ends_with_magic(file: &SourceFile) -> Result<bool> {
+    let failed = |source| Error::io("read", &file.path, source);
+    let size = match &file.object {
+        Some(object) => object.size(),
+        None => std::fs::metadata(&file.path).map_err(failed)?.len(),
+    };
+    let start = size.saturating_sub(FILE_MAGIC.len() as u64);
+    let mut end = Vec::new();
+    Counted::open(file, start, u64::MAX, &BytesRead::default())?.read_to_end(&mut end).map_err(failed)?;
+    Ok(end == FILE_MAGIC)
+}
+
 /// The rows of the groups in `part` of a parquet file, with the columns that are wanted.
 pub(super) fn parquet(file: &SourceFile, part: &Part, columns: &Columns, read: &BytesRead) -> Result<Rows> {
     let table = Table::new(file, PARQUET, columns);
     let reader = table.open_parquet(file)?;
     let groups = reader.metadata().row_groups();
     let part = part.clone().unwrap_or(0..groups.len() as u64);
+    if part.start > groups.len() as u64 {
+        return Err(table.damaged(String::new(), "it has fewer groups of rows than it had".into()));
+    }
     let part = part.start as usize..groups.len().min(part.end as usize);
     let before = groups[..part.start].iter().map(|group| group.num_rows().max(0) as u64).sum();
     let bytes: i64 = groups[part.clone()].iter().map(|group| group.compressed_size().max(0)).sum();

@@ -57,32 +57,6 @@ fn tokens_outside_the_vocabulary_are_refused() {
     assert!(writer.push(&[9, 10], false).unwrap_err().to_string().contains("token 10"));
 }
 
-#[test]
-fn a_tail_moves_from_one_split_to_another() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut from = TokenWriter::create(folder.path(), "from", 100).unwrap();
-    from.push(&[1, 2], true).unwrap();
-    from.push(&[3], false).unwrap();
-    from.end_document().unwrap();
-    from.push(&[4], false).unwrap();
-    from.push(&[5, 6], true).unwrap();
-    from.push(&[7], false).unwrap();
-    from.end_document().unwrap();
-    let tail = from.take_tail(3).unwrap();
-    let mut to = TokenWriter::create(folder.path(), "to", 100).unwrap();
-    to.push_tail(&tail).unwrap();
-    to.end_document().unwrap();
-    from.push(&[8], false).unwrap();
-    from.finish().unwrap();
-    to.finish().unwrap();
-    let (from, to) =
-        (TokenFile::open(folder.path(), "from").unwrap(), TokenFile::open(folder.path(), "to").unwrap());
-    assert_eq!((tokens(&from), from.document_count()), (vec![1, 2, 3, 8], 2));
-    assert_eq!((tokens(&to), to.document_count()), (vec![4, 5, 6, 7], 1));
-    assert!(to.masked_within(0..4).eq(std::iter::once(1..3)));
-    assert!(from.masked_within(0..4).eq(std::iter::once(0..2)));
-}
-
 /// The files of these documents, each with how many of its tokens at its beginning are masked, as the format says.
 fn as_documented(documents: &[(Vec<u32>, usize)], labels: (u32, &[u64])) -> [Vec<u8>; 2] {
     let (mut tokens, mut starts, mut masked) = (Vec::new(), vec![0u64], Vec::<[u64; 2]>::new());
@@ -115,7 +89,7 @@ fn files(folder: &Path) -> [Vec<u8>; 2] {
     ["split.bin", "split.idx"].map(|name| std::fs::read(folder.join(name)).unwrap())
 }
 
-/// More documents than buffers hold, with and without labels, and after some were taken back.
+/// More documents than buffers hold, with and without labels.
 #[test]
 fn files_have_the_bytes_of_the_format() {
     let document = |index: u32| {
@@ -139,20 +113,6 @@ fn files_have_the_bytes_of_the_format() {
     let expected = as_documented(&documents, (0, &[]));
     assert!(files(folder.path()) == expected);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
-
-    let mut again = writer();
-    documents.iter().for_each(|document| push(&mut again, document));
-    for kept in [29_999, 12_345, 12_344, 1] {
-        let start = documents[..kept].iter().map(|(ids, _)| ids.len() as u64).sum();
-        let tail = again.take_tail(start).unwrap();
-        assert_eq!(again.token_count(), start);
-        assert_eq!((again.document_count(), tail.label), (kept, None));
-        let masked: u64 = documents[..kept].iter().map(|(_, prompt)| *prompt as u64).sum();
-        assert_eq!(again.masked_count(), masked);
-    }
-    documents[1..].iter().for_each(|document| push(&mut again, document));
-    again.finish().unwrap();
-    assert!(files(folder.path()) == expected);
 
     let mut labelled = writer();
     let labels: Vec<u64> = (0..documents.len() as u64).map(|index| index % 3).collect();

@@ -1,7 +1,7 @@
 //! Writing a split.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,6 @@ pub struct TokenWriter {
     labels: Numbers,
     /// Of which kind these are.
     label_kind: Option<LabelKind>,
-}
-
-/// Tokens taken back from the end of a split, with the ranges among them that are masked, and the label of their document.
-pub(crate) struct Tail {
-    pub(crate) tokens: Vec<u32>,
-    pub(crate) masked: Vec<Range<usize>>,
-    pub(crate) label: Option<Label>,
 }
 
 impl TokenWriter {
@@ -183,76 +176,6 @@ impl TokenWriter {
         self.masked_tokens
     }
 
-    /// Takes back all tokens from `start` on. Documents that ended after it are open again.
-    pub(crate) fn take_tail(&mut self, start: u64) -> Result<Tail> {
-        self.file.flush().map_err(|source| Error::io("write", &self.tokens_path, source))?;
-        let width = bytes_per_token(self.vocabulary_size);
-        let offset = HEADER_BYTES as u64 + start * width as u64;
-        let mut bytes = vec![0; (self.len - start) as usize * width];
-        let file = self.file.get_mut();
-        file.read_exact_at(&mut bytes, offset)
-            .and_then(|()| file.set_len(offset))
-            .and_then(|()| file.seek(SeekFrom::Start(offset)))
-            .map_err(|source| Error::io("take tokens back from", &self.tokens_path, source))?;
-        let tokens = bytes.chunks_exact(width).map(decode_token).collect();
-        let masked = self.take_masked(start)?;
-        while self.last_start > start {
-            self.starts.truncate(self.starts.len() - 1)?;
-            self.last_start = self.starts.get(self.starts.len() - 1)?;
-        }
-        let label = self.take_label()?;
-        self.len = start;
-        Ok(Tail { tokens, masked, label })
-    }
-
-    /// Takes back the masked ranges from `start` on, counted from there.
-    fn take_masked(&mut self, start: u64) -> Result<Vec<Range<usize>>> {
-        let mut taken = Vec::new();
-        while let Some(last) = self.last_masked.take_if(|last| last.end > start) {
-            let from = last.start.max(start);
-            taken.push((from - start) as usize..(last.end - start) as usize);
-            self.masked_tokens -= last.end - from;
-            self.last_masked = match last.start < start {
-                true => Some(last.start..start),
-                false => self.pop_masked()?,
-            };
-        }
-        taken.reverse();
-        Ok(taken)
-    }
-
-    /// The range before the last one.
-    fn pop_masked(&mut self) -> Result<Option<Range<u64>>> {
-        let Some(at) = self.masked.len().checked_sub(2) else { return Ok(None) };
-        let range = self.masked.get(at)?..self.masked.get(at + 1)?;
-        self.masked.truncate(at)?;
-        Ok(Some(range))
-    }
-
-    /// Takes back the labels of documents that have not ended, and gives the first of them.
-    fn take_label(&mut self) -> Result<Option<Label>> {
-        let documents = self.document_count() as u64;
-        let Some(kind) = self.label_kind.filter(|_| self.labels.len() > documents) else { return Ok(None) };
-        let label = kind.label(self.labels.get(documents)?);
-        self.labels.truncate(documents)?;
-        if documents == 0 {
-            self.label_kind = None;
-        }
-        Ok(label)
-    }
-
-    /// Adds tokens that were taken from another split, or from this one.
-    pub(crate) fn push_tail(&mut self, tail: &Tail) -> Result<()> {
-        let mut done = 0;
-        for range in &tail.masked {
-            self.push(&tail.tokens[done..range.start], false)?;
-            self.push(&tail.tokens[range.clone()], true)?;
-            done = range.end;
-        }
-        self.push_label(tail.label)?;
-        self.push(&tail.tokens[done..], false)
-    }
-
     /// Completes both files and flushes them to the disk.
     ///
     /// # Errors
@@ -335,9 +258,4 @@ impl TokenWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.file.write_all(bytes).map_err(|source| Error::io("write", &self.tokens_path, source))
     }
-}
-
-/// The id in 2 or 4 bytes.
-fn decode_token(bytes: &[u8]) -> u32 {
-    bytes.iter().rev().fold(0, |id, &byte| id << 8 | u32::from(byte))
 }

@@ -18,7 +18,7 @@ mod lock;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 pub(crate) use file_hashes::{HashedFile, hashed_files};
 pub(crate) use lock::{FileLock, Patience};
@@ -114,7 +114,10 @@ impl CacheEntry {
     /// Makes the folder of pieces.
     pub(crate) fn create_pieces(&self) -> Result<()> {
         let pieces = self.pieces();
-        fs::create_dir_all(&pieces).map_err(|source| Error::io("create", &pieces, source))
+        fs::create_dir_all(&pieces).map_err(|source| Error::io("create", &pieces, source))?;
+        // Those that are used again are not forgotten; where the time cannot be set, they are only younger by what is added.
+        drop(File::open(&pieces).and_then(|folder| folder.set_modified(SystemTime::now())));
+        Ok(())
     }
 
     /// Removes all pieces. The caller holds the entry's lock.
@@ -144,11 +147,18 @@ impl CacheEntry {
                 continue;
             }
             let other = Self { cache: self.cache.clone(), key: key.into() };
-            // This entry's lock is the caller's.
-            let free = key == self.key || FileLock::try_acquire(&other.lock_path())?.is_some();
-            if free {
-                tracing::warn!("removing {}, left by a process that died", path.display());
-                remove_folder(&path)?;
+            // This entry's lock is the caller's. What somebody builds, or another user's, stays.
+            let lock = match key == self.key {
+                true => None,
+                false => match FileLock::try_acquire(&other.lock_path()) {
+                    Ok(Some(lock)) => Some(lock),
+                    Ok(None) | Err(_) => continue,
+                },
+            };
+            tracing::warn!("removing {}, left by a process that died", path.display());
+            match remove_folder(&path) {
+                Err(error) if lock.is_some() => tracing::warn!("{error}"),
+                removed => removed?,
             }
         }
         Ok(())
