@@ -19,8 +19,16 @@ pub const PROGRAM: &str = "usr/local/bin/brigade";
 /// The user that it runs as, and its group.
 pub const USER: u32 = 65_532;
 
-/// Certificates of authorities, where distributions have them, and where the image has them.
+/// Certificates of authorities in the image.
 const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// Where distributions have them.
+const CERTIFICATES_HERE: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
 
 /// Files whose names begin so are licences.
 const LICENCES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
@@ -50,6 +58,19 @@ pub struct Contents {
     entries: Entries,
 }
 
+/// Those of this machine, without which the image reaches no store by https.
+fn certificates() -> Result<Vec<u8>> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let places = named.into_iter().chain(CERTIFICATES_HERE.map(PathBuf::from));
+    let found = places.filter(|path| path.is_file()).find_map(|path| fs::read(path).ok());
+    found.with_context(|| {
+        format!(
+            "this machine has no certificates of authorities for the image, neither in SSL_CERT_FILE nor in {}",
+            CERTIFICATES_HERE.join(", ")
+        )
+    })
+}
+
 impl Contents {
     /// What every program expects.
     pub fn new() -> Self {
@@ -75,9 +96,7 @@ impl Contents {
         dist::check(program)?;
         self.linked(libraries(program, None)?)?;
         self.file(PROGRAM, read(program)?, 0o755);
-        if let Ok(certificates) = fs::read(Path::new("/").join(CERTIFICATES)) {
-            self.file(CERTIFICATES, certificates, 0o644);
-        }
+        self.file(CERTIFICATES, certificates()?, 0o644);
         Ok(())
     }
 

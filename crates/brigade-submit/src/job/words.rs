@@ -64,8 +64,10 @@ impl<'a> Words<'a> {
     }
 }
 
+/// Whether a word is a flag, which may be spelled as torchrun's, with underscores.
 fn is(word: &str, flag: &str) -> bool {
-    word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    let name = word.split_once('=').map_or(word, |(name, _)| name);
+    name.starts_with("--") && name.replace('_', "-") == flag
 }
 
 #[cfg(test)]
@@ -80,6 +82,10 @@ mod tests {
         assert!(words.has("--tee") && !words.has("--te") && !words.has("prog"));
         assert_eq!(words.replaced("--out", "c".into()).join(" "), "launch --tee --out=c -- prog --out b");
         assert_eq!(words.parts().0, ["launch"]);
+        let all: Vec<String> =
+            "train --nproc_per_node 4 --max_restarts=2".split(' ').map(str::to_owned).collect();
+        let words = Words { all: &all, has_subcommand: true };
+        assert_eq!((words.value("--nproc-per-node"), words.value("--max-restarts")), (Some("4"), Some("2")));
         let all: Vec<String> = "train --set=a.b=1 --set c.d=2".split(' ').map(str::to_owned).collect();
         let words = Words { all: &all, has_subcommand: true };
         assert_eq!((words.setting("--b", "a.b"), words.setting("--d", "c.d")), (Some("1"), Some("2")));

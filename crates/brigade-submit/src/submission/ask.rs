@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::process::output;
+use super::process::{output, output_without};
 use super::{Folders, left_over, written};
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -22,7 +22,7 @@ pub fn check_by_system(system: &dyn System, job: &Job, folders: Folders<'_>) -> 
         return Err(error);
     }
     let Some(check) = commands.check else { return Ok(false) };
-    output(&check, folders.current).map(|_| true)
+    output_without(&check, folders.current, &system.left_out()).map(|_| true)
 }
 
 /// What a job needs and the system does not have, or not enough of. `folder` is where its program runs.

@@ -115,6 +115,7 @@ fn follow_at(
                 Err(error) => return Err(error),
             };
             if let Some(ending) = states.ending(state, Instant::now()) {
+                logs.read_last(commands, folder);
                 logs.finish();
                 return Ok(ending);
             }

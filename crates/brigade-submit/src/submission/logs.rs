@@ -75,6 +75,18 @@ impl Logs {
         }
     }
 
+    /// Reads once more what was printed since, where that shows nothing twice: the job may have ended between two readings.
+    pub fn read_last(&mut self, commands: &Commands, folder: &Path) {
+        let runs = self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+        if commands.logs_have_times && !runs {
+            // What was read before is shown first.
+            self.finish();
+            self.began = None;
+            self.keep(commands, folder);
+        }
+    }
+
+    /// Waits for the last lines.
     pub fn finish(&mut self) {
         let begin = Instant::now();
         let prints = |logs: &mut Self| {

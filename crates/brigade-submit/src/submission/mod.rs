@@ -15,7 +15,7 @@ use brigade_files::write_atomic;
 pub use ask::{check_by_system, missing_in_system};
 pub use over_ssh::over_ssh;
 pub use process::missing_program;
-use process::output;
+use process::output_without;
 
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -108,14 +108,20 @@ pub fn submit(
 ) -> Result<Ending> {
     let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
     left_over::refuse(system, job, folders.current)?;
-    let printed = output(&commands.submit, folders.current)
+    let printed = output_without(&commands.submit, folders.current, &system.left_out())
         .map_err(|error| left_over::named(error, system, job, folders.current))?;
     let id = id_of(&printed).ok_or_else(|| Error::NoId { command: line(&commands.submit) })?;
     let commands = commands.with_id(&id);
     (console.say)(&format!("submitted {}, which {} knows as {id}", job.name, system.name()));
     (console.say)(&format!("its output: {}", line(&commands.logs)));
     (console.say)(&format!("to cancel it: {}", line(&commands.cancel)));
-    follow::follow(system, &commands, folders.current, console)
+    let ending = follow::follow(system, &commands, folders.current, console)?;
+    match ending {
+        Ending::Failed => (console.say)(&format!("{} failed", job.name)),
+        Ending::Cancelled => (console.say)(&format!("{} was cancelled", job.name)),
+        Ending::Done | Ending::Left => {}
+    }
+    Ok(ending)
 }
 
 /// Writes the manifests of a job; the path of the one that is submitted.

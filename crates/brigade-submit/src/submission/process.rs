@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::systems::line;
+use crate::systems::{LeftOut, line};
 
 /// No program here takes longer to answer.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -53,7 +53,19 @@ pub(super) fn command(words: &[String], folder: &Path) -> Command {
 /// # Errors
 /// If it fails, or does not end in time.
 pub(super) fn output(words: &[String], folder: &Path) -> Result<String> {
-    let printed = answer(words, folder, DEADLINE, &AtomicBool::new(false))?;
+    output_without(words, folder, &LeftOut::default())
+}
+
+/// The same of a program that does not get these variables.
+///
+/// # Errors
+/// As [`output`].
+pub(super) fn output_without(words: &[String], folder: &Path, left_out: &LeftOut) -> Result<String> {
+    let mut command = command(words, folder);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| left_out.contains(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
+    let printed = answer_of(command, words, DEADLINE, &AtomicBool::new(false))?;
     // Nobody interrupts it.
     Ok(printed.unwrap_or_default())
 }
@@ -68,9 +80,17 @@ pub(super) fn answer(
     deadline: Duration,
     interrupted: &AtomicBool,
 ) -> Result<Option<String>> {
+    answer_of(command(words, folder), words, deadline, interrupted)
+}
+
+fn answer_of(
+    mut command: Command,
+    words: &[String],
+    deadline: Duration,
+    interrupted: &AtomicBool,
+) -> Result<Option<String>> {
     let failed = |source| Error::Command { command: line(words), source };
-    let mut child =
-        command(words, folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let Some(status) = wait(&mut child, deadline, interrupted).map_err(failed)? else { return Ok(None) };
     let (stdout, stderr) = (stdout.text(), stderr.text());

@@ -3,9 +3,12 @@
 //! Preemption and the end of the time send SIGTERM to the tasks, which save and exit with 75; the script then puts the job into the queue again. Where somebody
 //! cancelled it, or a node failed, Slurm itself has decided already.
 
+mod environment;
 mod options;
 
-use super::{Commands, JobState, Manifest, System, Token, no_buckets, not_elastic, shell, time, words};
+use super::{
+    Commands, JobState, LeftOut, Manifest, System, Token, no_buckets, not_elastic, shell, time, words,
+};
 use crate::error::{Error, Result};
 use crate::job::{Job, no_secret};
 use options::Replaced;
@@ -68,6 +71,7 @@ impl Slurm {
         script.push_str(
             "\n# The ranks save when they get the signal; this script outlives it.\ntrap : TERM USR1\n\n",
         );
+        script.push_str(environment::UNSET);
         script.push_str(&match &self.token {
             Token::File(path) => format!("export BRIGADE_TOKEN_FILE={}\n", shell::quoted(path)),
             Token::Random => {
@@ -81,7 +85,7 @@ impl Slurm {
         let mut placement = if job.nodes == 1 { words(&["--standalone"]) } else { Vec::new() };
         placement.extend(job.launcher_restarts());
         script.push_str(&format!(
-            "\nsrun --kill-on-bad-exit=0 --cpu-bind=none {}\ncode=$?\n\n",
+            "\nsrun --mpi=none --export=ALL --kill-on-bad-exit=0 --cpu-bind=none {}\ncode=$?\n\n",
             shell::line(&job.command(&placement))
         ));
         script.push_str(
@@ -150,6 +154,10 @@ impl System for Slurm {
             waiting: None,
             cancel: words(&["scancel", "{id}"]),
         }
+    }
+
+    fn left_out(&self) -> LeftOut {
+        self.left_out()
     }
 
     fn waits_for(&self, state: &str, _: &str) -> Option<String> {
