@@ -1,6 +1,6 @@
 //! What a model of text is trained for: its inputs, its loss, its metrics.
 
-use brigade_core::{Activation, Batch, Model};
+use brigade_core::{Activation, Batch, Model, ParameterCounts};
 use brigade_data::TokenSequences;
 use brigade_models::classifier::{SequenceClassifier, macro_f1};
 use brigade_models::encoder::{Encoder, Masking};
@@ -52,9 +52,9 @@ pub trait TextTask {
     /// Where Hugging Face's files have its parameters.
     fn mapping(&self) -> WeightsMapping;
 
-    /// FLOPs of forward and backward per target, where each has its share of the tokens.
-    fn flops_per_target(&self, parameters: usize) -> Option<f64> {
-        let _ = parameters;
+    /// FLOPs of forward and backward per target, where each has its share of the tokens, of a model whose blocks have these parameters.
+    fn flops_per_target(&self, blocks: &[ParameterCounts]) -> Option<f64> {
+        let _ = blocks;
         None
     }
 
@@ -93,8 +93,8 @@ impl TextTask for CausalLm {
         self.mapping()
     }
 
-    fn flops_per_target(&self, parameters: usize) -> Option<f64> {
-        Some(self.flops_per_target(parameters))
+    fn flops_per_target(&self, blocks: &[ParameterCounts]) -> Option<f64> {
+        Some(self.flops_per_target(blocks))
     }
 }
 

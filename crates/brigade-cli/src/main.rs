@@ -118,6 +118,7 @@ fn with_setting(mut error: clap::Error) -> clap::Error {
 
 fn main() -> ExitCode {
     interrupt::block_signals();
+    interrupt::learn_of_ends();
     let command = Cli::try_parse().unwrap_or_else(|error| with_setting(error).exit()).command;
     let (quiet, format) = match &command {
         Command::Train(args) => (args.standard.quiet, args.standard.log_format),

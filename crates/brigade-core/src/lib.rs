@@ -50,7 +50,8 @@ pub use measure::{HeapMeter, MeasuredActivations};
 pub use metrics::{Activity, Bytes, Clock, Memory, Span, WAITS};
 pub use model::{
     Activation, Batch, Block, BlockCache, Blocks, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
-    ParameterGradients, Part, Parts, Precision, SmallerModel, SplitForward, initialize, with_seed,
+    ParameterCounts, ParameterGradients, Part, Parts, Precision, SmallerModel, SplitForward, initialize,
+    with_seed,
 };
 pub use optim::{
     Elementwise, FlatOptimizer, FlatState, LearningRateScaling, LrScheduler, LrSchedulerKind,

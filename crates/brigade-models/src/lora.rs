@@ -183,11 +183,6 @@ impl Adapters {
         names.filter_map(|name| name.split('.').next()).collect()
     }
 
-    /// Number of values in all of them, without those of a head.
-    pub fn parameters(&self) -> usize {
-        self.layers.values().map(|[outputs, inputs]| self.config.rank * (outputs + inputs)).sum()
-    }
-
     /// With the rank divided, if it can be.
     pub(crate) fn divided(&self, divisor: usize) -> Self {
         let mut divided = self.clone();

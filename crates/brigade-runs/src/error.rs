@@ -52,6 +52,14 @@ pub enum Error {
         /// The only number that was given; 0 if there was no run.
         ranks: usize,
     },
+    /// A run has made no step on its ranks.
+    #[error("{run} cannot be compared with other runs: what counts is {why}")]
+    NoStepsYet {
+        /// The run.
+        run: PathBuf,
+        /// Which steps do not count.
+        why: String,
+    },
     /// The run has no timeline of these steps.
     #[error(
         "{path} has no timeline{}: `brigade train --profile-steps 10..12` writes one",

@@ -18,7 +18,7 @@ pub use batch::Batch;
 pub use block::Block;
 pub use cache::{BlockCache, Cache};
 pub use chain::Chain;
-pub use chain::blocks::Blocks;
+pub use chain::blocks::{Blocks, ParameterCounts};
 pub use chain::values::NamedTensor;
 pub use context::ForwardContext;
 pub use objective::{Model, SmallerModel};

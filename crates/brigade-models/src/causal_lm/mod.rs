@@ -1,6 +1,7 @@
 //! Causal language models of any family.
 
 mod classifier;
+mod flops;
 mod smaller;
 
 use brigade_core::{Batch, Chain, Model};
@@ -177,27 +178,6 @@ impl CausalLm {
             Kind::Gpt2(config) => config.costs()?,
             Kind::Decoder(config) => decoder::costs(config),
         })
-    }
-
-    /// FLOPs of forward and backward per token: 6 for each parameter (4 where it is frozen, beside adapters) but those of tables that are only looked up, and `12 · layers · width · length` of attention, as
-    /// the PaLM paper counts them (Chowdhery et al., 2022); the length of a layer with a window is at most that.
-    pub fn flops_per_target(&self, parameters: usize) -> f64 {
-        let length = self.sequence_length();
-        let (tables, width, seen) = match &self.kind {
-            Kind::Gpt2(GptConfig { vocabulary, sequence_length, width, layers, tied_head, .. }) => {
-                let tokens = if *tied_head { 0 } else { vocabulary * width };
-                (sequence_length * width + tokens, *width, layers * length)
-            }
-            Kind::Decoder(config) => {
-                let table = config.vocab_size * config.hidden_size;
-                let tables = if config.tied_embeddings { 0 } else { table };
-                let seen = config.layers.iter().map(|layer| layer.window.unwrap_or(length).min(length));
-                (tables, config.query_size(), seen.sum())
-            }
-        };
-        let frozen =
-            if self.adapters.is_empty() { 0 } else { parameters - tables - self.adapters.parameters() };
-        (6 * (parameters - tables) - 2 * frozen + 12 * width * seen) as f64
     }
 
     /// A micro-batch of `sequences` that all have the first token throughout, to measure what the model needs:

@@ -62,7 +62,7 @@ pub fn layer_working(model: &ModelShape, settings: &ActivationSettings) -> u64 {
 pub fn loss_activations(model: &ModelShape, settings: &ActivationSettings) -> u64 {
     let bytes = settings.dtype.bytes();
     let of_logit = if bytes == 4 { 8 } else { bytes + 8 };
-    let logits = settings.tokens() * model.vocabulary as u64 * of_logit;
+    let logits = model.logits(settings.micro_batch, settings.sequence_length) * of_logit;
     let values = 3 * settings.tokens() * model.hidden as u64 * bytes;
     (logits + values) / settings.tp as u64
 }

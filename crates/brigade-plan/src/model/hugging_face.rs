@@ -12,6 +12,11 @@ impl ModelShape {
             Config::Decoder(_) => Task::CausalLanguageModel,
             Config::Encoder(_) => Task::MaskedLanguageModel,
         };
+        Self::of_task(name, config, task)
+    }
+
+    /// The same with the head of a task.
+    pub fn of_task(name: &str, config: &Config, task: Task) -> Self {
         let shape = match config {
             Config::Decoder(decoder) => decoder_shape(name, decoder),
             Config::Encoder(encoder) => encoder_shape(name, encoder),
@@ -29,7 +34,19 @@ impl ModelShape {
                 None => before = before.saturating_add(elements),
             }
         }
-        Self { embedding_parameters: before, layer_parameters: first, head_parameters: after, ..shape }
+        let names = match config {
+            Config::Decoder(decoder) => &decoder.labels.names,
+            Config::Encoder(encoder) => &encoder.labels.names,
+        };
+        let labels = (task == Task::SequenceClassification).then_some(names.len());
+        Self {
+            embedding_parameters: before,
+            layer_parameters: first,
+            head_parameters: after,
+            tied: shape.tied && labels.is_none(),
+            labels,
+            ..shape
+        }
     }
 }
 
@@ -56,6 +73,7 @@ fn decoder_shape(name: &str, config: &DecoderConfig) -> ModelShape {
         idle_parameters: 0,
         head_parameters: 0,
         most_positions: config.max_positions,
+        labels: None,
     }
 }
 
@@ -77,5 +95,6 @@ fn encoder_shape(name: &str, config: &EncoderConfig) -> ModelShape {
         idle_parameters: 0,
         head_parameters: 0,
         most_positions: config.max_positions,
+        labels: None,
     }
 }

@@ -46,6 +46,8 @@ pub struct ModelShape {
     pub head_parameters: u64,
     /// The longest sequence that it can take; 0 where it does not say.
     pub most_positions: usize,
+    /// Logits of a sequence, where it predicts labels of texts instead of tokens.
+    pub labels: Option<usize>,
 }
 
 /// A model that cannot be planned.
@@ -120,6 +122,7 @@ impl ModelShape {
             idle_parameters: 0,
             head_parameters: h + if tied { 0 } else { v * h },
             most_positions: 0,
+            labels: None,
         }
     }
 
@@ -140,6 +143,22 @@ impl ModelShape {
         shape.head_parameters = 2 * h;
         shape.most_positions = positions as usize;
         shape
+    }
+
+    /// The same with learned positions for sequences of another length.
+    pub fn with_positions(mut self, positions: usize) -> Self {
+        let table = self.embedding_parameters - (self.most_positions * self.hidden) as u64;
+        self.embedding_parameters = table + positions as u64 * self.hidden as u64;
+        self.most_positions = positions;
+        self
+    }
+
+    /// Logits of so many sequences of so many tokens.
+    pub fn logits(&self, sequences: usize, sequence_length: usize) -> u64 {
+        match self.labels {
+            Some(labels) => sequences as u64 * labels as u64,
+            None => (sequences * sequence_length) as u64 * self.vocabulary as u64,
+        }
     }
 
     /// The same with a head of its own in place of the table of embeddings.

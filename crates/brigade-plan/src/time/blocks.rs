@@ -153,17 +153,20 @@ fn layer_time(
 }
 
 fn head(model: &ModelShape, line: &Roofline<'_>, settings: &BlockTimeInputs) -> BlockTime {
-    let tokens = tokens(settings);
-    let (h, v) = (model.hidden as f64, model.vocabulary as f64 / settings.tp as f64);
-    let logits = tokens * v;
+    let (rows, outputs) = match model.labels {
+        Some(labels) => (settings.micro_batch as f64, labels),
+        None => (tokens(settings), model.vocabulary),
+    };
+    let (h, v) = (model.hidden as f64, outputs as f64 / settings.tp as f64);
+    let logits = rows * v;
     // The loss in fp32: read and widened, the largest and the sum of each row, and the gradient.
     let forward = line.moving(logits * (2.0 * line.bytes + 8.0)) + line.functions(logits);
     let backward = line.moving(logits * (line.bytes + 8.0));
     let parameters = h * v;
     BlockTime {
-        forward: line.product(tokens, v, h) + forward,
-        backward_input: line.product(tokens, h, v) + backward,
-        backward_weights: line.product(v, h, tokens) + adding(line, parameters, settings),
+        forward: line.product(rows, v, h) + forward,
+        backward_input: line.product(rows, h, v) + backward,
+        backward_weights: line.product(v, h, rows) + adding(line, parameters, settings),
     }
 }
 

@@ -25,6 +25,13 @@ fn parameters_of_config_json_are_those_of_its_tensors() {
         let shape = ModelShape::of_config("", &config);
         assert_eq!(shape.parameters(), config.parameters(task), "{}", path.display());
         assert!(shape.layer_parameters > 0 && shape.embedding_parameters > 0);
+        // A classifier has another head, and logits of texts alone.
+        let task = Task::SequenceClassification;
+        let classifier = ModelShape::of_task("", &config, task);
+        assert_eq!(classifier.parameters(), config.parameters(task), "{}", path.display());
+        assert_eq!(classifier.layer_parameters, shape.layer_parameters);
+        assert_eq!(classifier.logits(3, 128), 3 * classifier.labels.unwrap() as u64);
+        assert_eq!(shape.logits(3, 128), 3 * 128 * shape.vocabulary as u64);
         count += 1;
     }
     let llama = serde_json::json!({ "model_type": "llama", "num_hidden_layers": 2 });

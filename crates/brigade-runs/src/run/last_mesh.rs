@@ -13,7 +13,7 @@ impl Run {
 
     /// That earlier steps were in another mesh, where some were, and what the last one is; without a full stop.
     pub fn last_mesh_note(&self) -> Option<String> {
-        let first = self.records.get(self.first_of_last_mesh()?)?;
+        let first = self.records.get(self.first_of_last_mesh()?);
         let ranks = self.ranks().map_or_else(String::new, |ranks| match ranks {
             1 => " on 1 rank".to_owned(),
             ranks => format!(" on {ranks} ranks"),
@@ -22,10 +22,15 @@ impl Run {
             text if text.is_empty() => String::new(),
             text => format!(" ({text})"),
         };
-        Some(format!(
-            "the steps since {}{ranks}{mesh}, because those before were in another mesh",
-            first.step
-        ))
+        Some(match first {
+            Some(first) => format!(
+                "the steps since {}{ranks}{mesh}, because those before were in another mesh",
+                first.step
+            ),
+            None => {
+                format!("no steps: there are none{ranks}{mesh} yet, and those before were in another mesh")
+            }
+        })
     }
 
     /// Where the steps of the last mesh begin; none where the run had no other.
@@ -45,7 +50,7 @@ impl Run {
             _ => None,
         };
         let first = self.history[other + 1..].iter().filter_map(before).min()?;
-        (first > 0 && first < self.records.len()).then_some(first)
+        (first > 0).then_some(first)
     }
 }
 

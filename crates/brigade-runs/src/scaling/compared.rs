@@ -80,6 +80,10 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
         return Err(Error::OneSize { ranks: 0 });
     };
     runs.iter().try_for_each(|run| first.check_compares(run))?;
+    if let Some(run) = runs.iter().find(|run| run.records_of_last_mesh().is_empty()) {
+        let why = run.last_mesh_note().unwrap_or_default();
+        return Err(Error::NoStepsYet { run: run.dir.clone(), why });
+    }
     let sizes = |run: &Run| run.ranks().unwrap_or(1);
     if sizes(first) == sizes(last) {
         return Err(Error::OneSize { ranks: sizes(first) });

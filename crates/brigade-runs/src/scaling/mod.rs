@@ -14,7 +14,7 @@ mod spent;
 mod text;
 
 pub use compared::{GapPart, Point, Scaling, ScalingKind, scaling};
-pub use diagnosis::{Cause, Finding, diagnose};
+pub use diagnosis::{Cause, Finding, diagnose, too_few_steps};
 pub use laws::{CommunicationModel, Law, amdahl, communication, gustafson};
 pub use profile::Profile;
 pub use spent::Spent;

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use brigade_report::counted;
-
 use super::compared::{Point, Scaling, ScalingKind};
-use super::diagnosis::FEWEST_STEPS;
+use super::diagnosis::of_few_steps;
 use super::laws::{CommunicationModel, amdahl_speed_up, gustafson_speed_up};
 use super::profile::Profile;
 use crate::numbers::duration;
@@ -53,13 +51,10 @@ impl fmt::Display for Scaling {
                 writeln!(f, "  {:>3.0}%  {}", part.percent, part.name)?;
             }
         }
+        if let Some(why) = of_few_steps(&explained.name, &explained.profile) {
+            return writeln!(f, "\n{why}.");
+        }
         match self.findings.is_empty() {
-            true if explained.profile.steps < FEWEST_STEPS => writeln!(
-                f,
-                "\n{} has {} after its first ones, too few to say what to change: {FEWEST_STEPS} are needed.",
-                explained.name,
-                counted(explained.profile.steps, "step")
-            ),
             true => {
                 writeln!(f, "\nNo single change would make {largest} more than a few percent faster.")
             }

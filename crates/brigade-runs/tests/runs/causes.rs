@@ -1,7 +1,7 @@
 //! Every cause of a slow run is found and named first, with a gain near the true one, and a healthy run gets no diagnosis.
 
 use brigade_report::{HistoryRecord, RunEvent};
-use brigade_runs::scaling::{Cause, Finding, Profile, diagnose};
+use brigade_runs::scaling::{Cause, Finding, Profile, diagnose, scaling};
 use brigade_runs::{Run, settings_of};
 
 use crate::simulated::{Simulated, chance};
@@ -455,14 +455,24 @@ fn only_the_steps_of_the_last_mesh_are_usual() {
     assert_eq!(Profile::of(&run).steps, 18);
     run.history.push(HistoryRecord { time: 2e9, event: RunEvent::RolledBack { step: 50 } });
     assert_eq!(run.records_of_last_mesh()[0].step, 51);
-    // Another mesh of as many ranks.
-    let mut run = Simulated::default().run();
-    assert_eq!(run.last_mesh_note(), None);
-    let pipeline = Simulated { pp: 2, dp: 2, ..Simulated::default() };
-    let mut later = pipeline.run().history.remove(0);
-    if let RunEvent::Started { resumed_at, .. } = &mut later.event {
-        *resumed_at = Some(40);
+    // Another mesh of as many ranks, and one that has made no step yet.
+    for (from, steps, said) in [(40, 18, "the steps since 41"), (60, 0, "no steps: there are none")] {
+        let mut run = Simulated::default().run();
+        assert_eq!(run.last_mesh_note(), None);
+        let pipeline = Simulated { pp: 2, dp: 2, ..Simulated::default() };
+        let mut later = pipeline.run().history.remove(0);
+        if let RunEvent::Started { resumed_at, .. } = &mut later.event {
+            *resumed_at = Some(from);
+        }
+        run.history.push(later);
+        assert_eq!(Profile::of(&run).steps, steps);
+        let note = run.last_mesh_note().unwrap();
+        assert!(note.starts_with(said), "{note}");
+        if steps == 0 {
+            assert_eq!(diagnose(&run), []);
+            let alone = Simulated { dp: 1, ..Simulated::default() }.run();
+            let why = scaling(&[alone, run]).unwrap_err().to_string();
+            assert!(why.contains("what counts is no steps"), "{why}");
+        }
     }
-    run.history.push(later);
-    assert_eq!(Profile::of(&run).steps, 18);
 }

@@ -13,13 +13,13 @@ use brigade::plan::report::{
 };
 use brigade::plan::search::{Plan, PlanError, PlanEvaluation, Workload, plan};
 use brigade::plan::time::PlannedAlgorithm;
-use brigade::{UsageError, exit, parse_whole_number};
+use brigade::{Settings, StrategyName, UsageError, exit, parse_whole_number};
 use clap::Args;
 use serde_json::json;
 
 use super::axes::AxisArgs;
 use super::configured::{
-    accounting, changed_settings, dtype, reduce_bytes, restrict, trained, untrained_note,
+    accounting, changed_settings, classifier, dtype, reduce_bytes, restrict, trained, untrained_note,
 };
 use super::{calibrate, calibrate_from, parse};
 use crate::config::Config;
@@ -162,7 +162,17 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
         anyhow::bail!("--model {}: neither a folder, a file nor organization/name", given.display());
     }
     let path = if given.exists() { given.to_owned() } else { configuration_folder(given)? };
-    let model = ModelShape::read(&path)?;
+    let mut config = config_in(&path);
+    if let Some(Config { settings: Settings { strategy, .. }, .. }) = &config
+        && (strategy.has_workers() || strategy.name == StrategyName::AsyncServer)
+    {
+        anyhow::bail!(
+            "--model {}: strategy.name = {}, but only ranks that make every update together are planned; plan with strategy.name = sync, or without a strategy",
+            given.display(),
+            strategy.name
+        );
+    }
+    let mut model = shape(&path, config.as_ref())?;
     let cluster = match &args.cluster {
         Some(given) => Cluster::read(given)?,
         None => {
@@ -172,9 +182,12 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
             Cluster::read_file(&file)?
         }
     };
-    let mut config = config_in(&path);
     let most = if model.most_positions == 0 { SEQUENCE_LENGTH } else { model.most_positions };
     let sequence_length = args.sequence_length.unwrap_or(SEQUENCE_LENGTH.min(most));
+    if config.as_ref().is_some_and(|Config { model, .. }| model.is_new() && model.config.is_empty()) {
+        // A new GPT has as many positions as training is told.
+        model = model.with_positions(sequence_length);
+    }
     // At least as many tokens as were asked for.
     let sequences = |tokens: usize| tokens.div_ceil(sequence_length.max(1));
     let of_file = || config.as_ref().and_then(|_| batch_in(&path));
@@ -241,10 +254,32 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
     Ok(Planned { workload, model, config })
 }
 
-/// The configuration in a TOML; none in a folder or a config.json, nor in what training refuses to read.
+/// The configuration in a TOML; none in a folder or a config.json. Of what training refuses to read, the model is planned alone.
 fn config_in(path: &Path) -> Option<Config> {
     let is_toml = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"));
-    is_toml.then(|| Config::read(&[path], &[]).ok()).flatten()
+    let read = is_toml.then(|| Config::read(&[path], &[]))?;
+    if let Err(error) = &read
+        && !is_only_for_plans(path)
+    {
+        brigade::print_stderr(format_args!(
+            "note: training would refuse this file, of which only the model is planned: {error:#}"
+        ));
+    }
+    read.ok()
+}
+
+/// The model of a folder or file. A configuration may name one on the hub.
+fn shape(path: &Path, config: Option<&Config>) -> anyhow::Result<ModelShape> {
+    if let Some(classifier) = config.and_then(classifier) {
+        return Ok(classifier);
+    }
+    let named = config.map(|config| &config.model).filter(|model| !model.is_new()).map(|model| &model.path);
+    Ok(match named {
+        Some(named) if !named.exists() && hub_name(named).is_some() => {
+            ModelShape::read(&configuration_folder(named)?)?
+        }
+        _ => ModelShape::read(path)?,
+    })
 }
 
 /// The sequences of a step, if the file itself says how many.

@@ -8,6 +8,7 @@ use brigade::plan::memory::Accounting;
 use brigade::plan::model::ModelShape;
 use brigade::plan::search::{Axes, Candidate, Workload};
 use brigade::{ComputeType, Settings, ZeroSettings};
+use brigade_hf::Task;
 
 use serde_json::Value;
 
@@ -24,6 +25,13 @@ pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow:
     workload.reduce_bytes = reduce_bytes(&config.settings, hidden);
     workload.check()?;
     Ok(workload)
+}
+
+/// The model of a configuration whose task has a head of its own: logits of texts instead of tokens. None for others, and for what training refuses.
+pub fn classifier(config: &Config) -> Option<ModelShape> {
+    let file = config.describe().ok()?.file;
+    let task = file.task.filter(|task| *task == Task::SequenceClassification)?;
+    Some(ModelShape::of_task("the model", &file.config, task))
 }
 
 /// The number type that a setting stands for on the devices of a cluster.
@@ -69,9 +77,7 @@ pub fn trained(planned: Candidate, settings: &Settings) -> Candidate {
 
 /// That the plan counts every parameter as trained, where some are not; without a full stop.
 pub fn untrained_note(config: &Config) -> Option<String> {
-    let Settings { train, optimizer, .. } = &config.settings;
-    let is_frozen = !train.freeze.is_empty() || optimizer.groups.iter().any(|group| group.frozen);
-    let what = match (config.lora.rank > 0, is_frozen) {
+    let what = match (config.lora.rank > 0, config.settings.freezes()) {
         (true, _) => "adapters alone are trained",
         (_, true) => "some parameters are frozen",
         _ => return None,

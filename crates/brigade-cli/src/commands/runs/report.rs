@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, bail};
 use brigade::{UsageError, exit};
 use brigade_files::write_atomic;
-use brigade_runs::scaling::diagnose;
+use brigade_runs::scaling::{diagnose, too_few_steps};
 use brigade_runs::{PAGE_MARKER, Run, page};
 use clap::Args;
 
@@ -58,6 +58,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         let run = Run::read(place.folder()).map_err(|error| UsageError(error.into()))?;
         print(&format!("{}\n", serde_json::to_string_pretty(&diagnose(&run))?))?;
         say_unreadable(&run);
+        if let Some(why) = too_few_steps(&run) {
+            brigade::print_stderr(format_args!("{why}"));
+        }
         return Ok(ExitCode::from(exit::DONE));
     }
     let place = RunPlace::of(&args.run).map_err(UsageError)?;

@@ -6,12 +6,14 @@ use brigade::launcher::NprocPerNode;
 use brigade::plan::cluster::Cluster;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::{NamedModel, details, render};
-use brigade::plan::search::{Axes, Evaluator, plan};
+use brigade::plan::search::{self, Axes, Evaluator};
 use brigade::report::counted;
 use brigade::{Backend, CollectivesBackend, Resume, RunPlan, StandardFlags, StrategyName, SumOrder};
 use brigade_submit::{GpuKind, Job};
 
-use crate::commands::plan::configured::{candidate, changed_settings, restrict, trained, workload};
+use crate::commands::plan::configured::{
+    candidate, changed_settings, classifier, restrict, trained, workload,
+};
 use crate::commands::train::TrainArgs;
 use crate::config::Config;
 use crate::model_files::model_folder::{configuration_folder, hub_name};
@@ -108,11 +110,14 @@ fn planned(
     kind: &GpuKind,
     price: Option<f64>,
 ) -> anyhow::Result<Fit> {
-    let model = model(config)?;
-    let cluster: Cluster = format!("{}x{}x{}", job.nodes, job.gpus, kind.name).parse()?;
+    let on = |nodes: usize| -> anyhow::Result<_> {
+        let cluster: Cluster = format!("{nodes}x{}x{}", job.gpus, kind.name).parse()?;
+        workload(config, model(config)?, cluster)
+    };
     let (settings, train) = (&config.settings, &config.settings.train);
-    let workload = workload(config, model, cluster)?;
-    let mut plan = plan(&workload, &restrict(Axes::default(), settings), SHOWN)?;
+    let axes = restrict(Axes::default(), settings);
+    let workload = on(job.nodes)?;
+    let mut plan = search::plan(&workload, &axes, SHOWN)?;
     plan.best.iter_mut().for_each(|best| best.candidate = trained(best.candidate, settings));
     let named = NamedModel {
         name: name.to_owned(),
@@ -128,6 +133,7 @@ fn planned(
         None => None,
     };
     let chosen = own.as_ref().or(plan.best.first());
+    let chosen_seconds = chosen.map(|chosen| chosen.seconds);
     if let Some(own) = &own {
         fit.text.push_str(&format!("\nThe command as it is, {}:\n", own.candidate.label()));
         fit.text.push_str(&details(&workload, own));
@@ -155,6 +161,22 @@ fn planned(
         ));
         fit.text.push_str(&cost(gpu_hours, price));
     }
+    if let Some(least) = job.least_nodes.filter(|least| *least < job.nodes) {
+        // An elastic run goes on with as few.
+        match search::plan(&on(least)?, &axes, 1)?.best.first() {
+            Some(best) => fit.text.push_str(&format!(
+                "with {}, while the others are missing: {}, steps {:.1} times as long\n",
+                counted(least, "node"),
+                trained(best.candidate, settings).label(),
+                best.seconds / chosen_seconds.unwrap_or(best.seconds)
+            )),
+            None => fit.missing.push(format!(
+                "a configuration that fits {}, with which the run would go on (--nodes {least}:{})",
+                counted(least, "node"),
+                job.nodes
+            )),
+        }
+    }
     Ok(fit)
 }
 
@@ -175,7 +197,7 @@ fn model(config: &Config) -> anyhow::Result<ModelShape> {
     let path = &config.model.path;
     if !config.model.is_new() {
         anyhow::ensure!(path.exists(), "--model {} is not on this machine", path.display());
-        return Ok(ModelShape::read(path)?);
+        return classifier(config).map_or_else(|| Ok(ModelShape::read(path)?), Ok);
     }
     if !config.model.config.is_empty() {
         let fields = serde_json::to_value(&config.model.config)?.as_object().cloned().unwrap_or_default();

@@ -190,7 +190,11 @@ fn reason(workload: &Workload, plan: &Plan) -> String {
 fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<Workload> {
     let described = config.describe()?;
     let Settings { compute, train, .. } = &config.settings;
-    let shape = ModelShape::of_config("the model", &described.file.config);
+    let file = &described.file;
+    let shape = match file.task {
+        Some(task) => ModelShape::of_task("the model", &file.config, task),
+        None => ModelShape::of_config("the model", &file.config),
+    };
     let cluster = cluster(args.cluster.as_deref(), compute.backend, ranks)?;
     let length = described.model.sequence_length();
     let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);

@@ -183,7 +183,7 @@ fn train<T: TextTask>(
         let (train, validation) = (Mixed::new(train), Mixed::new(validation));
         let mut training =
             Training::on(train).mapping(task.mapping()).file(TOKENIZER_FILE, prepared.tokenizer.json());
-        if let Some(flops) = task.flops_per_target(model.chain().parameters()) {
+        if let Some(flops) = task.flops_per_target(&model.chain().parameter_counts()) {
             training = training.flops_per_target(flops);
         }
         for (name, metric) in task.derived_metrics() {

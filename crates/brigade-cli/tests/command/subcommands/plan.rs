@@ -103,6 +103,56 @@ fn what_a_file_sets_counts_unless_a_flag_says_otherwise() {
 }
 
 #[test]
+fn a_file_is_planned_as_it_would_be_trained() {
+    let place = Place::new();
+    let file = |name: &str, text: &str| {
+        let path = place.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let plan = |name: &str| {
+        let mut command =
+            place.brigade(&format!("plan --model {name} --cluster 1x2xL4 --global-batch-size 8"));
+        place.run(command.env("HF_HUB_CACHE", place.path("cache")).env("HF_HUB_OFFLINE", "1"))
+    };
+    let model = "[model]\nwidth = 64\nlayers = 2\nheads = 2\nvocabulary = 300\nsequence_length = 128\n";
+    // A new GPT gets as many positions as its sequences have tokens.
+    file("gpt.toml", model);
+    let [own, longer] = ["gpt.toml", "gpt.toml --sequence-length 256"].map(|line| plan(line).out);
+    assert!(!longer.contains("positions, so training refuses"), "{longer}");
+    let parameters = |out: &str| out.lines().next().unwrap().to_owned();
+    assert_ne!(parameters(&own), parameters(&longer));
+    // Those of other strategies are not planned.
+    for strategy in ["name = \"local-sgd\"", "name = \"diloco\"\nworkers = 2", "name = \"async-server\""] {
+        file("other.toml", &format!("{model}[strategy]\n{strategy}\n"));
+        let done = plan("other.toml");
+        assert!(
+            done.code == Some(2) && done.err.contains("only ranks that make every update together"),
+            "{}",
+            done.err
+        );
+    }
+    // What training would refuse is said.
+    file("wrong.toml", &format!("{model}[optimizer]\nnmae = \"adan\"\n"));
+    let done = plan("wrong.toml");
+    assert!(
+        done.code == Some(0) && done.err.contains("note: training would refuse this file"),
+        "{}",
+        done.err
+    );
+    assert!(done.err.contains("`optimizer.nmae`"), "{}", done.err);
+    // A model on the hub, in the cache.
+    let commit = "a".repeat(40);
+    file("cache/models--org--model/refs/main", &commit);
+    let llama = r#"{ "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000 }"#;
+    file(&format!("cache/models--org--model/snapshots/{commit}/config.json"), llama);
+    file("hub.toml", "[model]\npath = \"org/model\"\n");
+    let done = plan("hub.toml");
+    assert!(done.code == Some(0) && done.out.contains("tokens/s"), "{}{}", done.out, done.err);
+}
+
+#[test]
 fn plans_that_cannot_be() {
     let place = Place::new();
     std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs"), place.path("configs"))

@@ -76,4 +76,8 @@ fn what_makes_a_run_slow_is_printed_for_programs() {
     assert!(found[0]["gain_percent"].as_f64().unwrap() > 4.0, "{found}");
     assert!(found[0]["sentence"].as_str().unwrap().contains("`checkpoint.every"), "{found}");
     assert!(files(&place.path("a")) == before, "nothing is written");
+    place.succeed(&mut place.train("--nproc-per-node 1 --set train.steps=2 --out b"));
+    let few = place.succeed(&mut place.brigade("report b --json"));
+    assert_eq!(few.out.trim(), "[]");
+    assert!(few.err.contains("b has") && few.err.contains("too few to say what to change"), "{}", few.err);
 }

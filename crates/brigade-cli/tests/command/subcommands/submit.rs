@@ -396,6 +396,26 @@ fn a_dry_run_plans_a_model_of_the_hub() {
 }
 
 #[test]
+fn a_dry_run_of_an_elastic_job_is_planned_for_the_least_nodes_as_well() {
+    let place = Place::new();
+    let line = |layers: usize, width: usize| {
+        let model = format!(
+            "--set model.width={width} --set model.layers={layers} --set model.heads=32 --set model.sequence_length=2048"
+        );
+        let job = "--to ssh --nodes 1:4 --gpus 8 --hosts a,b,c,d --gpu-kind h100-80gb";
+        format!("{job} -- train --config tiny.toml --out /data/a --global-batch-size 64 {model}")
+    };
+    let fits = dry_run(&place, &line(32, 4096)).out;
+    let said = "with 1 node, while the others are missing: ";
+    assert!(fits.contains(said) && !fits.contains("would go on"), "{fits}");
+    // 32 GPUs hold its gradients, 8 do not.
+    let too_large = dry_run(&place, &line(300, 8192));
+    assert_eq!(too_large.code, Some(1), "{}", too_large.out);
+    let said = "missing: a configuration that fits 1 node, with which the run would go on (--nodes 1:4)";
+    assert!(too_large.out.contains(said), "{}", too_large.out);
+}
+
+#[test]
 fn wrong_input_is_one_message_before_anything_is_submitted() {
     let place = Place::new();
     program(&place, "sbatch", "echo submitted >submitted; echo 7");

@@ -23,6 +23,15 @@ pub struct Blocks {
     pub(super) is_part: bool,
 }
 
+/// How many parameter values a block has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ParameterCounts {
+    /// Those that are trained.
+    pub trained: usize,
+    /// Those that are frozen.
+    pub frozen: usize,
+}
+
 /// Returns a range of a parameter's values, flattened in row-major order, by full name and shape; none to leave it
 /// unchanged.
 pub(super) type Source =
@@ -68,6 +77,23 @@ impl Blocks {
                 (name.clone(), own.map(|(_, shape)| shape.iter().product::<usize>()).sum())
             })
             .collect()
+    }
+
+    /// Parameter values of each block, in order, by whether they are trained; a shared parameter counts with its owner.
+    pub fn parameter_counts(&self) -> Vec<ParameterCounts> {
+        let followers = self.followers();
+        let of = |NamedBlock { name, block }: &NamedBlock| {
+            let mut counts = ParameterCounts::default();
+            for (path, spec) in block.specs() {
+                if spec.running || followers.contains(&format!("{name}.{path}")) {
+                    continue;
+                }
+                let count = if spec.trainable { &mut counts.trained } else { &mut counts.frozen };
+                *count += spec.shape.iter().product::<usize>();
+            }
+            counts
+        };
+        self.blocks.iter().map(of).collect()
     }
 
     /// Full names of the parameters that share the values of another one.

@@ -5,6 +5,7 @@ mod outside;
 mod ranks;
 mod slow_ranks;
 
+use brigade_report::counted;
 use serde::Serialize;
 
 use super::profile::Profile;
@@ -55,7 +56,7 @@ pub struct Finding {
 const WORTH: f64 = 4.0;
 
 /// Fewer steps say nothing.
-pub(super) const FEWEST_STEPS: usize = 5;
+const FEWEST_STEPS: usize = 5;
 
 impl Finding {
     /// What takes `seconds` of a step of `step` seconds; none if that is little.
@@ -74,7 +75,21 @@ impl Finding {
     }
 }
 
-/// What makes a run slow, the greatest gain first. Nothing for a run that is well, and for one of very few steps.
+/// Why nothing can be said of a run, if it has made too few steps.
+pub fn too_few_steps(run: &Run) -> Option<String> {
+    of_few_steps(&run.name, &Profile::of(run))
+}
+
+pub(super) fn of_few_steps(name: &str, profile: &Profile) -> Option<String> {
+    (profile.steps < FEWEST_STEPS).then(|| {
+        format!(
+            "{name} has {} after its first ones, too few to say what to change: {FEWEST_STEPS} are needed",
+            counted(profile.steps, "step")
+        )
+    })
+}
+
+/// What makes a run slow, the greatest gain first. Nothing for a run that is well, and for one of [very few steps](too_few_steps).
 pub fn diagnose(run: &Run) -> Vec<Finding> {
     let profile = Profile::of(run);
     if profile.steps < FEWEST_STEPS || profile.step <= 0.0 {

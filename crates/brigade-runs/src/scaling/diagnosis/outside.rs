@@ -8,10 +8,11 @@ use crate::run::Run;
 
 /// Checkpoints that interrupt training.
 pub fn checkpoints(run: &Run) -> Option<Finding> {
-    let saved: Vec<_> = run.records.iter().filter_map(|record| record.checkpoint).collect();
+    let records = run.records_of_last_mesh();
+    let saved: Vec<_> = records.iter().filter_map(|record| record.checkpoint).collect();
     let stall: f64 =
         saved.iter().map(|checkpoint| checkpoint.stall_seconds).filter(|stall| stall.is_finite()).sum();
-    let whole = training_seconds(&run.records) + stall;
+    let whole = training_seconds(records) + stall;
     let every = median(saved.windows(2).map(|pair| pair[1].step.saturating_sub(pair[0].step) as f64));
     let share = stall / whole;
     // As many as leave 1%, at steps after which there may be a checkpoint.
@@ -53,14 +54,15 @@ pub fn between_steps(run: &Run) -> Option<Finding> {
         let gap = to - from - pair[1].step_seconds;
         Some((gap.max(0.0), pair[0].validation_loss.is_some()))
     };
+    let records = run.records_of_last_mesh();
     let stalls: f64 =
-        run.records.iter().filter_map(|record| record.checkpoint).map(|saved| saved.stall_seconds).sum();
-    let gaps: Vec<(f64, bool)> = run.records.windows(2).filter_map(gap).collect();
+        records.iter().filter_map(|record| record.checkpoint).map(|saved| saved.stall_seconds).sum();
+    let gaps: Vec<(f64, bool)> = records.windows(2).filter_map(gap).collect();
     let validating: f64 = gaps.iter().filter(|(_, validates)| *validates).map(|(gap, _)| gap).sum();
     let all: f64 = gaps.iter().map(|(gap, _)| gap).sum();
-    let hooks: f64 = run.records.iter().skip(1).filter_map(|record| record.hook_seconds).sum();
+    let hooks: f64 = records.iter().skip(1).filter_map(|record| record.hook_seconds).sum();
     let lost = all - stalls - hooks;
-    let whole = training_seconds(&run.records) + all;
+    let whole = training_seconds(records) + all;
     let what = match validating > all / 2.0 {
         true => "mostly validation: a larger `train.validate_every`, or fewer `train.validation_samples`",
         false => "restarts and whatever your own loop does; less of it",
@@ -79,9 +81,10 @@ fn is_resumed_between(run: &Run, from: f64, to: f64) -> bool {
 
 /// Hooks on rank 0, for whose answer all ranks wait.
 pub fn hooks(run: &Run) -> Option<Finding> {
-    let held: f64 = run.records.iter().filter_map(|record| record.hook_seconds).sum();
-    let each = held / run.records.len().max(1) as f64;
-    let finding = Finding::new(Cause::HostStalls, held, training_seconds(&run.records) + held, |gain| {
+    let records = run.records_of_last_mesh();
+    let held: f64 = records.iter().filter_map(|record| record.hook_seconds).sum();
+    let each = held / records.len().max(1) as f64;
+    let finding = Finding::new(Cause::HostStalls, held, training_seconds(records) + held, |gain| {
         format!(
             "hooks hold rank 0 for {} after each step, on average, and all ranks wait for their answer; without them, or with their work on another thread, \
             training would be {gain:.0}% faster",
