@@ -152,6 +152,13 @@ fn mistakes_are_named_with_the_file() {
         let message = refused(place, &format!("{line} --waves 1 --out refused"));
         assert!(message.contains(said), "{line}: {message}");
     }
+    // Also where it is the last word.
+    for (flag, said) in
+        [("--hidden wide", "--hidden <N>"), ("--steps abc", "--steps <N>"), ("--pp two", "--pp <N>")]
+    {
+        let message = refused(place, &format!("--waves 1 --out refused {flag}"));
+        assert!(message.contains("invalid value") && message.contains(said), "{flag}: {message}");
+    }
     let message = refused(place, "--out refused");
     assert!(message.contains("--waves <N>..."), "{message}");
     let message = refused(place, "--waves 1 --resume none");

@@ -184,19 +184,20 @@ impl Session {
         Ok(())
     }
 
-    /// This rank's position among pipelines that compute the same thing at the same time on different data. All ranks of a pipeline have the same.
+    /// This rank's position among pipelines that compute the same thing at the same time on different data. All ranks of a pipeline have the same. A parameter server,
+    /// which leaves out what it is given, has that of a worker.
     pub fn data_parallel_rank(&self) -> usize {
-        self.pipeline_of(self.rank())
+        self.pipeline_of(self.rank()) % self.data_parallel_size()
     }
 
-    /// The [data-parallel rank](Self::data_parallel_rank) of any rank.
+    /// The position of any rank among the pipelines, and the servers behind them.
     pub(crate) fn pipeline_of(&self, rank: usize) -> usize {
         self.plan.mesh.position(rank, &DATA)
     }
 
-    /// The number of these pipelines.
+    /// The number of these pipelines, without parameter servers.
     pub fn data_parallel_size(&self) -> usize {
-        self.plan.mesh.size_over(&DATA)
+        (self.plan.mesh.size_over(&DATA) - self.plan.servers()).max(1)
     }
 
     /// A text of each pipeline, in the order of their [ranks](Self::data_parallel_rank): all ranks call it, those of a pipeline with the same text.

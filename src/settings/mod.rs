@@ -188,6 +188,11 @@ impl Settings {
         }
     }
 
+    /// Whether parameters are frozen by name: `train.freeze`, or a group of `optimizer.groups`.
+    pub fn freezes(&self) -> bool {
+        !self.train.freeze.is_empty() || self.optimizer.groups.iter().any(|group| group.frozen)
+    }
+
     /// Groups of parameters: the frozen ones, then these.
     ///
     /// # Errors

@@ -297,6 +297,11 @@ impl RunPlan {
         Ok(split(given, costs, parts)?)
     }
 
+    /// For data that know how many targets a sample has, where the program did not.
+    pub(crate) fn know_targets(&mut self, per_step: usize) {
+        self.tokens_per_step = self.tokens_per_step.max(per_step);
+    }
+
     /// The learning-rate schedule of a run of this many steps, with its warm-up in steps.
     ///
     /// # Errors
@@ -324,5 +329,24 @@ impl ScheduleSettings {
             return Err(SettingError::new("schedule.decay_steps", decay_steps, allowed));
         }
         Ok(LrScheduler { kind: self.name, warmup_steps, total_steps, min_ratio: self.min_ratio, decay_steps })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::settings::Settings;
+
+    #[test]
+    fn a_warm_up_in_tokens_counts_those_that_the_data_have() {
+        let mut settings = Settings::default();
+        settings.train.global_batch_size = 8;
+        settings.schedule.warmup_tokens = 8 * 128 * 10;
+        let mut plan = settings.plan(1, 1).unwrap();
+        let steps = |plan: &super::RunPlan| plan.lr_scheduler(100_000).unwrap().warmup_steps;
+        assert_eq!(steps(&plan), 1280);
+        plan.know_targets(8 * 128);
+        assert_eq!(steps(&plan), 10);
+        plan.know_targets(8);
+        assert_eq!(steps(&plan), 10, "what the program said stays");
     }
 }

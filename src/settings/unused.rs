@@ -1,7 +1,7 @@
 //! Settings that are given and that nothing uses.
 
 use brigade_core::compress::Method;
-use brigade_core::{LrSchedulerKind, PP};
+use brigade_core::{LearningRateScaling, LrSchedulerKind, PP};
 
 use super::{
     CheckpointSettings, CommSettings, OnNonFinite, OptimizerSettings, PipelineSettings, RunPlan,
@@ -35,6 +35,12 @@ impl Settings {
             ),
             ("a run with checkpoint.keep_best = false".to_owned(), self.checkpoint.unused_of_best()),
             (format!("optimizer.name = {}", optimizer.name), optimizer.unused()),
+            ("sgd without momentum (optimizer.momentum = 0)".to_owned(), optimizer.unused_of_momentum()),
+            (
+                "a learning rate that is not scaled (optimizer.learning_rate_scaling = none)".to_owned(),
+                optimizer.unused_of_scaling(),
+            ),
+            ("a run without readers (train.readers = 0)".to_owned(), self.train.unused_of_readers()),
             (format!("comm.compress = {compress}"), self.comm.unused()),
         ];
         sections.into_iter().filter_map(|(what, names)| note(&what, &names)).collect()
@@ -83,6 +89,10 @@ impl ScheduleSettings {
 }
 
 impl TrainSettings {
+    fn unused_of_readers(&self) -> Vec<&'static str> {
+        unused([("train.read_ahead", self.readers > 0, self.read_ahead == Self::default().read_ahead)])
+    }
+
     fn unused_of_nonfinite(&self) -> Vec<&'static str> {
         let (usual, goes_on) = (Self::default(), self.on_nonfinite != OnNonFinite::Stop);
         unused([("train.nonfinite_limit", goes_on, self.nonfinite_limit == usual.nonfinite_limit)])
@@ -165,6 +175,19 @@ impl StrategySettings {
 }
 
 impl OptimizerSettings {
+    fn unused_of_momentum(&self) -> Vec<&'static str> {
+        let (usual, is_used) = (Self::default(), self.name != "sgd" || self.momentum > 0.0);
+        unused([
+            ("optimizer.dampening", is_used, self.dampening == usual.dampening),
+            ("optimizer.nesterov", is_used, self.nesterov == usual.nesterov),
+        ])
+    }
+
+    fn unused_of_scaling(&self) -> Vec<&'static str> {
+        let is_scaled = self.learning_rate_scaling != LearningRateScaling::None;
+        unused([("optimizer.base_batch_size", is_scaled, self.base_batch_size == 0)])
+    }
+
     fn unused(&self) -> Vec<&'static str> {
         let usual = Self::default();
         let is = |names: &[&str]| names.contains(&self.name.as_str());
@@ -231,7 +254,19 @@ mod tests {
         };
         for (toml, expected) in [
             ("", ""),
-            ("[optimizer]\nname = \"sgd\"\nnesterov = true", ""),
+            ("[optimizer]\nname = \"sgd\"\nmomentum = 0.9\nnesterov = true", ""),
+            (
+                "[optimizer]\nname = \"sgd\"\nmomentum = 0.0\nnesterov = true",
+                "note: sgd without momentum (optimizer.momentum = 0) does not use optimizer.nesterov",
+            ),
+            (
+                "[optimizer]\nbase_batch_size = 256",
+                "note: a learning rate that is not scaled (optimizer.learning_rate_scaling = none) does not use optimizer.base_batch_size",
+            ),
+            (
+                "[train]\nreaders = 0\nread_ahead = 9",
+                "note: a run without readers (train.readers = 0) does not use train.read_ahead",
+            ),
             ("[optimizer]\nnesterov = true", "note: optimizer.name = adamw does not use optimizer.nesterov"),
             (
                 "[optimizer]\nname = \"lion\"\nepsilon = 1e-6\nlr_decay = 0.1",

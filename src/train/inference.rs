@@ -37,10 +37,18 @@ impl Session {
         O: Activation,
         T: Clone + 'static,
     {
-        self.mark_preparing();
+        // During a run there is something to lose.
+        if !self.has_run.get() {
+            self.mark_preparing();
+        }
         self.heartbeat.send("making the model");
         let mut settings = self.plan.engine.clone();
-        settings.split = self.plan.split(&model.chain().costs())?;
+        let (mut plan, costs) = (self.plan.clone(), model.chain().costs());
+        if self.has_run.get() && plan.engine.split.iter().sum::<usize>() != costs.len() {
+            // They are those of the model that is trained.
+            plan.engine.split.clear();
+        }
+        settings.split = plan.split(&costs)?;
         settings.inference = true;
         Ok(Engine::new(model, self.seed(), &self.plan.optimizer, self.groups(), settings)?)
     }

@@ -22,6 +22,9 @@ pub(crate) trait Data<I, T>: Send + Sync {
     /// The parts that samples are drawn from, with their weights.
     fn shares(&self) -> Vec<SourceShare>;
 
+    /// Targets of a sample.
+    fn targets_per_sample(&self) -> usize;
+
     /// What targets are called.
     fn unit(&self) -> String;
 
@@ -67,6 +70,10 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
 
     fn shares(&self) -> Vec<SourceShare> {
         Dataset::shares(self)
+    }
+
+    fn targets_per_sample(&self) -> usize {
+        Dataset::targets_per_sample(self)
     }
 
     fn unit(&self) -> String {

@@ -271,6 +271,11 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self.train.as_ref().map(|data| data.shares())
     }
 
+    /// Targets of a sample; 1 without data.
+    pub(crate) fn targets_per_sample(&self) -> usize {
+        self.train.as_ref().map_or(1, |data| data.targets_per_sample())
+    }
+
     /// Samples to train on, and to validate on.
     pub(crate) fn sizes(&self) -> (usize, usize) {
         let [train, validation] =

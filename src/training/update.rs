@@ -156,6 +156,7 @@ impl OwnUpdate {
         settings.optimizer.groups.clear();
         let mut plan = self.plan(plan, &settings)?;
         plan.engine.layer_decay = 1.0;
+        plan.engine.split.clear();
         Ok(plan)
     }
 

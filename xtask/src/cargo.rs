@@ -86,13 +86,13 @@ pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("$ {}", shown(command));
     if std::env::var_os(TEST_THREADS).is_none() {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        command.env(TEST_THREADS, (cores + 1).to_string());
+        command.env(TEST_THREADS, (cores + 2).to_string());
     }
     let status = command.status().context("cannot start cargo")?;
     if status.success() { Ok(()) } else { Err(Failed(status).into()) }
 }
 
-/// How many tests nextest runs at once: one more than there are cores, as many of them wait for deadlines.
+/// How many tests nextest runs at once: two more than there are cores, as many of them wait for deadlines.
 const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
 
 /// Builds with cargo's output on the terminal, and gives the path of the executable, wherever cargo is configured to put it.

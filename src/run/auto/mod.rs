@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ranks::Ranks;
 use crate::error::print_stderr;
-use crate::settings::{MicroBatchSize, Settings, StandardFlags};
+use crate::settings::{MicroBatchSize, Resume, Settings, StandardFlags};
 
 pub use command_line::{has_option, without};
 use nodes::Nodes;
@@ -137,15 +137,17 @@ impl StandardFlags {
             let reason = format!("{size} in this dry run; a run would try sizes");
             MicroBatch { size: Some(size), reason, tried: Vec::new() }
         } else {
+            let of_trials = self.args_of_trials(&open)?;
             interrupt::block_signals();
+            interrupt::learn_of_ends();
             let variable = |name: &str| std::env::var(name).ok();
             let detected = brigade_launch::detect(&self.world, &variable)?;
             match &detected {
                 Detected::Node(node) if node.nnodes > 1 => {
                     let token = || detected.token(&variable);
-                    Nodes::join(node, token, &open, settings, ranks)?.choose(search)?
+                    Nodes::join(node, token, &of_trials, settings, ranks)?.choose(search)?
                 }
-                _ => search(&mut |size| run_trial(&open, size, settings, ranks))?,
+                _ => search(&mut |size| run_trial(&of_trials, size, settings, ranks))?,
             }
         };
         let size = record.micro_batch.size.with_context(|| {
@@ -159,6 +161,23 @@ impl StandardFlags {
             args.extend(["--nproc-per-node".into(), ranks.per_node.to_string().into()]);
         }
         Ok(Chosen { args, record, elastic_args })
+    }
+
+    /// The arguments of trials: they resume nothing, but are of the configuration of the run that is resumed.
+    fn args_of_trials(&self, args: &[OsString]) -> anyhow::Result<Vec<OsString>> {
+        let mut args = args.to_vec();
+        if let Some(Resume::From(dir)) = &self.resume {
+            if let Some(config) = &self.config {
+                bail!(
+                    "--micro-batch-size auto tries sizes with one file of settings, and --resume {} and --config {} are two; give a size",
+                    dir.display(),
+                    config.display()
+                );
+            }
+            let files = self.config_files()?.into_iter().take(1);
+            args.extend(files.flat_map(|file| ["--config".into(), file.into_os_string()]));
+        }
+        Ok(args)
     }
 }
 

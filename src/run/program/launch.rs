@@ -150,8 +150,10 @@ impl<'a> Launch<'a> {
         // The files say what flags have that are not given, even those that must have a value.
         let given = command.clone().ignore_errors(true).try_get_matches_from(&words);
         let (mut layers, mut sets, mut saved) = (Vec::new(), Vec::new(), Table::new());
-        if let Ok(given) = &given {
-            let flags = StandardFlags::from_arg_matches(given)?;
+        // Of flags that cannot be read the last parse tells.
+        if let Ok(given) = &given
+            && let Ok(flags) = StandardFlags::from_arg_matches(given)
+        {
             for file in flags.config_files()? {
                 let mut layer = Layer::read(&file)?;
                 own.take(&mut layer, &mut saved)?;

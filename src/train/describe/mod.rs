@@ -93,7 +93,10 @@ impl Session {
         if self.rank() > 0 {
             return Ok(());
         }
-        match self.memory_plan(&self.plan, &Sampled { model, samples: &micro_batch }) {
+        // As it is trained: `pipeline.stages` is of the first model's blocks.
+        let mut plan = self.plan.clone();
+        plan.engine.split.clear();
+        match self.memory_plan(&plan, &Sampled { model, samples: &micro_batch }) {
             Ok(MemoryPlan { footprint, unmeasured, .. }) => {
                 let name = name.to_owned();
                 self.counted.borrow_mut().push(CountedModel { name, footprint, unmeasured });

@@ -19,7 +19,7 @@ use crate::dataset::Dataset;
 use crate::error::CheckpointUsageError;
 use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
-use crate::settings::SettingError;
+use crate::settings::{OnNonFinite, SettingError};
 use crate::train::start::file_names;
 use crate::training::{DerivedMetrics, OwnUpdate, Training, ValidationReport, checked_names};
 use crate::world::check_same;
@@ -191,6 +191,14 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
             )
             .into());
         }
+        let (every, setting) = session.settings.steps_together();
+        if every > 1 && session.settings.train.on_nonfinite == OnNonFinite::Rollback {
+            // The first model goes back in the middle of a pass of the loop; the steps of both would never end together again.
+            let allowed = format!(
+                "the program trains an additional model, `{name}`, and {setting} is {every}; set skip or stop, or {setting} = 1"
+            );
+            return Err(SettingError::new("train.on_nonfinite", "rollback", allowed).into());
+        }
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty()
             || !name.chars().all(is_plain)
@@ -209,7 +217,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
         let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
         let called = format!("model `{name}`");
         session.check_same_model(&called, &plan, model.chain(), &training.update, self.total_steps)?;
-        let split = session.plan.split(&model.chain().costs())?;
+        let split = plan.split(&model.chain().costs())?;
         let model = training.add_metrics_to(model);
         let metrics: Vec<String> =
             model.metric_names().iter().chain(training.derived.names()).cloned().collect();

@@ -189,6 +189,9 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
 
     /// Why the run ended before its last step, if it did.
     pub fn stopped(&self) -> Option<String> {
+        if self.progress.step >= self.total_steps {
+            return None;
+        }
         if self.progress.is_stopped {
             return Some("a hook ended the run".into());
         }

@@ -56,6 +56,7 @@ impl Session {
         T: Clone + 'static,
     {
         let mut plan = training.update.plan(&self.plan, &self.settings)?;
+        plan.know_targets(self.settings.train.global_batch_size * training.targets_per_sample());
         model.freeze(&plan.engine.groups)?;
         // Of no samples there is nothing to say.
         training.validation = training.validation.filter(|data| data.samples() > 0);
@@ -86,7 +87,7 @@ impl Session {
         let total_steps = self.settings.total_steps(samples)?;
         self.check_same_model("model", &plan, model.chain(), &training.update, total_steps)?;
         let profiled = self.settings.profile.range_within(total_steps)?;
-        let schedule = self.plan.lr_scheduler(total_steps)?;
+        let schedule = plan.lr_scheduler(total_steps)?;
         let (seconds, how) = (self.block_seconds(&plan, &sampled)?, self.how_blocks_are_measured(&plan));
         let costs = match seconds.is_empty() {
             true => model.chain().costs(),
