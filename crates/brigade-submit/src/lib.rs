@@ -27,6 +27,6 @@ pub use submission::{
     write,
 };
 pub use systems::{
-    Claim, Commands, Controller, EnvSecret, HostPath, JobState, Kubernetes, Lacking, LeftOut, LeftOver,
-    Manifest, Needed, Slurm, Ssh, System, Token, Vertex, line as shell_line,
+    Claim, Commands, Controller, EnvSecret, HostPath, JobState, Kubernetes, Lacking, LeftOver, Manifest,
+    Needed, Slurm, Ssh, System, Token, Vertex, line as shell_line,
 };

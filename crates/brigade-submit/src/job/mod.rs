@@ -13,7 +13,7 @@ use brigade_launch::NodeCount;
 pub use forms::job_name;
 pub(crate) use forms::{bucket_path, image};
 pub(crate) use secrets::no_secret;
-pub(crate) use variables::check_variable;
+pub(crate) use variables::{check_variable, places_ranks};
 use words::Words;
 
 use crate::machines::GpuKind;

@@ -31,6 +31,12 @@ const BEGINNINGS: [&str; 4] = ["PET_", "OMPI_COMM_WORLD_", "PMI_", "BRIGADE_"];
 /// How the names of Brigade's variables begin that are the user's: where files are, and what is printed.
 const FOR_USERS: [&str; 4] = ["BRIGADE_CACHE_DIR", "BRIGADE_CUBLAS", "BRIGADE_LOG", "BRIGADE_NCCL"];
 
+/// Whether a variable places a node or a rank in its world, or is what Brigade's launcher tells its ranks.
+pub(crate) fn places_ranks(name: &str) -> bool {
+    let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| name.starts_with(beginning));
+    PLACE.contains(&name) || (begins(&BEGINNINGS) && !begins(&FOR_USERS))
+}
+
 /// Checks the name of a variable that `option` sets.
 ///
 /// # Errors
@@ -49,8 +55,7 @@ pub(crate) fn check_variable(option: &str, name: &str) -> Result<()> {
             "the job sets it itself: give --token-file with Slurm and Vertex AI, and --token-secret with Kubernetes",
         );
     }
-    let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| name.starts_with(beginning));
-    if PLACE.contains(&name) || (begins(&BEGINNINGS) && !begins(&FOR_USERS)) {
+    if places_ranks(name) {
         return wrong(
             "the system or Brigade's launcher sets it, to place the nodes and their ranks; leave it out",
         );

@@ -22,7 +22,7 @@ pub fn check_by_system(system: &dyn System, job: &Job, folders: Folders<'_>) -> 
         return Err(error);
     }
     let Some(check) = commands.check else { return Ok(false) };
-    output_without(&check, folders.current, &system.left_out()).map(|_| true)
+    output_without(&check, folders.current, &|name| system.hides(name)).map(|_| true)
 }
 
 /// What a job needs and the system does not have, or not enough of. `folder` is where its program runs.

@@ -108,7 +108,7 @@ pub fn submit(
 ) -> Result<Ending> {
     let commands = system.commands(job).with_manifest(&written(system, job, folders.manifests)?);
     left_over::refuse(system, job, folders.current)?;
-    let printed = output_without(&commands.submit, folders.current, &system.left_out())
+    let printed = output_without(&commands.submit, folders.current, &|name| system.hides(name))
         .map_err(|error| left_over::named(error, system, job, folders.current))?;
     let id = id_of(&printed).ok_or_else(|| Error::NoId { command: line(&commands.submit) })?;
     let commands = commands.with_id(&id);

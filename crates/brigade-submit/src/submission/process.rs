@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::systems::{LeftOut, line};
+use crate::systems::line;
 
 /// No program here takes longer to answer.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -53,16 +53,20 @@ pub(super) fn command(words: &[String], folder: &Path) -> Command {
 /// # Errors
 /// If it fails, or does not end in time.
 pub(super) fn output(words: &[String], folder: &Path) -> Result<String> {
-    output_without(words, folder, &LeftOut::default())
+    output_without(words, folder, &|_| false)
 }
 
-/// The same of a program that does not get these variables.
+/// The same of a program that does not get the variables whose names are `hidden`.
 ///
 /// # Errors
 /// As [`output`].
-pub(super) fn output_without(words: &[String], folder: &Path, left_out: &LeftOut) -> Result<String> {
+pub(super) fn output_without(
+    words: &[String],
+    folder: &Path,
+    hidden: &dyn Fn(&str) -> bool,
+) -> Result<String> {
     let mut command = command(words, folder);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| left_out.contains(&name.to_string_lossy())) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| hidden(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     let printed = answer_of(command, words, DEADLINE, &AtomicBool::new(false))?;

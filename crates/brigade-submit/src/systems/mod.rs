@@ -107,26 +107,6 @@ pub enum Token {
     Random,
 }
 
-/// Variables of this process that a program that it starts does not get.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LeftOut {
-    /// Their names, or how those begin, with `*` at the end.
-    pub names: Vec<String>,
-    /// Names that it gets nevertheless.
-    pub kept: &'static [&'static str],
-}
-
-impl LeftOut {
-    /// Whether a variable of this name is left out.
-    pub fn contains(&self, name: &str) -> bool {
-        let is = |own: &String| match own.strip_suffix('*') {
-            Some(beginning) => name.starts_with(beginning),
-            None => own == name,
-        };
-        !self.kept.contains(&name) && self.names.iter().any(is)
-    }
-}
-
 /// A system that takes jobs and runs them.
 pub trait System {
     /// Its name, as `--to` has it.
@@ -141,9 +121,10 @@ pub trait System {
     /// The job as the system reads it.
     fn manifests(&self, job: &Job) -> Vec<Manifest>;
 
-    /// Variables that its program does not get when it checks or submits a job.
-    fn left_out(&self) -> LeftOut {
-        LeftOut::default()
+    /// Whether its program does not get a variable of this process, by its name, when it checks or submits a job.
+    fn hides(&self, variable: &str) -> bool {
+        let _ = variable;
+        false
     }
 
     /// What the job needs that is there before it, if the system can be asked.

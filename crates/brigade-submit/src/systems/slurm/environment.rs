@@ -4,7 +4,7 @@
 //! job, or by a launcher of ranks, would place the new job's tasks.
 
 use super::Slurm;
-use crate::systems::LeftOut;
+use crate::job::places_ranks;
 
 /// What the script depends on, or says by options of its own.
 const OWN: [&str; 20] = [
@@ -34,27 +34,8 @@ const OWN: [&str; 20] = [
 const OF_WHOLE_NODES: [&str; 4] =
     ["SBATCH_EXCLUSIVE", "SBATCH_MEM_PER_NODE", "SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU"];
 
-/// Those of other jobs and their tasks, and of ranks.
-const OF_TASKS: [&str; 18] = [
-    "SLURM_*",
-    "SRUN_*",
-    "PET_*",
-    "PMI_*",
-    "PMIX_*",
-    "OMPI_COMM_WORLD_*",
-    "MPI_LOCAL*",
-    "TORCHELASTIC_*",
-    "CLUSTER_SPEC",
-    "GROUP_RANK",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "NNODES",
-    "RANK",
-    "TF_CONFIG",
-    "WORLD_SIZE",
-];
+/// How the names of others begin that are of jobs and their tasks, beside those that place ranks anywhere.
+const OF_TASKS: [&str; 5] = ["SLURM_", "SRUN_", "PMIX_", "MPI_LOCAL", "TORCHELASTIC_"];
 
 /// Those that say where Slurm is, who asks, and how its programs print.
 const KEPT: [&str; 5] = ["SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT", "SLURM_UMASK"];
@@ -68,12 +49,8 @@ const SHORT: [(char, &str); 5] =
     [('C', "constraint"), ('q', "qos"), ('s', "overcommit"), ('m', "distribution"), ('S', "core-spec")];
 
 impl Slurm {
-    /// The variables that `sbatch` does not get.
-    pub(super) fn left_out(&self) -> LeftOut {
-        let mut names: Vec<String> = OWN.iter().chain(&OF_TASKS).map(|name| (*name).to_owned()).collect();
-        if !self.shared_nodes {
-            names.extend(OF_WHOLE_NODES.map(str::to_owned));
-        }
+    /// Whether `sbatch` does not get a variable of this name.
+    pub(super) fn hides(&self, name: &str) -> bool {
         let given = [
             (self.account.is_some(), "SBATCH_ACCOUNT"),
             (self.partition.is_some(), "SBATCH_PARTITION"),
@@ -81,10 +58,13 @@ impl Slurm {
             (self.switches.is_some(), "SBATCH_REQ_SWITCH"),
             (self.switches.is_some(), "SBATCH_WAIT4SWITCH"),
         ];
-        names.extend(given.into_iter().filter(|(is_given, _)| *is_given).map(|(_, name)| name.to_owned()));
-        // Options that the user adds are lines of the script.
-        names.extend(self.options.iter().filter_map(|option| variable(option)));
-        LeftOut { names, kept: &KEPT }
+        let is_of_tasks = places_ranks(name) || OF_TASKS.iter().any(|beginning| name.starts_with(beginning));
+        (is_of_tasks && !KEPT.contains(&name))
+            || OWN.contains(&name)
+            || (!self.shared_nodes && OF_WHOLE_NODES.contains(&name))
+            || given.contains(&(true, name))
+            // Options that the user adds are lines of the script.
+            || self.options.iter().any(|option| variable(option).as_deref() == Some(name))
     }
 }
 
@@ -121,19 +101,17 @@ mod tests {
         };
         let own = ["SBATCH_WAIT", "SBATCH_EXCLUSIVE", "SLURM_JOB_ID", "SLURM_NTASKS", "PMI_RANK", "RANK"];
         let others = ["SBATCH_ACCOUNT", "SBATCH_QOS", "SLURM_CONF", "SLURM_JWT", "PATH", "HF_HOME"];
-        let left_out = plain.left_out();
-        assert!(own.iter().all(|name| left_out.contains(name)));
-        assert!(!others.iter().any(|name| left_out.contains(name)));
+        assert!(own.iter().all(|name| plain.hides(name)));
+        assert!(!others.iter().any(|name| plain.hides(name)));
         let given = Slurm {
             account: Some("a".into()),
             shared_nodes: true,
             options: vec!["--qos=high".into(), "-C h100".into(), "--mem=4G".into()],
             ..plain
         };
-        let left_out = given.left_out();
         for name in ["SBATCH_ACCOUNT", "SBATCH_QOS", "SBATCH_CONSTRAINT", "SBATCH_MEM_PER_NODE"] {
-            assert!(left_out.contains(name), "{name}");
+            assert!(given.hides(name), "{name}");
         }
-        assert!(!left_out.contains("SBATCH_EXCLUSIVE") && !left_out.contains("SBATCH_PARTITION"));
+        assert!(!given.hides("SBATCH_EXCLUSIVE") && !given.hides("SBATCH_PARTITION"));
     }
 }

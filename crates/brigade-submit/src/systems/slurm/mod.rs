@@ -6,9 +6,7 @@
 mod environment;
 mod options;
 
-use super::{
-    Commands, JobState, LeftOut, Manifest, System, Token, no_buckets, not_elastic, shell, time, words,
-};
+use super::{Commands, JobState, Manifest, System, Token, no_buckets, not_elastic, shell, time, words};
 use crate::error::{Error, Result};
 use crate::job::{Job, no_secret};
 use options::Replaced;
@@ -156,8 +154,8 @@ impl System for Slurm {
         }
     }
 
-    fn left_out(&self) -> LeftOut {
-        self.left_out()
+    fn hides(&self, variable: &str) -> bool {
+        self.hides(variable)
     }
 
     fn waits_for(&self, state: &str, _: &str) -> Option<String> {
