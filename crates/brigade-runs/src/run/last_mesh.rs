@@ -35,9 +35,10 @@ impl Run {
 
     /// Where the steps of the last mesh begin; none where the run had no other.
     fn first_of_last_mesh(&self) -> Option<usize> {
-        let last = shape(self.started()?)?;
+        let start = self.last_start()?;
+        let last = shape(&self.history[start].event)?;
         let is_other = |record: &HistoryRecord| shape(&record.event).is_some_and(|other| other != last);
-        let other = self.history.iter().rposition(is_other)?;
+        let other = self.history[..start].iter().rposition(is_other)?;
         // Whatever went back to an earlier step since then removed later ones.
         let before = |record: &HistoryRecord| match record.event {
             RunEvent::Started { resumed_at: Some(step), .. } | RunEvent::RolledBack { step } => {

@@ -82,10 +82,28 @@ impl Run {
         (self.unreadable > 0).then(|| format!("{lines} of {METRICS_FILE} cannot be read and {are} left out"))
     }
 
-    /// The last start: on how many ranks, and in which mesh.
+    /// The last start: on how many ranks, and in which mesh. One that found nothing left to do, of a run that had all its steps, does not count.
     pub fn started(&self) -> Option<&RunEvent> {
-        let is_start = |event: &&RunEvent| matches!(event, RunEvent::Started { .. });
-        self.history.iter().rev().map(|record| &record.event).find(is_start)
+        self.last_start().map(|index| &self.history[index].event)
+    }
+
+    /// Where that is in the history.
+    fn last_start(&self) -> Option<usize> {
+        let (mut is_finished, mut last) = (false, None);
+        let last_step = self.records.last().map_or(0, |record| record.step);
+        for (index, record) in self.history.iter().enumerate().rev() {
+            match record.event {
+                RunEvent::Finished { .. } => is_finished = true,
+                RunEvent::Started { resumed_at, .. } => {
+                    last = last.or(Some(index));
+                    if !(is_finished && resumed_at.is_some_and(|step| step >= last_step)) {
+                        return Some(index);
+                    }
+                }
+                _ => {}
+            }
+        }
+        last
     }
 
     /// The axes of the mesh with their sizes, the outermost first; without a history what a record of all ranks says.

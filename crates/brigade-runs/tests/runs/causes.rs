@@ -455,6 +455,18 @@ fn only_the_steps_of_the_last_mesh_are_usual() {
     assert_eq!(Profile::of(&run).steps, 18);
     run.history.push(HistoryRecord { time: 2e9, event: RunEvent::RolledBack { step: 50 } });
     assert_eq!(run.records_of_last_mesh()[0].step, 51);
+    // Who resumes a finished run finds nothing left to do.
+    let mut run = resumed_on_two_ranks(Some(60));
+    let last = run.records.last().unwrap().step;
+    let mut again = Simulated::default().run().history.remove(0);
+    if let RunEvent::Started { resumed_at, .. } = &mut again.event {
+        *resumed_at = Some(last);
+    }
+    let finished = RunEvent::Finished { step: last, ended_early: None };
+    let at = |event: RunEvent| HistoryRecord { time: 2e9, event };
+    run.history.extend([at(finished.clone()), again, at(finished)]);
+    assert_eq!((run.ranks(), Profile::of(&run).steps), (Some(2), 18));
+    assert!(run.last_mesh_note().unwrap().starts_with("the steps since 61 on 2 ranks"));
     // Another mesh of as many ranks, and one that has made no step yet.
     for (from, steps, said) in [(40, 18, "the steps since 41"), (60, 0, "no steps: there are none")] {
         let mut run = Simulated::default().run();
