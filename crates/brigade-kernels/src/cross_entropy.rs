@@ -176,7 +176,10 @@ impl FusedOperation<2> for LinearCrossEntropy {
         let [mut logits, mut logarithms, mut losses, mut hits] =
             [chunk * classes, chunk, count, count].map(Buffer::<f32>::new);
         let mut d_x = wanted[0].then(|| Buffer::<T>::new(count * width));
-        let mut d_weight = wanted[1].then(|| Buffer::<f32>::zeros(classes * width));
+        let mut d_weight = wanted[1].then(|| match count {
+            0 => Buffer::<f32>::zeros(classes * width),
+            _ => Buffer::<f32>::new(classes * width),
+        });
         let ones = vec![1.0; chunk];
         let smoothing = Smoothing {
             label_smoothing: self.config.label_smoothing as f32,
@@ -205,7 +208,8 @@ impl FusedOperation<2> for LinearCrossEntropy {
             }
             if let Some(d_weight) = &mut d_weight {
                 let d_weight = MatrixMut::rows_of(d_weight, [classes, width]);
-                matmul(slopes.transposed(), x, d_weight, Product::Add, 1.0);
+                let product = if from == 0 { Product::Write } else { Product::Add };
+                matmul(slopes.transposed(), x, d_weight, product, 1.0);
             }
         }
         let mut loss = Buffer::<f32>::new(1);

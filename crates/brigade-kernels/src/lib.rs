@@ -23,18 +23,18 @@ mod dropout;
 mod embedding;
 mod feed_forward;
 mod fused;
-mod gated;
 mod gradients;
 mod host;
 mod linear;
+mod mask;
 mod norm;
 mod optimizer;
 mod rotary;
 
-pub use activation::{ActivationFunction, activate};
+pub use activation::{ActivationFunction, activate, gated};
 pub use attention::{
-    Mask, attention, attention_packed, attention_packed_with_dropout, attention_through,
-    attention_with_dropout, soft_capped,
+    attention, attention_packed, attention_packed_with_dropout, attention_through, attention_with_dropout,
+    soft_capped,
 };
 pub use autodiff::function::{Function, apply_function};
 pub use autodiff::switch::set_fused;
@@ -45,13 +45,14 @@ pub use dropout::{DropoutMask, draw_seed, dropout};
 pub use embedding::embedding;
 pub use feed_forward::feed_forward;
 pub use fused::{is_fused, is_fused_on_cpu};
-pub use gated::gated;
 pub use gradients::deferred::{DeferredGradient, DeferredGradients, deferring};
 pub use gradients::injected::with_gradient;
+pub use host::cast;
 pub use linear::{Weight, linear, linear_activation, linear_residual};
+pub use mask::Mask;
 pub use norm::{layer_norm, rms_norm, rms_norm_above_one};
 pub use optimizer::{
     AdamW, AdamWConfig, Lion, LionConfig, ScaledStep, Sgd, SgdConfig, SgdState, StepRun, chunk_square_sums,
-    square_sums,
+    square_sums, unwritten,
 };
 pub use rotary::rotary;

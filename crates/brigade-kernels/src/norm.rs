@@ -5,10 +5,10 @@ use burn::backend::DispatchTensor;
 use burn::tensor::{FloatDType, Tensor};
 use burn_flex::FlexTensor;
 
-use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, rows, values};
+use crate::host::{Buffer, FusedOperation, Number, apply, cast, contiguous, rows, values};
 
 /// `(x - mean) / sqrt(variance + epsilon) · gamma + beta` over the last dimension, with the variance of `n`, not `n - 1` (Ba et al., "Layer Normalization", 2016).
-/// `gamma`, `beta`: as long as that dimension.
+/// `gamma`, `beta`: as long as that dimension. They may have another type than `x`, as parameters that are kept in fp32: the norm is computed in the widest, and given in that of `x`.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -27,6 +27,12 @@ pub fn layer_norm<const D: usize>(
             beta.dims()
         );
     }
+    let parameters = [Some(&gamma), beta.as_ref()];
+    if let Some(wide) = widest(&x, &parameters) {
+        let own = x.dtype().into();
+        let beta = beta.map(|beta| cast(beta, wide));
+        return cast(layer_norm(cast(x, wide), cast(gamma, wide), beta, epsilon), own);
+    }
     let operation = LayerNorm { epsilon: epsilon as f32, beta: beta.is_some() };
     let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
     match operation.fused(&tensors, beta.clone().map(Tensor::into_dispatch)) {
@@ -36,7 +42,7 @@ pub fn layer_norm<const D: usize>(
 }
 
 /// `x / sqrt(mean of x² + epsilon) · gamma` over the last dimension (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019). `gamma`: as long as
-/// that dimension.
+/// that dimension, and of another type than `x` as in [`layer_norm`].
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -54,6 +60,10 @@ pub fn rms_norm_above_one<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilo
 
 fn norm_of_squares<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, above: f32, epsilon: f64) -> Tensor<D> {
     check(&x, &gamma);
+    if let Some(wide) = widest(&x, &[Some(&gamma)]) {
+        let own = x.dtype().into();
+        return cast(norm_of_squares(cast(x, wide), cast(gamma, wide), above, epsilon), own);
+    }
     let operation = RmsNorm { epsilon: epsilon as f32, above };
     let tensors = [x.clone().into_dispatch(), gamma.clone().into_dispatch()];
     if let Some(output) = operation.fused(&tensors) {
@@ -73,6 +83,13 @@ fn norm_of_squares<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, above: f32, e
             normal * gamma.unsqueeze()
         }
     }
+}
+
+/// The widest type of all, where they have several.
+fn widest<const D: usize>(x: &Tensor<D>, parameters: &[Option<&Tensor<1>>]) -> Option<FloatDType> {
+    let types = || parameters.iter().flatten().map(|tensor| tensor.dtype()).chain([x.dtype()]);
+    let widest = types().max_by_key(|dtype| dtype.size())?;
+    types().any(|dtype| dtype != widest).then(|| widest.into())
 }
 
 fn check<const D: usize>(x: &Tensor<D>, gamma: &Tensor<1>) {

@@ -5,10 +5,10 @@
 mod common;
 
 use brigade_kernels::{
-    ActivationFunction, CrossEntropyConfig, DeferredGradients, DropoutMask, Mask, Weight, attention,
-    attention_packed, attention_packed_with_dropout, attention_with_dropout, deferring, dropout, embedding,
-    feed_forward, gated, layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual,
-    rms_norm, rms_norm_above_one, rotary,
+    ActivationFunction, CrossEntropyConfig, DeferredGradients, DropoutMask, Mask, Weight, activate,
+    attention, attention_packed, attention_packed_with_dropout, attention_with_dropout, deferring, dropout,
+    embedding, feed_forward, gated, layer_norm, linear, linear_activation, linear_cross_entropy,
+    linear_residual, rms_norm, rms_norm_above_one, rotary,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::devices::devices;
@@ -106,6 +106,16 @@ fn linear_layers_with_an_activation() {
 }
 
 #[test]
+fn activations_alone() {
+    for activation in ACTIVATIONS {
+        for [rows, width] in [[1, 1], [5, 17], [3, 64]] {
+            let case = Case::new([vec![rows, width]]);
+            check_activated(activation, &case, |[x]| activate(x.reshape([rows, width]), activation));
+        }
+    }
+}
+
+#[test]
 fn gated_linear_units() {
     for activation in ACTIVATIONS {
         for [rows, width, _] in SIZES {
@@ -169,6 +179,34 @@ fn gradients_of_a_row_that_is_looked_up_often_are_summed_in_fp32() {
 fn indices_above_the_last_row_are_named() {
     let device = Device::flex();
     embedding(Tensor::<2>::ones([3, 4], &device), Tensor::<2, Int>::from_ints([[0, 3]], &device));
+}
+
+/// Parameters in fp32 beside activations in bf16.
+#[test]
+fn norms_with_parameters_of_another_type() {
+    let device = Device::flex().autodiff();
+    let case = Case::new([vec![3, 8], vec![8], vec![8]]);
+    let [x, gamma, beta] = case.tensors(&device);
+    let x = x.reshape([3, 8]).cast(DType::BF16);
+    type Norm = fn(Tensor<2>, Tensor<1>, Tensor<1>) -> Tensor<2>;
+    let norms: [Norm; 3] = [
+        |x, gamma, beta| layer_norm(x, gamma, Some(beta), 1e-5),
+        |x, gamma, _| rms_norm(x, gamma, 1e-5),
+        |x, gamma, _| rms_norm_above_one(x, gamma, 1e-5),
+    ];
+    for norm in norms {
+        let run = |x: Tensor<2>, wide: bool| {
+            let (x, gamma) = (x.detach().require_grad(), gamma.clone().detach().require_grad());
+            let input = if wide { x.clone().cast(DType::F32) } else { x.clone() };
+            let output = norm(input, gamma.clone(), beta.clone());
+            assert_eq!(output.dtype(), if wide { DType::F32 } else { DType::BF16 });
+            let output = output.cast(DType::BF16);
+            let gradients = output.clone().sum().backward();
+            let gradients = [x.grad(&gradients).unwrap().reshape([24]), gamma.grad(&gradients).unwrap()];
+            (output.into_data(), gradients.map(Tensor::into_data))
+        };
+        assert_eq!(run(x.clone(), false), run(x.clone(), true));
+    }
 }
 
 #[test]

@@ -8,9 +8,25 @@ use cubecl::prelude::*;
 
 use super::launch::{element, empty, rows, unit_count, unit_for_each, vector_size};
 use super::linear::columns::{AHEAD, ROWS, column_sums, column_units, sum_of_lanes};
-use crate::activation::ActivationFunction;
+use crate::activation::{Activate, ActivationFunction};
+use crate::autodiff::graph::Operation;
 
-/// Adds a bias, if there is one, to the rows of a product in its place, and gives the activation of the sum. `hidden` must be nobody else's.
+impl Operation<1, CubeTensor> for Activate {
+    type Saved = CubeTensor;
+    type Extra = ();
+
+    fn forward(&self, [x]: [CubeTensor; 1], _: [bool; 1]) -> (CubeTensor, Option<CubeTensor>, ()) {
+        let (x, _) = rows(x);
+        // Without a bias it stays as it is.
+        (activated(&x, None, self.0), Some(x), ())
+    }
+
+    fn backward(self, x: CubeTensor, gradient: CubeTensor, _: [bool; 1]) -> [Option<CubeTensor>; 1] {
+        [Some(slope(x, gradient, self.0))]
+    }
+}
+
+/// Adds a bias, if there is one, to the rows of a product in its place, and gives the activation of the sum. With a bias, `hidden` must be nobody else's.
 pub(super) fn activated(
     hidden: &CubeTensor,
     bias: Option<&CubeTensor>,

@@ -45,11 +45,6 @@ pub fn trust_software() {
     TRUSTS_SOFTWARE.store(true, Relaxed);
 }
 
-/// Whether a tensor is on one of these devices, in no graph or in one that does not recompute.
-pub(crate) fn is_on_device(tensor: &DispatchTensor) -> bool {
-    on_device(tensor).is_some()
-}
-
 /// A tensor of one of these devices, in no graph or in one that does not recompute.
 pub(super) fn on_device(tensor: &DispatchTensor) -> Option<CubeTensor> {
     primitive::<Cube>(tensor).or_else(|| {

@@ -8,8 +8,8 @@ use cubecl::prelude::*;
 use super::activation::{activate, derivative};
 use super::launch::{element, empty, rows, unit_count, unit_for_each, vector_size};
 use crate::activation::ActivationFunction;
+use crate::activation::Gated;
 use crate::autodiff::graph::Operation;
-use crate::gated::Gated;
 
 impl Operation<2, CubeTensor> for Gated {
     type Saved = [CubeTensor; 2];

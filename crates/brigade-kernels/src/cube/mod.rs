@@ -20,7 +20,7 @@ mod squares;
 
 pub(crate) use adamw::{StepRun, adamw};
 pub use apply::trust_software;
-pub(crate) use apply::{apply, is_fused, is_on_device};
+pub(crate) use apply::{apply, is_fused};
 pub(crate) use attention::{Attention, Layout};
 pub(crate) use cross_entropy::LinearCrossEntropy;
 pub(crate) use dropout::Dropout;

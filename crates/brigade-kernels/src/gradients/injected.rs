@@ -1,11 +1,11 @@
 //! Where a backward pass begins, with a gradient that is known already.
 
-#[cfg(feature = "cube")]
 use burn::backend::DispatchTensor;
 use burn::tensor::Tensor;
 
-/// A number whose backward pass gives `output` this gradient: `(output · gradient).sum()`. On devices with kernels (features `cuda` and `wgpu`) nothing is multiplied or added up for
-/// it, and the number itself is 0: there, a whole sum takes longer than all else at the boundary of a block.
+use crate::autodiff::function::{Function, apply_function};
+
+/// A number, 0, whose backward pass gives `output` this gradient, as that of `(output · gradient).sum()` does. Nothing is multiplied or added up for it.
 ///
 /// ```
 /// use brigade_kernels::with_gradient;
@@ -22,23 +22,14 @@ use burn::tensor::Tensor;
 /// If the shapes differ.
 pub fn with_gradient(output: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
     assert!(output.dims() == gradient.dims(), "a gradient of {:?} for {:?}", gradient.dims(), output.dims());
-    #[cfg(feature = "cube")]
-    {
-        let tensor = output.clone().into_dispatch();
-        if crate::cube::is_on_device(&tensor) {
-            let function = WithGradient(gradient.without_autodiff());
-            return Tensor::from_dispatch(crate::autodiff::function::apply_function(function, [tensor]).0);
-        }
-    }
-    (output * gradient).sum()
+    let function = WithGradient(gradient.without_autodiff());
+    Tensor::from_dispatch(apply_function(function, [output.into_dispatch()]).0)
 }
 
-#[cfg(feature = "cube")]
 #[derive(Debug)]
 struct WithGradient(Tensor<1>);
 
-#[cfg(feature = "cube")]
-impl crate::autodiff::function::Function<1> for WithGradient {
+impl Function<1> for WithGradient {
     type Saved = ();
     type Extra = ();
 

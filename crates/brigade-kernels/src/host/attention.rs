@@ -7,7 +7,7 @@ use brigade_simd::attention::{
 use burn_flex::FlexTensor;
 
 use super::{Buffer, FusedOperation, Number, contiguous, values};
-use crate::attention::Mask;
+use crate::mask::Mask;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Attention {

@@ -105,6 +105,14 @@ pub fn chunk_square_sums(tensor: &Tensor<1>, chunk: usize) -> Option<Vec<f32>> {
     Some(sums)
 }
 
+/// A flat tensor of the type of `values`, and on its device, whose elements are all to be written: [`ScaledStep::step_part`] does. In host memory it is not cleared.
+pub fn unwritten(elements: usize, values: &Tensor<1>) -> Tensor<1> {
+    match fits(values) {
+        true => Tensor::from_primitive::<Flex>(Buffer::<f32>::new(elements).into_tensor([elements])),
+        false => Tensor::empty([elements], (&values.device(), values.dtype())),
+    }
+}
+
 /// Whether a tensor can be stepped in one pass.
 fn fits<const D: usize>(tensor: &Tensor<D>) -> bool {
     is_on_host(&tensor.clone().into_dispatch()) && tensor.dtype() == DType::F32

@@ -52,13 +52,13 @@ macro_rules! with_function {
 use with_function;
 
 impl ActivationFunction {
-    /// `x ← x + bias`, in each row, if there is a bias, which is as long as a row; then `y ← f(x)`.
+    /// `y ← f(x)`.
     ///
     /// # Panics
-    /// If `y` is not as long as `x`, or `x` is not whole rows of the bias's length.
-    pub fn forward<T: Element>(self, x: &mut [T], bias: Option<&[T]>, y: &mut [T]) {
+    /// If `y` is not as long as `x`.
+    pub fn apply<T: Element>(self, x: &[T], y: &mut [T]) {
         #[inline(always)]
-        fn plain<S: Simd, F: Function, T: Element>(simd: S, function: F, x: &[T], y: &mut [T]) {
+        fn pass<S: Simd, F: Function, T: Element>(simd: S, function: F, x: &[T], y: &mut [T]) {
             for_each_vector(
                 simd,
                 (x, y),
@@ -66,6 +66,17 @@ impl ActivationFunction {
                 |(x, y)| T::store(simd, y, function.value(simd, T::load(simd, x))),
             );
         }
+        check_length("y", y.len(), x.len());
+        with_function!(self, |f| dispatch!(
+            pass[F: Function, T: Element](f: F, x: &[T], y: &mut [T]) -> ()
+        ));
+    }
+
+    /// `x ← x + bias`, in each row, if there is a bias, which is as long as a row; then `y ← f(x)`.
+    ///
+    /// # Panics
+    /// If `y` is not as long as `x`, or `x` is not whole rows of the bias's length.
+    pub fn forward<T: Element>(self, x: &mut [T], bias: Option<&[T]>, y: &mut [T]) {
         #[inline(always)]
         fn biased<S: Simd, F: Function, T: Element>(
             simd: S,
@@ -91,12 +102,7 @@ impl ActivationFunction {
         }
         check_length("y", y.len(), x.len());
         match bias {
-            None => {
-                let x: &[T] = x;
-                with_function!(self, |f| dispatch!(
-                    plain[F: Function, T: Element](f: F, x: &[T], y: &mut [T]) -> ()
-                ));
-            }
+            None => self.apply(x, y),
             Some(bias) => {
                 check_rows("x", x.len(), bias.len());
                 with_function!(self, |f| dispatch!(

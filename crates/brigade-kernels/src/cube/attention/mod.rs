@@ -13,7 +13,6 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
-use crate::attention::Mask;
 use crate::autodiff::graph::Operation;
 use crate::cube::attention::causal::blocks;
 use crate::cube::attention::flash::{Flash, Vectors};
@@ -21,6 +20,7 @@ use crate::cube::attention::heads::Heads;
 use crate::cube::attention::softmax::{Keys, Part, Visible, softmax, softmax_backward};
 use crate::cube::launch::{empty, reshaped, rows, transposed};
 use crate::cube::linear::products::{product, products};
+use crate::mask::Mask;
 
 /// Attention to the keys that a mask shows.
 #[derive(Debug, Clone)]

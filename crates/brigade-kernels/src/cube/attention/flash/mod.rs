@@ -21,8 +21,8 @@ use self::seen::SizesLaunch;
 use self::tile::{EIGHT, PLANE, PLANES, PlaceLaunch, Tiling};
 use super::softmax::Visible;
 use super::{Attention, numbers};
-use crate::attention::Mask;
 use crate::cube::launch::{element, empty, unit_for_each};
+use crate::mask::Mask;
 
 /// Where the vectors of queries, keys, values and outputs are in their tensors, in numbers.
 #[derive(Debug, Clone, Copy)]
