@@ -239,7 +239,7 @@ pub(super) fn unknown(name: &str) -> Cluster {
     cluster
 }
 
-/// The kinds whose names are like this one: those that begin as it does, or else the nearest.
+/// The kinds whose names are most like this one: of those that begin as it does, or else of all.
 pub(super) fn nearest(name: &str) -> Vec<&'static str> {
     let plain = |text: &str| text.to_ascii_uppercase();
     let given = plain(name);
@@ -247,14 +247,14 @@ pub(super) fn nearest(name: &str) -> Vec<&'static str> {
         let all = std::iter::once(&row.name).chain(row.aliases);
         all.map(|known| strsim::damerau_levenshtein(&plain(known), &given)).min().unwrap_or(usize::MAX)
     };
-    let least = ROWS.iter().map(distance).min().unwrap_or(0);
-    if least > given.chars().count().div_ceil(2) {
-        return Vec::new();
-    }
-    let nearest: Vec<&str> = ROWS.iter().filter(|row| distance(row) == least).map(|row| row.name).collect();
-    let begins_alike = |name: &&&str| given.chars().next() == name.chars().next();
-    let alike: Vec<&str> = nearest.iter().filter(begins_alike).copied().collect();
-    if alike.is_empty() { nearest } else { alike }
+    let most = given.chars().count().div_ceil(2);
+    let near = |is_among: &dyn Fn(&Row) -> bool| -> Vec<&'static str> {
+        let rows = || ROWS.iter().filter(|row| is_among(row));
+        let least = rows().map(distance).min().filter(|least| *least <= most);
+        rows().filter(|row| Some(distance(row)) == least).map(|row| row.name).collect()
+    };
+    let alike = near(&|row| given.chars().next() == row.name.chars().next());
+    if alike.is_empty() { near(&|_| true) } else { alike }
 }
 
 impl Row {
@@ -339,6 +339,27 @@ mod tests {
             "",
         ] {
             assert_eq!(kind_name(name), None, "{name}");
+        }
+    }
+    #[test]
+    fn misspelt_kinds_are_those_that_begin_alike() {
+        for (given, meant) in [
+            ("A100-SXM", &["A100-40GB", "A100-80GB"][..]),
+            ("a100_80", &["A100-80GB"]),
+            ("A800", &["A100-80GB"]),
+            ("H100-sxm5", &["H100-80GB"]),
+            ("h200-140GB", &["H200"]),
+            ("H800", &["H100-80GB", "H200"]),
+            ("B200-SXM", &["B200"]),
+            ("v100-23gb", &["V100-32GB"]),
+            ("L40", &["L4", "L40S"]),
+            ("rtx_4090", &["RTX-4090"]),
+            // None begins alike.
+            ("GH200", &["H200"]),
+            ("Tesla", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(nearest(given), meant, "{given}");
         }
     }
 }

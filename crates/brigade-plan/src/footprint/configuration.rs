@@ -274,10 +274,10 @@ impl Configuration {
         for (index, unit) in self.units.iter().enumerate() {
             let in_order = unit.users.windows(2).all(|pair| pair[0] < pair[1]);
             let in_model = unit.users.iter().all(|user| *user < blocks);
-            if !(in_order && in_model && unit.users.first() == Some(&unit.home)) {
-                let home = unit.home;
+            if !(in_order && in_model && unit.users.first() == Some(&unit.owner_block)) {
+                let owner = unit.owner_block;
                 let allowed =
-                    format!("they must be in order, from {blocks} blocks, and begin with the home, {home}");
+                    format!("they must be in order, from {blocks} blocks, and begin with the owner, {owner}");
                 return Err(setting(format!("users of unit {index}"), &unit.users, allowed));
             }
         }

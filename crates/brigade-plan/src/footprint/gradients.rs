@@ -45,7 +45,7 @@ pub(super) fn gradients(stage_units: &StageUnits<'_>) -> (u64, u64) {
         for block in stage_units.completes(action) {
             let is_complete = |unit: &&usize| {
                 let unit = &stage_units.units[**unit];
-                unit.is_stepped && unit.home == block
+                unit.is_stepped && unit.owner_block == block
             };
             for unit in stage_units.by_block[block].iter().filter(is_complete) {
                 if stage_units.configuration.sums_each_micro_batch() {

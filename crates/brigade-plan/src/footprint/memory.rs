@@ -75,7 +75,7 @@ pub(super) fn memory(stage_units: &StageUnits<'_>) -> MemoryFootprint {
 fn outer_in_flight(stage_units: &StageUnits<'_>) -> u64 {
     let fragments = stage_units.configuration.outer.map_or(0, |outer| outer.overlapped_fragments);
     let of = |fragment: usize| {
-        sum_stepped(stage_units, |unit| match unit.home % fragments == fragment {
+        sum_stepped(stage_units, |unit| match unit.owner_block % fragments == fragment {
             true => unit.own.min(unit.elements),
             false => 0,
         })
@@ -117,7 +117,9 @@ fn tied_sum(stage_units: &StageUnits<'_>, chunk: usize) -> u64 {
     let configuration = stage_units.configuration;
     let blocks = stage_units.stage.blocks(chunk);
     let is_held = |unit: &&UnitSize| {
-        unit.trainable && unit.home < blocks.start && unit.users.iter().any(|user| blocks.contains(user))
+        unit.trainable
+            && unit.owner_block < blocks.start
+            && unit.users.iter().any(|user| blocks.contains(user))
     };
     let units = configuration.units.iter().filter(is_held);
     let bytes = units.map(|unit| FP32 * configuration.lengths(unit.elements).0 as u64).sum();

@@ -8,8 +8,8 @@ pub struct UnitSize {
     /// Number of elements, without padding.
     pub elements: usize,
     /// The block that owns the parameters; its stage sums their gradients and steps them.
-    pub home: usize,
-    /// The blocks that read the parameters, in order; the home is the first of them.
+    pub owner_block: usize,
+    /// The blocks that read the parameters, in order; the owner is the first of them.
     pub users: Vec<usize>,
     /// Whether training changes the parameters. If not, they have neither gradients nor optimizer state.
     pub trainable: bool,
@@ -22,8 +22,8 @@ pub struct UnitSize {
 impl UnitSize {
     /// Trained parameters that these blocks, at least one, read in the type of the computation.
     pub fn trained(elements: usize, users: Vec<usize>) -> Self {
-        let home = users.first().copied().unwrap_or(0);
-        Self { elements, home, users, trainable: true, keep_in_f32: false, matrices: Vec::new() }
+        let owner_block = users.first().copied().unwrap_or(0);
+        Self { elements, owner_block, users, trainable: true, keep_in_f32: false, matrices: Vec::new() }
     }
 }
 

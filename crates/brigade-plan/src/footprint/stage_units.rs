@@ -22,7 +22,7 @@ pub(super) struct StageUnits<'a> {
 /// One unit on a stage.
 pub(super) struct StageUnit {
     /// The block that owns it.
-    pub home: usize,
+    pub owner_block: usize,
     /// Elements without padding.
     pub elements: usize,
     /// Elements of the whole buffer.
@@ -68,14 +68,14 @@ impl<'a> StageUnits<'a> {
             here.for_each(|user| by_block[*user].push(units.len()));
             let (length, own) = configuration.lengths(unit.elements);
             units.push(StageUnit {
-                home: unit.home,
+                owner_block: unit.owner_block,
                 elements: unit.elements,
                 length,
                 own,
                 compute_bytes: configuration.bytes_per_value(unit),
                 trainable: unit.trainable,
-                is_owned: holders[unit.home] == rank,
-                is_stepped: unit.trainable && holders[unit.home] == rank,
+                is_owned: holders[unit.owner_block] == rank,
+                is_stepped: unit.trainable && holders[unit.owner_block] == rank,
                 other_readers: readers.len() - 1,
                 gathered_as: configuration.gathered_as(unit),
                 codes: configuration.codes(unit),
@@ -88,7 +88,7 @@ impl<'a> StageUnits<'a> {
     }
 
     /// Bytes that a block holds between the halves of its backward; none where it has no second half. The gradients of shared parameters
-    /// ride with the message to the stage before, so a block that reads any cannot wait.
+    /// are sent with the message to the previous stage, so a block that reads any cannot wait.
     pub fn deferred(&self, block: usize) -> Option<u64> {
         let shares = |unit: &UnitSize| unit.users.len() > 1 && unit.users.contains(&block);
         let saved = self.configuration.saved_activations.get(block)?;

@@ -21,8 +21,10 @@ const ABSENT: u64 = 1;
 pub struct Sent {
     /// Calls up to an update.
     pub calls: u64,
-    /// Bytes to other ranks, over all calls.
+    /// Bytes to other ranks, over all calls, as far as they are known.
     pub bytes: u64,
+    /// Calls whose bytes are not known: messages between stages where activations are not.
+    pub unknown_calls: u64,
 }
 
 /// What a rank sends in a step, or in all steps up to an update, by operation; nothing in a group of one rank. Each of `n` ranks sends `2 L (n-1)/n` bytes to
@@ -86,8 +88,17 @@ impl Sent {
         self.bytes += calls * bytes;
     }
 
+    fn add_unknown(&mut self, calls: u64) {
+        self.calls += calls;
+        self.unknown_calls += calls;
+    }
+
     fn times(self, times: u64) -> Self {
-        Self { calls: times * self.calls, bytes: times * self.bytes }
+        Self {
+            calls: times * self.calls,
+            bytes: times * self.bytes,
+            unknown_calls: times * self.unknown_calls,
+        }
     }
 }
 
@@ -199,10 +210,13 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
                 Pass::Backward => {
                     let gradient = activation(Pass::Backward, configuration.boundary(blocks.start));
                     let is_last = micro_batch + 1 == configuration.micro_batches;
-                    gradient + relayed(configuration, blocks.start, is_last)
+                    gradient.map(|bytes| bytes + relayed(configuration, blocks.start, is_last))
                 }
             };
-            sent.add(configuration.sync_every as u64, bytes);
+            match bytes {
+                Some(bytes) => sent.add(configuration.sync_every as u64, bytes),
+                None => sent.add_unknown(configuration.sync_every as u64),
+            }
         }
     }
     for unit in stage_units.units.iter().filter(|unit| unit.is_stepped) {
@@ -211,19 +225,19 @@ fn sends(stage_units: &StageUnits<'_>) -> Sent {
     sent
 }
 
-/// The bytes of a message with an activation or its gradients; 0 if unknown.
-fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> u64 {
+/// The bytes of a message with an activation or its gradients, if they are known.
+fn activation(pass: Pass, boundary: &[BoundaryTensor]) -> Option<u64> {
     let part = |part: &BoundaryTensor| match pass {
         Pass::Backward if !part.has_gradient => ABSENT,
         _ => tensor(part.bytes, part.dimensions),
     };
-    if boundary.is_empty() { 0 } else { LENGTH + boundary.iter().map(part).sum::<u64>() }
+    (!boundary.is_empty()).then(|| LENGTH + boundary.iter().map(part).sum::<u64>())
 }
 
 /// The bytes of the tied weights' gradients that are sent together with the gradient of a block's input, that of the last micro-batch if `is_last`.
 fn relayed(configuration: &Configuration, block: usize, is_last: bool) -> u64 {
     let crosses =
-        |unit: &&UnitSize| unit.home < block && unit.users.last().is_some_and(|last| *last >= block);
+        |unit: &&UnitSize| unit.owner_block < block && unit.users.last().is_some_and(|last| *last >= block);
     let each = configuration.tied_each_micro_batch;
     let gradient = |unit: &UnitSize| match unit.trainable && (each || is_last) {
         true => {

@@ -57,8 +57,8 @@ pub fn stage_memory(
     state(&mut parts, model, stage, accounting, sharding, activations.tp as u64);
     parts.activations = in_blocks(model, stage, activations, kind, sharding.micro_batches, recompute_every);
     if stage.stages > 1 {
-        let relayed =
-            if accounting.steps_copies { 0 } else { model.tied_parameters() / activations.tp as u64 };
+        let is_relayed = model.trains_table() && !accounting.steps_copies;
+        let relayed = if is_relayed { model.tied_parameters() / activations.tp as u64 } else { 0 };
         let bytes = if sharding.tied_each_micro_batch { accounting.parameter } else { accounting.sum };
         parts.buffers += 2 * (activations.boundary(model) + bytes * relayed);
     }
@@ -82,9 +82,11 @@ fn state(
         true => model.tied_parameters(),
         false => 0,
     };
-    let (held, stepped) =
-        ((own + copies) / tp, (own + if accounting.steps_copies { copies } else { 0 }) / tp);
-    let largest = blocks().map(|block| model.block_parameters(block)).max().unwrap_or(0) / tp;
+    let trained: u64 = blocks().map(|block| model.trained_parameters(block)).sum();
+    let trained_copies = if model.trains_table() { copies } else { 0 };
+    let stepped_copies = if accounting.steps_copies { trained_copies } else { 0 };
+    let (held, stepped) = ((own + copies) / tp, (trained + stepped_copies) / tp);
+    let largest = |parameters: &dyn Fn(usize) -> u64| blocks().map(parameters).max().unwrap_or(0) / tp;
     let Sharding { zero, shards, micro_batches, reduce_each_micro_batch, reshard, offload, .. } = *sharding;
     let ranks = shards as u64;
     let is_sharded = |stage: u8| zero >= stage && shards > 1;
@@ -102,7 +104,7 @@ fn state(
     let sums = accounting.sum * accounting.sums(micro_batches, sums_each);
     parts.gradients = sums * share(stepped, sums_each) + accounting.gradient * share(stepped, sums_each);
     if !sharding.tied_each_micro_batch && !accounting.steps_copies && micro_batches > 1 {
-        parts.gradients += accounting.sum * accounting.sums(micro_batches, false) * copies / tp;
+        parts.gradients += accounting.sum * accounting.sums(micro_batches, false) * trained_copies / tp;
     }
     let has_masters = accounting.master > 0 || offload;
     let master = if has_masters && !(gathers && accounting.master == 0) { 4 } else { 0 };
@@ -115,10 +117,12 @@ fn state(
     if gathers {
         let all = matches!(reshard, ReshardPolicy::AfterBackward | ReshardPolicy::AfterStep);
         // The block that runs, and the one that is gathered ahead.
-        parts.buffers += accounting.parameter * if all { held } else { held.min(2 * largest) };
+        parts.buffers += accounting.parameter
+            * if all { held } else { held.min(2 * largest(&|block| model.block_parameters(block))) };
     }
     if sums_each {
-        parts.buffers += accounting.sum.max(accounting.gradient) * stepped.min(REDUCING as u64 * largest);
+        let most = REDUCING as u64 * largest(&|block| model.trained_parameters(block));
+        parts.buffers += accounting.sum.max(accounting.gradient) * stepped.min(most);
     }
 }
 
@@ -133,12 +137,13 @@ fn in_blocks(
 ) -> u64 {
     let boundary = settings.boundary(model);
     let (saved, working) = (layer_activations(model, settings), layer_working(model, settings));
-    let last = model.blocks() - 1;
+    let (last, first_trained) = (model.blocks() - 1, model.first_trained());
     let recomputes = |block: usize| recompute_every > 0 && (block + 1).is_multiple_of(recompute_every);
     let of_block = |block: usize| match block {
         0 => 0,
         block if block == last => boundary,
-        block if recomputes(block) => boundary,
+        // Without a backward, it keeps its input alone.
+        block if block < first_trained || recomputes(block) => boundary,
         _ => saved,
     };
     let of_chunk = |chunk: &std::ops::Range<usize>| chunk.clone().map(of_block).sum::<u64>();

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use brigade_hf::{Config, HfError};
+use brigade_hf::Config;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::experts::Experts;
 use super::other_families::{self, OTHER_FAMILIES};
-use super::{ModelError, ModelShape, wrong};
+use super::{ModelError, ModelShape, unknown, wrong};
 
 /// What a plan reads of a configuration of training.
 #[derive(Debug, Deserialize)]
@@ -75,7 +75,7 @@ const FIELDS: [&str; 19] = [
 const PLAN_FIELDS: [&str; 5] = ["kv_heads", "intermediate", "gated", "experts", "experts_per_token"];
 
 /// Whether a model can be planned from this file, but not trained: a `config.json` under another name or of one of the
-/// [`OTHER_FAMILIES`], or a TOML with fields that only a plan knows.
+/// [`OTHER_FAMILIES`] or with what training does not know, or a TOML with fields that only a plan knows.
 pub fn is_only_for_plans(path: &Path) -> bool {
     let has_end = |end: &str| path.extension().is_some_and(|own| own.eq_ignore_ascii_case(end));
     if has_end("toml") {
@@ -93,7 +93,7 @@ pub fn is_only_for_plans(path: &Path) -> bool {
     }
     let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     let fields = std::fs::read(file).ok().and_then(|text| serde_json::from_slice::<Map<_, _>>(&text).ok());
-    fields.is_some_and(|fields| other_family(&fields).is_some())
+    fields.is_some_and(|fields| other_family(&fields).is_some() || unknown::is_unknown(&fields))
 }
 
 /// The family of a `config.json` that can only be planned.
@@ -131,16 +131,7 @@ impl ModelShape {
         if let Some(family) = other_family(object) {
             return other_families::shape(&file, family, object);
         }
-        let config = Config::from_fields(&file, object).map_err(|error| {
-            let further = match error {
-                HfError::UnknownFamily { .. } => {
-                    format!("; further ones that can only be planned are {}", OTHER_FAMILIES.join(", "))
-                }
-                _ => String::new(),
-            };
-            ModelError::File { file: String::from("--model"), problem: format!("{error}{further}") }
-        })?;
-        Self::of_config(&file, &config).check(&file)
+        unknown::read(&file, object)
     }
 
     /// Of the section `[model.config]` of a configuration, which has the fields of a `config.json`. Where it has no `vocab_size`, that is the number of the tokenizer's

@@ -74,6 +74,8 @@ fn decoder_shape(name: &str, config: &DecoderConfig) -> ModelShape {
         head_parameters: 0,
         most_positions: config.max_positions,
         labels: None,
+        counts: Vec::new(),
+        note: None,
     }
 }
 
@@ -96,5 +98,7 @@ fn encoder_shape(name: &str, config: &EncoderConfig) -> ModelShape {
         head_parameters: 0,
         most_positions: config.max_positions,
         labels: None,
+        counts: Vec::new(),
+        note: None,
     }
 }

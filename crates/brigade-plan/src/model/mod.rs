@@ -4,9 +4,12 @@ mod experts;
 mod file;
 mod hugging_face;
 mod other_families;
+mod trained;
+mod unknown;
 
 pub use file::is_only_for_plans;
 pub use other_families::OTHER_FAMILIES;
+pub use trained::TrainedCount;
 
 use serde::Serialize;
 use thiserror::Error;
@@ -48,6 +51,10 @@ pub struct ModelShape {
     pub most_positions: usize,
     /// Logits of a sequence, where it predicts labels of texts instead of tokens.
     pub labels: Option<usize>,
+    /// By block, how many parameters are trained, and how many are not; empty where all are.
+    pub counts: Vec<TrainedCount>,
+    /// What of its file was not known, and how it is counted then.
+    pub note: Option<String>,
 }
 
 /// A model that cannot be planned.
@@ -123,6 +130,8 @@ impl ModelShape {
             head_parameters: h + if tied { 0 } else { v * h },
             most_positions: 0,
             labels: None,
+            counts: Vec::new(),
+            note: None,
         }
     }
 
@@ -180,6 +189,9 @@ impl ModelShape {
 
     /// Parameters of a block of its own, in the order of the blocks. A tied table is the embedding's.
     pub fn block_parameters(&self, block: usize) -> u64 {
+        if let Some(TrainedCount { trained, frozen }) = self.counts.get(block) {
+            return trained + frozen;
+        }
         match block {
             0 => self.embedding_parameters,
             block if block + 1 == self.blocks() => self.head_parameters,
@@ -201,15 +213,7 @@ impl ModelShape {
     /// to it.
     pub fn multiplying_parameters(&self) -> u64 {
         let idle = self.idle_parameters * self.layers() as u64;
-        self.parameters() - self.embedding_parameters - idle + self.tied_parameters()
-    }
-
-    /// FLOPs of a token by the formula that MFU is defined with, `6 N + 12 L h s`: `N` counts the head but not the embedding, and attention
-    /// as if every token saw all others, or in a layer with a window as many as that has.
-    pub fn flops_per_token(&self, sequence_length: usize) -> f64 {
-        let seen = |window: &Option<usize>| window.unwrap_or(sequence_length).min(sequence_length) as f64;
-        let attention = 12.0 * self.query_size() as f64 * self.windows.iter().map(seen).sum::<f64>();
-        6.0 * self.multiplying_parameters() as f64 + attention
+        self.parameters() - self.block_parameters(0) - idle + self.tied_parameters()
     }
 
     /// Numbers of all queries of a token.

@@ -101,7 +101,7 @@ impl Fields<'_> {
     }
 }
 
-/// The shape of a model of one of [`OTHER_FAMILIES`].
+/// The shape of a model of one of [`OTHER_FAMILIES`]; of another family, that of a Llama of these sizes.
 pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<ModelShape, ModelError> {
     let fields = Fields { file, fields };
     let hidden = fields.needed(&["hidden_size", "n_embd", "n_embed", "d_model"])?;
@@ -116,6 +116,13 @@ pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<Mo
     let window = fields.get(&["sliding_window"])?.filter(|_| fields.is_set("use_sliding_window", true));
     let tied = |default| fields.is_set("tie_word_embeddings", default);
     let biases = |name| fields.is_set(name, false);
+    // Of a family that is not known, it may be that of some layers alone.
+    let layer_types = fields.fields.get("layer_types").and_then(Value::as_array);
+    let is_windowed = |layer: usize| match layer_types {
+        _ if family == "mistral" || OTHER_FAMILIES.contains(&family) => true,
+        Some(types) => types.get(layer).is_some_and(|kind| kind == "sliding_attention"),
+        None => false,
+    };
     // The experts of a layer, and the size of one that every token passes.
     let (mut experts, mut shared) = (None, 0);
     let mut kv_heads = kv_heads;
@@ -189,13 +196,22 @@ pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<Mo
             Form { tied: tied(false), query_biases, ..Form::LLAMA }
         }
         "phi3" => Form { tied: tied(false), ..Form::LLAMA },
-        _ => return Err(wrong(file, "model_type", family, &OTHER_FAMILIES.join(", "))),
+        // One that is not known.
+        _ => {
+            inner.map_or_else(|| fields.needed(&["intermediate_size"]), Ok)?;
+            let (query_biases, mlp_biases) = (biases("attention_bias"), biases("mlp_bias"));
+            // What `transformers` leaves out of a file is as the family's class and its base class have it: tied.
+            let is_tied = !["llama", "mistral", "qwen2", "qwen3"].contains(&family);
+            Form { tied: tied(is_tied), query_biases, mlp_biases, ..Form::LLAMA }
+        }
     };
     let head_dim = fields.get(&["head_dim"])?.unwrap_or(hidden / heads.max(1));
     let mut shape =
         ModelShape::llama(file, layers, hidden, heads, kv_heads, intermediate, vocabulary, form.tied);
     (shape.gated, shape.head_dim, shape.most_positions) = (form.gated, head_dim, most_positions);
-    shape.windows.iter_mut().for_each(|own| *own = window);
+    for (layer, own) in shape.windows.iter_mut().enumerate() {
+        *own = window.filter(|_| is_windowed(layer));
+    }
     let [h, v, positions, q, kv] = [
         hidden,
         vocabulary,

@@ -12,6 +12,8 @@ pub struct NamedModel {
     pub settings: Vec<String>,
     /// Whether gradients travel as the TOML's `comm.compress` encodes them.
     pub is_compressed: bool,
+    /// The rank of adapters, if it is to be given, too.
+    pub lora_rank: Option<usize>,
 }
 
 impl From<&str> for NamedModel {
@@ -55,6 +57,9 @@ fn program(workload: &Workload, model: &NamedModel) -> String {
         name.strip_suffix("config.json").map_or(name, |folder| if folder.is_empty() { "." } else { folder });
     let mut line =
         format!("brigade train {option} {} --nproc-per-node {}", quoted(name), cluster.devices_per_node);
+    if let Some(rank) = model.lora_rank {
+        line.push_str(&format!(" --lora-rank {rank}"));
+    }
     if cluster.nodes > 1 {
         line.push_str(&format!(" --nnodes {} --node-rank NODE --rdzv-endpoint HOST:29400", cluster.nodes));
     }

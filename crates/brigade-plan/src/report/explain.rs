@@ -4,6 +4,7 @@ use super::{billions, seconds};
 use crate::cluster::Collective;
 use crate::columns::{bytes, counted};
 use crate::memory::published;
+use crate::model::ModelShape;
 use crate::schedule::formula;
 use crate::search::{PlanError, PlanEvaluation, Workload};
 use crate::time::{Network, overlap};
@@ -29,6 +30,7 @@ fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
         |stage: u8| if candidate.zero >= stage && dp > 1 { format!(" / dp {dp}") } else { String::new() };
     let whole = model.parameters() as f64;
     let reduced = candidate.zero >= 2 && dp > 1 && candidate.reduce_each_micro_batch;
+    let stepped = if model.counts.is_empty() { "P" } else { "what is trained of P" };
     let kind = candidate.kind();
     let in_flight = formula::peak_in_flight(
         kind,
@@ -51,7 +53,7 @@ fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
             ),
         },
         format!(
-            "gradients: {} x {} sums of P{} = {}{}",
+            "gradients: {} x {} sums of {stepped}{} = {}{}",
             plural(accounting.sum),
             accounting.sums(candidate.micro_batches, reduced),
             if reduced { sharded(2) } else { String::new() },
@@ -63,7 +65,7 @@ fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
             },
         ),
         format!(
-            "optimizer: ({} master + {} moments) P{} = {}",
+            "optimizer: ({} master + {} moments) {stepped}{} = {}",
             accounting.master,
             accounting.moments,
             sharded(1),
@@ -77,7 +79,7 @@ fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
             bytes(parts.activations)
         ),
         format!(
-            "by the ZeRO paper's accounting, the whole model over dp {dp} would need {:.1} GB per rank, and send {:.0} P numbers per step",
+            "by the ZeRO paper's accounting, the whole model, all of it trained, over dp {dp} would need {:.1} GB per rank, and send {:.0} P numbers per step",
             published::zero(whole, dp, candidate.zero) / 1e9,
             published::zero_volume(candidate.zero)
         ),
@@ -95,14 +97,18 @@ fn time(workload: &Workload, evaluation: &PlanEvaluation) -> Result<Vec<String>,
     let flops = model.flops_per_token(workload.sequence_length);
     let ideal = flops * workload.tokens() / (device.peak(workload.dtype) * cluster.devices() as f64);
     let mut lines = vec![
-        format!(
-            "FLOPs of a token: 6 N + 12 L h s = 6 x {} + 12 x {} x {} x {} = {:.3e}",
-            billions(model.multiplying_parameters() as f64),
-            model.layers(),
-            model.query_size(),
-            workload.sequence_length,
-            flops
-        ),
+        match model.counts.is_empty() {
+            true => format!(
+                "FLOPs of a token: 6 N + 12 L h s = 6 x {} + 12 x {} x {} x {} = {flops:.3e}",
+                billions(model.multiplying_parameters() as f64),
+                model.layers(),
+                model.query_size(),
+                workload.sequence_length,
+            ),
+            false => format!(
+                "FLOPs of a token: 6 for a parameter that is trained, 4 for a frozen one, 2 before all that is trained, and attention = {flops:.3e}"
+            ),
+        },
         format!(
             "at the peak of {:.0} TFLOP/s a step would take {}; MFU = {} / {} = {:.1}%",
             device.peak(workload.dtype) / 1e12,
@@ -157,12 +163,16 @@ fn collectives(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> 
     let candidate = &evaluation.candidate;
     let network = Network::new(cluster, workload.algorithm);
     let ranks = network.ranks(candidate.shards(), candidate.tp);
-    let layer = model.layer_parameters as f64 / candidate.tp as f64;
+    // Of all layers, the one of which the most is trained.
+    let [all, trained] = [ModelShape::block_parameters, ModelShape::trained_parameters].map(|count| {
+        let most = (1..=model.layers()).map(|layer| count(model, layer)).max().unwrap_or(0);
+        most as f64 / candidate.tp as f64
+    });
     let (name, collective) = match candidate.zero {
         0 => ("all-reduce", Collective::AllReduce),
         _ => ("reduce-scatter", Collective::ReduceScatter),
     };
-    let gradient = layer * workload.reduce_bytes;
+    let gradient = trained * workload.reduce_bytes;
     let takes = network.collective(collective, gradient, ranks);
     let mut lines = vec![format!(
         "{name} of a layer's gradients: {:.1} MB over {} on {}, {}: {}; {} of a step are not hidden",
@@ -185,7 +195,7 @@ fn collectives(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> 
         ));
     }
     if candidate.zero == 3 {
-        let parameters = layer * workload.accounting.parameter as f64;
+        let parameters = all * workload.accounting.parameter as f64;
         let link = if ranks.nodes > 1 {
             cluster.inter_node.bandwidth * ranks.per_node as f64
         } else {

@@ -40,7 +40,9 @@ pub fn failures(
     let mtbf = cluster.node_mtbf_hours * 3600.0 / cluster.nodes as f64;
     let accounting = workload.accounting;
     // Weights in fp32 and the optimizer's moments.
-    let checkpoint_bytes = workload.model.parameters() as f64 * (4 + accounting.moments) as f64;
+    let model = &workload.model;
+    let [all, trained] = [model.parameters(), model.all_trained_parameters()].map(|count| count as f64);
+    let checkpoint_bytes = all * 4.0 + trained * accounting.moments as f64;
     let write = checkpoint_bytes / (cluster.storage_bandwidth * cluster.nodes as f64);
     // Training waits only while the state is copied to the host's memory.
     let save = checkpoint_bytes / cluster.devices() as f64 / cluster.host_bandwidth;

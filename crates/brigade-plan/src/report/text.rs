@@ -91,10 +91,18 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
         0 => "without the embedding",
         _ => "without the embedding and the experts that a token does not pass",
     };
+    let (trained, less) = match model.counts.is_empty() {
+        true => (String::new(), ""),
+        false => {
+            let trained = billions(model.all_trained_parameters() as f64);
+            (format!("{trained} of which are trained, "), ", frozen ones less than others")
+        }
+    };
+    let note = model.note.as_ref().map_or_else(String::new, |note| format!("note: {note}\n"));
     format!(
-        "{}: {} parameters in {}, {} {counted_for_mfu}, which is how MFU counts them\n\
+        "{}: {} parameters in {}, {trained}{} {counted_for_mfu}, which is how MFU counts them{less}\n\
          {}: {} of {} {}, {} each; {} of {} tokens in a step ({} tokens), {}\n\
-         {} configurations, {} of which fit{with_tensor_parallelism}\n",
+         {} configuration{}, {} of which fit{with_tensor_parallelism}\n{note}",
         model.name,
         billions(model.parameters() as f64),
         counted(model.blocks(), "block"),
@@ -109,6 +117,7 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
         count(workload.tokens()),
         workload.dtype.name(),
         count(plan.considered as f64),
+        if plan.considered == 1 { "" } else { "s" },
         count(plan.fitting as f64),
     )
 }

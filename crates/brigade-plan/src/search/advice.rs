@@ -50,9 +50,7 @@ pub(super) fn advise(
 ) -> Result<FitAdvice, PlanError> {
     let mut changes = Vec::new();
     let axes = Axes { tensor: TensorParallelSearch::Off, ..axes.clone() };
-    let fits = |other: &Workload| -> Option<Candidate> {
-        Found::collect(&Evaluator::new(other), other, &axes).ok()?.fitting.first().copied()
-    };
+    let fits = |other: &Workload| Found::first_fitting(other, &axes);
     let smaller = std::iter::successors(Some(workload.global_batch / 2), |batch| Some(batch / 2));
     for batch in smaller.take_while(|batch| *batch >= 1) {
         let other = Workload { global_batch: batch, ..workload.clone() };

@@ -85,6 +85,30 @@ impl Axes {
         );
         Some(PlanError::new("--tp", *first, allowed))
     }
+
+    /// Why no number of stages as asked for is looked at: it must divide the ranks, and each stage needs a block.
+    pub(super) fn more_than_blocks(&self, workload: &Workload) -> Option<PlanError> {
+        let first = self.pp.first().filter(|_| self.meshes(workload).is_empty())?;
+        let any = Self { pp: Vec::new(), ..self.clone() };
+        let mut possible: Vec<usize> = any.meshes(workload).into_iter().map(|(_, pp)| pp).collect();
+        possible.sort_unstable();
+        possible.dedup();
+        let possible: Vec<String> = possible.iter().map(usize::to_string).collect();
+        let allowed = format!(
+            "it must divide the {}, and each stage needs one of the {} of the model: {}",
+            counted(workload.cluster.devices(), "rank"),
+            counted(workload.model.blocks(), "block"),
+            possible.join(", ")
+        );
+        Some(PlanError::new("--pp", *first, allowed))
+    }
+
+    /// Tensor-parallel ranks with numbers of stages.
+    pub(super) fn meshes(&self, workload: &Workload) -> Vec<(usize, usize)> {
+        let ranks = workload.cluster.devices();
+        let of = |tp: usize| self.stages(workload, ranks / tp).into_iter().map(move |pp| (tp, pp));
+        self.tp_sizes(workload).into_iter().flat_map(of).collect()
+    }
 }
 
 /// Divisors, rising.

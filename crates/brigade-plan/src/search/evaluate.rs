@@ -147,12 +147,14 @@ impl<'a> Evaluator<'a> {
         ]
     }
 
-    /// Parameters of a block that a rank steps and reduces.
-    fn own(&self, candidate: &Candidate, block: usize) -> f64 {
+    /// Parameters of a block that a rank steps and reduces, and those that it has besides: what is frozen.
+    fn own(&self, candidate: &Candidate, block: usize) -> [f64; 2] {
         let Workload { model, accounting, .. } = self.workload();
-        let copies = accounting.steps_copies && block + 1 == model.blocks() && candidate.pp > 1;
+        let (trained, all) = (model.trained_parameters(block), model.block_parameters(block));
+        let steps = accounting.steps_copies && model.trains_table();
+        let copies = steps && block + 1 == model.blocks() && candidate.pp > 1;
         let copy = if copies { model.tied_parameters() } else { 0 };
-        (model.block_parameters(block) + copy) as f64 / candidate.tp as f64
+        [trained + copy, all - trained].map(|parameters| parameters as f64 / candidate.tp as f64)
     }
 
     /// Parameters that a block reads of another one, which steps them: the table of a tied head.
@@ -172,7 +174,8 @@ impl<'a> Evaluator<'a> {
     fn relayed(&self, candidate: &Candidate) -> f64 {
         let Workload { model, accounting, .. } = self.workload();
         let table = self.read_elsewhere(candidate, model.blocks() - 1);
-        if self.tied_each_micro_batch() { table * accounting.parameter as f64 } else { 0.0 }
+        let is_sent = self.tied_each_micro_batch() && model.trains_table();
+        if is_sent { table * accounting.parameter as f64 } else { 0.0 }
     }
 
     /// The step as it is simulated.
@@ -188,15 +191,15 @@ impl<'a> Evaluator<'a> {
         let (tensor, again, boundary) = self.within_layers(candidate);
         let parameter = accounting.parameter as f64;
         let block = |block: usize| {
-            let (time, own) = (times[block], self.own(candidate, block));
+            let (time, [own, frozen]) = (times[block], self.own(candidate, block));
             let recomputed =
                 candidate.recompute_every > 0 && (block + 1).is_multiple_of(candidate.recompute_every);
             let sum = if candidate.zero == 0 { Collective::AllReduce } else { Collective::ReduceScatter };
             let gathers = candidate.zero == 3;
-            let gathered = (own + self.read_elsewhere(candidate, block)) * parameter;
+            let gathered = (own + frozen + self.read_elsewhere(candidate, block)) * parameter;
             SimulatedBlock {
                 forward: time.forward,
-                recompute: if recomputed { time.forward } else { 0.0 },
+                recompute: if recomputed && block >= model.first_trained() { time.forward } else { 0.0 },
                 backward_input: time.backward_input,
                 backward_weights: time.backward_weights,
                 tensor_parallel: if block > 0 && block < model.blocks() - 1 { tensor } else { 0.0 },
@@ -211,7 +214,7 @@ impl<'a> Evaluator<'a> {
         };
         let stage = |stage: &crate::memory::StageShape| {
             let own: f64 =
-                stage.chunks.iter().cloned().flatten().map(|block| self.own(candidate, block)).sum();
+                stage.chunks.iter().cloned().flatten().map(|block| self.own(candidate, block)[0]).sum();
             let stepped = if candidate.zero > 0 { own / candidate.shards() as f64 } else { own };
             let state = (accounting.master + accounting.moments) as f64;
             let host = candidate.offload.then_some(cluster.host_bandwidth);
@@ -229,8 +232,14 @@ impl<'a> Evaluator<'a> {
             blocks: (0..model.blocks()).map(block).collect(),
             split: layout.split.clone(),
             stages: layout.stages.iter().map(stage).collect(),
-            messages: [boundary, boundary + self.relayed(candidate)]
-                .map(|bytes| self.messages(candidate, bytes)),
+            messages: [
+                self.messages(candidate, |_| boundary),
+                self.messages(candidate, |part| match part {
+                    // What begins with the first block that is trained, or before it, sends no gradient back.
+                    part if layout.split[..part].iter().sum::<usize>() <= model.first_trained() => 0.0,
+                    _ => boundary + self.relayed(candidate),
+                }),
+            ],
             reshard: candidate.reshard,
             prefetch: 1,
             reduce_each_micro_batch: candidate.zero >= 2 && candidate.reduce_each_micro_batch,
@@ -257,14 +266,15 @@ impl<'a> Evaluator<'a> {
         (seconds, again, boundary / candidate.tp as f64)
     }
 
-    fn messages(&self, candidate: &Candidate, bytes: f64) -> Vec<f64> {
+    /// Seconds of the message before each part of the model but the first.
+    fn messages(&self, candidate: &Candidate, bytes: impl Fn(usize) -> f64) -> Vec<f64> {
         let (kind, pp) = (candidate.kind(), candidate.pp);
         let ranks = candidate.dp * candidate.tp;
         let first = |part: usize| kind.placement().owner(pp, part).0 * ranks;
         (1..pp * candidate.chunks)
             .map(|part| match (first(part - 1), first(part)) {
-                (from, to) if from == to => 0.0,
-                (from, to) => self.network.message(bytes, from, to, ranks),
+                (from, to) if from == to || bytes(part) == 0.0 => 0.0,
+                (from, to) => self.network.message(bytes(part), from, to, ranks),
             })
             .collect()
     }

@@ -79,7 +79,7 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
     Ok(Plan { best, tensor_parallel, considered, fitting, fitting_with_tensor_parallelism, alone, advice })
 }
 
-/// The fastest of these, simulated: the best one of each mesh and stage of ZeRO.
+/// The fastest of these, simulated: the best one of each mesh and stage of ZeRO, and further ones where these are fewer than `keep`.
 fn fastest(
     evaluator: &Evaluator<'_>,
     candidates: Vec<Candidate>,
@@ -92,20 +92,26 @@ fn fastest(
     estimated.sort_by(|a, b| a.0.total_cmp(&b.0));
     let kind = |candidate: &Candidate| (candidate.tp, candidate.pp, candidate.zero);
     let mut alike: HashMap<_, usize> = HashMap::new();
-    estimated.retain(|(_, candidate)| {
+    let (mut chosen, others): (Vec<_>, Vec<_>) = estimated.into_iter().partition(|(_, candidate)| {
         let count = alike.entry(kind(candidate)).or_default();
         *count += 1;
         *count <= SIMULATED_ALIKE
     });
-    estimated.truncate(SIMULATED.max(SIMULATED_ALIKE * keep));
-    let mut all = evaluate_all(evaluator, &estimated)?;
+    chosen.truncate(SIMULATED.max(SIMULATED_ALIKE * keep));
+    let more = keep.saturating_sub(chosen.len());
+    chosen.extend(others.into_iter().take(more));
+    let mut all = evaluate_all(evaluator, &chosen)?;
     // Of those that are equally fast to a thousandth, the one that holds less.
     let key = |evaluation: &PlanEvaluation| (evaluation.seconds.ln() * 1000.0).round() as i64;
     all.sort_by_key(|evaluation| (key(evaluation), evaluation.memory.total()));
     let mut seen = HashSet::new();
-    all.retain(|evaluation| seen.insert(kind(&evaluation.candidate)));
-    all.truncate(keep);
-    Ok(all)
+    let (mut best, further): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|evaluation| seen.insert(kind(&evaluation.candidate)));
+    best.truncate(keep);
+    let more = keep - best.len();
+    best.extend(further.into_iter().take(more));
+    best.sort_by_key(|evaluation| (key(evaluation), evaluation.memory.total()));
+    Ok(best)
 }
 
 /// Simulates configurations, on all cores: each takes up to some 50 ms.
@@ -149,40 +155,58 @@ pub(super) struct Found {
     pub considered: usize,
     /// The one that lacks least, of those that can be run, and of several the one that holds least.
     pub leanest: Option<(Candidate, MemoryParts)>,
+    /// Whether the first one that fits is all that is asked for.
+    first_alone: bool,
 }
 
 impl Found {
     /// Computes the memory of all configurations.
     pub fn collect(evaluator: &Evaluator<'_>, workload: &Workload, axes: &Axes) -> Result<Self, PlanError> {
+        Self::search(evaluator, workload, axes, false)
+    }
+
+    /// The first configuration that fits.
+    pub fn first_fitting(workload: &Workload, axes: &Axes) -> Option<Candidate> {
+        let found = Self::search(&Evaluator::new(workload), workload, axes, true).ok()?;
+        found.fitting.first().copied()
+    }
+
+    fn search(
+        evaluator: &Evaluator<'_>,
+        workload: &Workload,
+        axes: &Axes,
+        first_alone: bool,
+    ) -> Result<Self, PlanError> {
         let ranks = workload.cluster.devices();
-        let mut found = Self::default();
+        let mut found = Self { first_alone, ..Self::default() };
         let mut divides = false;
-        for tp in axes.tp_sizes(workload) {
-            for pp in axes.stages(workload, ranks / tp) {
-                let dp = ranks / tp / pp;
-                if !workload.global_batch.is_multiple_of(dp) {
-                    continue;
-                }
-                divides = true;
-                for micro_batch in axes.micro_batch_sizes(workload.global_batch / dp) {
-                    let micro_batches = workload.global_batch / dp / micro_batch;
-                    for (schedule, chunks) in axes.shapes(workload.model.blocks(), pp) {
-                        let candidate = Candidate {
-                            tp,
-                            pp,
-                            dp,
-                            replicate: 1,
-                            zero: 0,
-                            schedule,
-                            chunks,
-                            micro_batch,
-                            micro_batches,
-                            recompute_every: 0,
-                            reshard: ReshardPolicy::AfterUseUnlessNext,
-                            reduce_each_micro_batch: true,
-                            offload: false,
-                        };
-                        found.add_shardings(evaluator, axes, &candidate)?;
+        for (tp, pp) in axes.meshes(workload) {
+            let dp = ranks / tp / pp;
+            if !workload.global_batch.is_multiple_of(dp) {
+                continue;
+            }
+            divides = true;
+            for micro_batch in axes.micro_batch_sizes(workload.global_batch / dp) {
+                let micro_batches = workload.global_batch / dp / micro_batch;
+                for (schedule, chunks) in axes.shapes(workload.model.blocks(), pp) {
+                    let candidate = Candidate {
+                        tp,
+                        pp,
+                        dp,
+                        replicate: 1,
+                        zero: 0,
+                        schedule,
+                        chunks,
+                        micro_batch,
+                        micro_batches,
+                        recompute_every: 0,
+                        reshard: ReshardPolicy::AfterUseUnlessNext,
+                        reduce_each_micro_batch: true,
+                        offload: false,
+                    };
+                    found.add_shardings(evaluator, axes, &candidate)?;
+                    if first_alone && !found.fitting.is_empty() {
+                        return Ok(found);
                     }
                 }
             }
@@ -206,7 +230,20 @@ impl Found {
         if tasks > ScheduleError::MAX_TASKS || !is_grouped {
             return Ok(());
         }
+        let recomputations = axes.recomputations();
+        // Processors are the host: what they offload stays where it is.
+        let may_offload = axes.offload && base.tp == 1 && !workload.cluster.is_cpu();
+        let offloads = if may_offload { &[false, true][..] } else { &[false] };
+        let leanest = *recomputations.last().unwrap_or(&0);
         for sharded in axes.shardings(base, evaluator.devices_per_node()) {
+            let fits_at_all = |offload: &bool| {
+                let leanest = Candidate { recompute_every: leanest, offload: *offload, ..sharded };
+                evaluator.memory(&leanest).is_ok_and(|(_, memory)| evaluator.fits(&memory))
+            };
+            // Of most, not even the leanest fits.
+            if self.first_alone && !offloads.iter().any(fits_at_all) {
+                continue;
+            }
             let mut add = |candidate: Candidate| -> Result<bool, PlanError> {
                 let (_, memory) = evaluator.memory(&candidate)?;
                 self.considered += 1;
@@ -228,11 +265,9 @@ impl Found {
             };
             // What takes longer is looked at only where nothing else fits.
             let mut fits = false;
-            // Processors are the host: what they offload stays where it is.
-            let may_offload = axes.offload && sharded.tp == 1 && !workload.cluster.is_cpu();
-            for offload in [false, true] {
-                for recompute_every in axes.recomputations() {
-                    if !fits && (!offload || may_offload) {
+            for offload in offloads.iter().copied() {
+                for recompute_every in recomputations.iter().copied() {
+                    if !fits {
                         fits = add(Candidate { recompute_every, offload, ..sharded })?;
                     }
                 }
@@ -256,20 +291,25 @@ fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
     if let Some(impossible) = axes.not_a_divisor(ranks).or_else(|| axes.not_within_a_node(workload)) {
         return impossible;
     }
-    let most = workload.model.blocks();
+    if let Some(impossible) = axes.more_than_blocks(workload) {
+        return impossible;
+    }
     // The smallest number of data-parallel ranks that a mesh of these ranks can have.
-    let least = super::axes::divisors(ranks)
-        .into_iter()
-        .filter(|pp| *pp <= most)
-        .map(|pp| ranks / pp)
-        .min()
-        .unwrap_or(ranks);
+    // Tensor parallelism counts only where it is asked for.
+    let asks = !axes.tp.is_empty() || axes.tensor == TensorParallelSearch::Ranked;
+    let meshes = axes.meshes(workload).into_iter().filter(|(tp, _)| asks || *tp == 1);
+    let least = meshes.map(|(tp, pp)| ranks / tp / pp).min().unwrap_or(ranks);
     let near = workload.global_batch.div_ceil(least).max(1) * least;
+    let meshes = Axes { tp: axes.tp.clone(), pp: axes.pp.clone(), ..Axes::default() }.asked();
+    let why = match meshes.is_empty() {
+        true => format!("make up to {} pipeline stages, so", workload.model.blocks()),
+        false => format!("with {meshes} make"),
+    };
     PlanError::new(
         "--global-batch-size",
         workload.global_batch,
         format!(
-            "{ranks} ranks make up to {most} pipeline stages, so at least {least} data-parallel ranks, of which each needs as many sequences: \
+            "{ranks} ranks {why} at least {least} data-parallel ranks, of which each needs as many sequences: \
              {near} sequences ({} tokens) would do",
             near * workload.sequence_length
         ),

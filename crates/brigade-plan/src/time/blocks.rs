@@ -78,8 +78,10 @@ pub fn block_times(model: &ModelShape, device: &Device, settings: &BlockTimeInpu
     let mut times = Vec::with_capacity(model.blocks());
     times.push(embedding(model, &line, settings));
     for layer in 0..model.layers() {
-        // Layers differ in nothing but their windows.
-        let same = layer > 0 && model.windows[layer] == model.windows[layer - 1];
+        // Layers differ in nothing but their windows, and in what is trained of them.
+        let same = layer > 0
+            && model.windows[layer] == model.windows[layer - 1]
+            && model.counts.get(layer + 1) == model.counts.get(layer);
         let time = match times.last() {
             Some(before) if same => *before,
             _ => layer_time(model, layer, &line, settings),
@@ -87,6 +89,9 @@ pub fn block_times(model: &ModelShape, device: &Device, settings: &BlockTimeInpu
         times.push(time);
     }
     times.push(head(model, &line, settings));
+    for time in &mut times[..model.first_trained()] {
+        *time = BlockTime { forward: time.forward, ..BlockTime::default() };
+    }
     times
 }
 
@@ -101,7 +106,7 @@ fn adding(line: &Roofline<'_>, parameters: f64, settings: &BlockTimeInputs) -> f
 
 fn embedding(model: &ModelShape, line: &Roofline<'_>, settings: &BlockTimeInputs) -> BlockTime {
     let values = tokens(settings) * model.hidden as f64 / settings.tp as f64;
-    let rows = model.embedding_parameters as f64 / settings.tp as f64;
+    let rows = model.trained_parameters(0) as f64 / settings.tp as f64;
     BlockTime {
         forward: line.moving(2.0 * values * line.bytes),
         backward_input: 0.0,
@@ -144,11 +149,16 @@ fn layer_time(
     // An activation's gradient is as much to compute as its value, and the scores' exponentials are computed again.
     let functions = line.functions(tokens * (f + context * model.heads as f64) / tp);
     let launches = line.device.launch * KERNELS;
-    let parameters = model.layer_parameters as f64 / tp;
+    let (parameters, share) =
+        (model.trained_parameters(layer + 1) as f64 / tp, model.trained_share(layer + 1));
     BlockTime {
         forward: (forward + attention + values + functions).max(launches),
         backward_input: (input + attention_backward + 2.0 * values + functions).max(launches),
-        backward_weights: (weights + adding(line, parameters, settings)).max(launches),
+        backward_weights: (share * weights + adding(line, parameters, settings)).max(if share > 0.0 {
+            launches
+        } else {
+            0.0
+        }),
     }
 }
 
@@ -162,11 +172,15 @@ fn head(model: &ModelShape, line: &Roofline<'_>, settings: &BlockTimeInputs) -> 
     // The loss in fp32: read and widened, the largest and the sum of each row, and the gradient.
     let forward = line.moving(logits * (2.0 * line.bytes + 8.0)) + line.functions(logits);
     let backward = line.moving(logits * (line.bytes + 8.0));
-    let parameters = h * v;
+    let share = match model.tied {
+        true => f64::from(u8::from(model.trains_table())),
+        false => model.trained_share(model.blocks() - 1),
+    };
+    let parameters = share * h * v;
     BlockTime {
         forward: line.product(rows, v, h) + forward,
         backward_input: line.product(rows, h, v) + backward,
-        backward_weights: line.product(v, h, rows) + adding(line, parameters, settings),
+        backward_weights: share * line.product(v, h, rows) + adding(line, parameters, settings),
     }
 }
 

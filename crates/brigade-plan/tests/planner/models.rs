@@ -4,6 +4,8 @@ use std::path::Path;
 
 use brigade_hf::{Config, Task};
 use brigade_plan::model::{ModelShape, is_only_for_plans};
+use brigade_plan::report::render;
+use brigade_plan::search::{Axes, Workload, plan};
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -163,6 +165,65 @@ fn families_that_can_only_be_planned_have_the_parameters_of_published_models() {
         ),
         "{wrong}"
     );
+}
+
+#[test]
+fn what_training_does_not_know_is_counted_by_its_sizes() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-unknown", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let read = |text: &str| {
+        std::fs::write(folder.join("config.json"), text).unwrap();
+        (ModelShape::read(&folder), is_only_for_plans(&folder))
+    };
+    let sizes = r#""hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 100"#;
+    let llama = ModelShape::llama("", 2, 64, 4, 2, 96, 100, false);
+    for (text, tied, said) in [
+        (
+            format!(r#"{{"model_type": "olmo2", "tie_word_embeddings": false, {sizes}}}"#),
+            false,
+            "the family `olmo2`: it is counted as a Llama",
+        ),
+        (format!(r#"{{"model_type": "granite", "tie_word_embeddings": true, {sizes}}}"#), true, "`granite`"),
+        (
+            format!(r#"{{"model_type": "gemma3", "text_config": {{{sizes}}}}}"#),
+            true,
+            "the text part is counted",
+        ),
+        (
+            format!(
+                r#"{{"model_type": "llama", "quantization_config": {{"bits": 4}}, "other": 1, {sizes}}}"#
+            ),
+            false,
+            "leaves out what training does not know: other, quantization_config",
+        ),
+    ] {
+        let (shape, is_for_plans) = read(&text);
+        let shape = shape.unwrap();
+        assert!(is_for_plans && shape.note.as_ref().is_some_and(|note| note.contains(said)), "{shape:?}");
+        let expected = llama.parameters() - if tied { 100 * 64 } else { 0 };
+        assert_eq!((shape.parameters(), shape.tied), (expected, tied), "{text}");
+        let workload = Workload::new(shape, "1x1xL4".parse().unwrap(), 32, 8);
+        let text = render(&workload, &plan(&workload, &Axes::default(), 1).unwrap(), &"FOLDER".into());
+        assert!(text.contains(said), "{text}");
+    }
+    assert_eq!(read(&format!(r#"{{"model_type": "llama", {sizes}}}"#)).0.unwrap().note, None);
+    for (text, said) in [
+        (
+            format!(r#"{{"model_type": "gpt_oss", "num_local_experts": 32, {sizes}}}"#),
+            "num_local_experts = 32 is not possible: of mixtures of experts, plans know mixtral",
+        ),
+        (
+            format!(r#"{{"model_type": "llama", "num_experts": 8, {sizes}}}"#),
+            "num_experts = 8 is not possible",
+        ),
+        (
+            r#"{"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}"#.to_owned(),
+            "further ones that can only be planned are",
+        ),
+    ] {
+        let error = read(&text).0.unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+    }
 }
 
 #[test]

@@ -41,6 +41,16 @@ fn thousands_of_ranks_take_seconds() {
 }
 
 #[test]
+fn advice_for_thousands_of_ranks_takes_seconds() {
+    // Nothing fits, and several of what is tried for advice does not, either.
+    let begin = worked();
+    let plan = plan(&workload(llama_405b(), "128x8xL4", 8192, 256), &Axes::default(), 10).unwrap();
+    let took = worked() - begin;
+    assert!(plan.advice.is_some_and(|advice| !advice.changes.is_empty()));
+    assert!(took < 10.0, "{took:.2} s");
+}
+
+#[test]
 fn the_best_come_first_and_fit() {
     let workload = workload(llama_8b(), "2x8xH100-80GB", 4096, 256);
     let plan = plan(&workload, &Axes::default(), 10).unwrap();
@@ -93,6 +103,33 @@ fn the_best_come_first_and_fit() {
 }
 
 #[test]
+fn as_many_are_shown_as_were_asked_for() {
+    let one = workload(ModelShape::gpt("", 6, 384, 6, 50257, 256), "1x1xH100-80GB", 256, 64);
+    for (axes, count) in [
+        (Axes::default(), 7),
+        (Axes { micro_batches: vec![1, 2], recompute: vec![0], ..Axes::default() }, 2),
+        (Axes { pp: vec![1], zero: vec![0], ..Axes::default() }, 7),
+    ] {
+        let best = plan(&one, &axes, 50).unwrap().best;
+        assert!(
+            best.len() >= count && best.windows(2).all(|pair| pair[0].seconds <= 1.001 * pair[1].seconds)
+        );
+        let different: std::collections::HashSet<_> = best.iter().map(|best| best.candidate).collect();
+        assert_eq!(different.len(), best.len());
+    }
+    // The best of each mesh and stage of ZeRO come before others of the first.
+    let eight = workload(llama_8b(), "1x8xH100-80GB", 2048, 256);
+    let kinds: Vec<_> = plan(&eight, &Axes::default(), 6)
+        .unwrap()
+        .best
+        .iter()
+        .map(|best| (best.candidate.pp, best.candidate.zero))
+        .collect();
+    let different: std::collections::HashSet<_> = kinds.iter().collect();
+    assert_eq!(different.len(), 6, "{kinds:?}");
+}
+
+#[test]
 fn what_does_not_fit_is_told_what_would() {
     // 405B parameters need 16 bytes each: 6.5 TB, of which two nodes have 1.3 TB.
     let workload = workload(llama_405b(), "2x8xH100", 8192, 256);
@@ -134,7 +171,7 @@ fn the_command_takes_back_what_the_file_sets_otherwise() {
         ("compute.reduce_dtype", "--set compute.reduce_dtype=fp32"),
     ];
     let settings = set.iter().map(|(setting, _)| (*setting).to_owned()).collect();
-    let named = NamedModel { name: "my.toml".into(), settings, is_compressed: false };
+    let named = NamedModel { name: "my.toml".into(), settings, ..NamedModel::default() };
     let (without, with) =
         (command(&workload, &best, &"my.toml".into()).unwrap(), command(&workload, &best, &named).unwrap());
     for (setting, flag) in set {
@@ -309,6 +346,28 @@ fn wrong_numbers_are_refused() {
     }
     let error = refused(&good, &Axes { pp: vec![3], ..none.clone() });
     assert_eq!(error, "--pp = 3 is not possible: it must divide the 16 ranks: 1, 2, 4, 8, 16");
+}
+
+#[test]
+fn batches_that_are_too_small_are_those_of_the_meshes_asked_for() {
+    let error = |cluster: &str, batch: usize, pp: &[usize]| {
+        let axes = Axes { pp: pp.to_vec(), tensor: TensorParallelSearch::Off, ..Axes::default() };
+        plan(&workload(llama_8b(), cluster, 2048, batch), &axes, 1).unwrap_err().to_string()
+    };
+    assert_eq!(
+        error("1x8xH100-80GB", 12, &[1]),
+        "--global-batch-size = 12 is not possible: 8 ranks with --pp 1 make at least 8 data-parallel ranks, of which each needs as many sequences: \
+         16 sequences (32768 tokens) would do"
+    );
+    let any = error("1x64xH100-80GB", 1, &[]);
+    assert!(
+        any.contains("64 ranks make up to 34 pipeline stages, so at least 2 data-parallel ranks"),
+        "{any}"
+    );
+    assert_eq!(
+        error("8x8xH100-80GB", 64, &[64]),
+        "--pp = 64 is not possible: it must divide the 64 ranks, and each stage needs one of the 34 blocks of the model: 1, 2, 4, 8, 16, 32"
+    );
 }
 
 #[test]

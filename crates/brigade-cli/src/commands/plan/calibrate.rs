@@ -7,7 +7,8 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use brigade::plan::cluster::Cluster;
+use brigade::plan::cluster::{Cluster, kind_of_gpu};
+use brigade::{Backend, node_gpus};
 use brigade_files::write_atomic;
 use brigade_simd::activation::ActivationFunction;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
@@ -247,19 +248,50 @@ pub fn machine_memory() -> anyhow::Result<u64> {
     Ok(kib << 10)
 }
 
-/// The file with the description of this machine: `brigade/cluster.toml` in `XDG_CONFIG_HOME` or `~/.config`.
-pub fn cluster_file() -> anyhow::Result<PathBuf> {
+/// The file with the description of this machine's processors, `brigade/cluster.toml` in `XDG_CONFIG_HOME` or `~/.config`; or beside it `brigade/cluster-KIND.toml`, of
+/// clusters with this kind of GPU.
+pub fn cluster_file(gpu: Option<&str>) -> anyhow::Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let config = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
     let config = config.context(
         "neither XDG_CONFIG_HOME nor HOME is set, so there is nowhere to put brigade/cluster.toml",
     )?;
-    Ok(config.join("brigade/cluster.toml"))
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    let of_gpu = gpu.map(|kind| format!("-{}", kind.chars().map(plain).collect::<String>()));
+    Ok(config.join(format!("brigade/cluster{}.toml", of_gpu.unwrap_or_default())))
 }
 
-/// Saves the description of a machine or cluster, and says where.
-pub fn keep(text: &str) -> anyhow::Result<PathBuf> {
-    let file = cluster_file()?;
+/// The GPUs of this node that the program was built for, if they are of one kind that the planner knows: one of them.
+pub fn own_gpu() -> Option<Cluster> {
+    let gpus = node_gpus(Backend::Auto).ok()?;
+    let first = gpus.first().filter(|first| gpus.iter().all(|gpu| gpu.name == first.name))?;
+    kind_of_gpu(&first.name)
+}
+
+/// This machine: its GPUs as a run on such ones showed them, or else its processors as they were measured.
+pub fn own_cluster() -> anyhow::Result<Cluster> {
+    let gpu = own_gpu().map(|gpu| gpu.device.name);
+    if let Some(kind) = &gpu {
+        let file = cluster_file(Some(kind))?;
+        if file.is_file() {
+            return Ok(Cluster::read_file(&file)?);
+        }
+    }
+    let file = cluster_file(None)?;
+    let hint = "give --cluster, as in 2x8xH100-80GB, or run --calibrate to measure this machine";
+    anyhow::ensure!(file.is_file(), "there is no --cluster and no {}: {hint}", file.display());
+    let cluster = Cluster::read_file(&file)?;
+    if let Some(kind) = gpu.filter(|_| cluster.is_cpu()) {
+        brigade::print_stderr(format_args!(
+            "note: planned for this machine's processors, which --calibrate measured, not for its GPUs; give --cluster for those, as in 1x1x{kind}"
+        ));
+    }
+    Ok(cluster)
+}
+
+/// Saves the description of this machine's processors, or of a cluster with this kind of GPU, and says where.
+pub fn keep(text: &str, gpu: Option<&str>) -> anyhow::Result<PathBuf> {
+    let file = cluster_file(gpu)?;
     let written = file
         .parent()
         .map_or(Ok(()), std::fs::create_dir_all)
@@ -272,8 +304,15 @@ pub fn keep(text: &str) -> anyhow::Result<PathBuf> {
 pub fn run() -> anyhow::Result<()> {
     let measured = measure();
     let text = measured.to_toml(machine_memory()?);
-    let file = keep(&text)?;
-    print(&format!("{text}# {}: brigade plan uses it without --cluster\n", file.display()))
+    let file = keep(&text, None)?;
+    let use_of_it = match own_gpu() {
+        None => "brigade plan uses it without --cluster".to_owned(),
+        Some(gpu) => format!(
+            "the processors alone were measured, not the GPUs (of kind {0}); --calibrate-from RUN learns how fast these are from a run on them, with --cluster 1xNx{0}",
+            gpu.device.name
+        ),
+    };
+    print(&format!("{text}# {}: {use_of_it}\n", file.display()))
 }
 
 #[cfg(test)]
@@ -304,6 +343,14 @@ mod tests {
         let two = Cluster { devices_per_node: 2, ..cluster };
         let (between, measured) = (two.device_in_use(), two.device.memory_bandwidth);
         assert!((between.memory_bandwidth / measured - (1.0 + 2.0 / 3.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn each_kind_of_device_has_a_file() {
+        let name = |gpu| cluster_file(gpu).unwrap().file_name().unwrap().to_owned();
+        assert_eq!(name(None), "cluster.toml");
+        assert_eq!(name(Some("H100-80GB")), "cluster-H100-80GB.toml");
+        assert_eq!(name(Some("my/own GPU")), "cluster-my-own-GPU.toml");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use brigade::plan::cluster::Cluster;
+use brigade::plan::cluster::{Cluster, kind};
 use brigade::plan::model::ModelShape;
 use brigade::plan::search::{Calibrated, MeasuredStep, calibrate};
 use brigade::report::{RunEvent, counted};
@@ -12,7 +12,7 @@ use brigade_runs::Run;
 use brigade_runs::scaling::Profile;
 
 use super::calibrate::{cluster_file, keep, machine_memory, this_machine};
-use super::configured::{candidate, untrained_note, workload};
+use super::configured::{candidate, untrained, workload};
 use crate::config::Config;
 use crate::output::print;
 
@@ -59,18 +59,29 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
         profile.step,
         found.cluster.to_toml()
     );
-    let kept = keep(&text)?;
-    print(&format!("{text}# {}: brigade plan uses it without --cluster\n", kept.display()))?;
+    let device = &found.cluster.device.name;
+    let gpu = (!found.cluster.is_cpu()).then_some(device.as_str());
+    let kept = keep(&text, gpu)?;
+    let use_of_it = match gpu {
+        None => "brigade plan uses it without --cluster".to_owned(),
+        Some(name) if kind(name).is_none() => "name it with --cluster".to_owned(),
+        Some(kind) => {
+            format!(
+                "on machines with GPUs of kind {kind}, brigade plan uses it without --cluster; elsewhere, name it with --cluster"
+            )
+        }
+    };
+    print(&format!("{text}# {}: {use_of_it}\n", kept.display()))?;
     print(&summary(&found, &profile))
 }
 
 /// Whether the steps of a run are those that the planner knows.
 fn is_comparable(config: &Config) -> Result<(), String> {
     let (train, strategy) = (&config.settings.train, &config.settings.strategy);
-    let other = match untrained_note(config) {
+    let other = match untrained(config) {
         _ if strategy.name != StrategyName::Sync => format!("strategy.name = {}", strategy.name),
         _ if train.sync_every > 1 => format!("train.sync_every = {}", train.sync_every),
-        Some(note) => note.split(',').next().unwrap_or_default().to_owned(),
+        Some(what) => what.to_owned(),
         None => return Ok(()),
     };
     Err(format!(
@@ -131,7 +142,7 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
             devices.unwrap_or(backend)
         ),
         None => {
-            let file = cluster_file()?;
+            let file = cluster_file(None)?;
             let mut machine = if file.is_file() { Cluster::read_file(&file)? } else { this_machine()? };
             ensure!(
                 machine.is_cpu(),

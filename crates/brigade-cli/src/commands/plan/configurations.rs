@@ -19,7 +19,8 @@ use serde_json::json;
 
 use super::axes::AxisArgs;
 use super::configured::{
-    accounting, changed_settings, classifier, dtype, reduce_bytes, restrict, trained, untrained_note,
+    accounting, changed_settings, classifier, dtype, partly_trained, reduce_bytes, restrict, trained,
+    untrained_note, with_adapters,
 };
 use super::{calibrate, calibrate_from, parse};
 use crate::config::Config;
@@ -46,6 +47,9 @@ pub struct ConfigurationArgs {
     /// Model: a folder or a config.json as Hugging Face's libraries write it, organization/name on the hub, or a TOML file with a section [model].
     #[arg(long, value_name = "MODEL", required_unless_present_any = ["calibrate", "calibrate_from"])]
     model: Option<PathBuf>,
+    /// Rank of adapters (LoRA), which are then all that is trained [default: as in a TOML, else none].
+    #[arg(long, value_name = "RANK", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
+    lora_rank: Option<usize>,
     /// Cluster: NODESxDEVICESxKIND, as in 2x8xH100-80GB, or a TOML file [default: this machine, as --calibrate measured
     /// it].
     #[arg(long, value_name = "CLUSTER")]
@@ -175,19 +179,20 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
     let mut model = shape(&path, config.as_ref())?;
     let cluster = match &args.cluster {
         Some(given) => Cluster::read(given)?,
-        None => {
-            let file = calibrate::cluster_file()?;
-            let hint = "give --cluster, as in 2x8xH100-80GB, or run --calibrate to measure this machine";
-            anyhow::ensure!(file.is_file(), "there is no --cluster and no {}: {hint}", file.display());
-            Cluster::read_file(&file)?
-        }
+        None => calibrate::own_cluster()?,
     };
     let most = if model.most_positions == 0 { SEQUENCE_LENGTH } else { model.most_positions };
     let sequence_length = args.sequence_length.unwrap_or(SEQUENCE_LENGTH.min(most));
     if config.as_ref().is_some_and(|Config { model, .. }| model.is_new() && model.config.is_empty()) {
         // A new GPT has as many positions as training is told.
         model = model.with_positions(sequence_length);
+        config.iter_mut().for_each(|config| config.model.shape.sequence_length = sequence_length);
     }
+    let model = match (args.lora_rank, &config) {
+        (Some(rank), _) => with_adapters(model, &path, config.as_ref(), rank)?,
+        (None, Some(config)) => partly_trained(model, config),
+        (None, None) => model,
+    };
     // At least as many tokens as were asked for.
     let sequences = |tokens: usize| tokens.div_ceil(sequence_length.max(1));
     let of_file = || config.as_ref().and_then(|_| batch_in(&path));
@@ -246,6 +251,7 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
         false => NamedModel {
             name: given.display().to_string(),
             settings: changed,
+            lora_rank: args.lora_rank,
             is_compressed: config
                 .as_ref()
                 .is_some_and(|config| config.settings.comm.compress != Method::None),
@@ -301,7 +307,7 @@ fn toml(planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
 fn text(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
     let Planned { workload, model, config } = planned;
     let mut text = render(workload, plan, model);
-    if let Some(note) = config.as_ref().and_then(untrained_note) {
+    if let Some(note) = note(config.as_ref(), workload) {
         text.push_str(&format!("\n{note}\n"));
     }
     let (sequences, length) = (workload.global_batch, workload.sequence_length);
@@ -329,6 +335,11 @@ fn text(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Res
         text.push_str(&format!("\nWhat if, for the first:\n{}", render_what_if(&changes)));
     }
     Ok(text)
+}
+
+/// That more is counted as trained than is.
+fn note(config: Option<&Config>, workload: &Workload) -> Option<String> {
+    untrained_note(config?, &workload.model)
 }
 
 /// What failures cost with the requested interval.
@@ -360,7 +371,7 @@ fn json(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Res
         "sequence_length": workload.sequence_length,
         "global_batch": workload.global_batch,
         "dtype": workload.dtype,
-        "note": config.as_ref().and_then(untrained_note),
+        "note": note(config.as_ref(), workload),
         "plan": plan,
         "commands": commands,
         "failures": best.and_then(|best| failures(workload, best, None)),

@@ -1,11 +1,13 @@
 //! What a configuration of training is to the planner.
 
+use std::path::Path;
+
 use brigade::core::compress::{GatherCodes, Matrix, Method, Sends};
-use brigade::core::{Float, Zero};
+use brigade::core::{Float, ParameterCounts, Zero};
 use brigade::plan::ReshardPolicy;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
-use brigade::plan::model::ModelShape;
+use brigade::plan::model::{ModelShape, TrainedCount, is_only_for_plans};
 use brigade::plan::search::{Axes, Candidate, Workload};
 use brigade::{ComputeType, Settings, ZeroSettings};
 use brigade_hf::Task;
@@ -14,11 +16,14 @@ use serde_json::Value;
 
 use super::parse;
 use crate::config::Config;
+use crate::data::tasks::TaskName;
+use crate::model_files::model_folder::{configuration_folder, hub_name};
 
 /// Its model and batch on a cluster, in the type that ranks there choose where the settings leave it open.
 pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow::Result<Workload> {
     let Settings { train, compute, .. } = &config.settings;
     let (length, hidden) = (config.model.row_length(), model.hidden);
+    let model = partly_trained(model, config);
     let mut workload = Workload::new(model, cluster, length, train.global_batch_size);
     workload.dtype = dtype(compute.dtype, &workload.cluster);
     workload.accounting = accounting(&config.settings, workload.dtype)?;
@@ -75,13 +80,73 @@ pub fn trained(planned: Candidate, settings: &Settings) -> Candidate {
     Candidate { zero: planned.zero.max(u8::from(needs_stage)), ..planned }
 }
 
-/// That the plan counts every parameter as trained, where some are not; without a full stop.
-pub fn untrained_note(config: &Config) -> Option<String> {
-    let what = match (config.lora.rank > 0, config.settings.freezes()) {
-        (true, _) => "adapters alone are trained",
-        (_, true) => "some parameters are frozen",
-        _ => return None,
+/// Why not all parameters are trained; none where they are.
+pub fn untrained(config: &Config) -> Option<&'static str> {
+    match (config.lora.rank > 0, config.settings.freezes()) {
+        (true, _) => Some("adapters alone are trained"),
+        (_, true) => Some("some parameters are frozen"),
+        _ => None,
+    }
+}
+
+/// How many parameters of each block are trained, and how many are not; none where all are.
+pub fn trained_counts(config: &Config) -> anyhow::Result<Vec<TrainedCount>> {
+    if untrained(config).is_none() {
+        return Ok(Vec::new());
+    }
+    let mut config = config.clone();
+    if hub_name(&config.model.path).is_some() {
+        config.model.path = configuration_folder(&config.model.path)?;
+    }
+    if config.task.name == TaskName::Auto && !config.model.is_new() {
+        let (file, given) = (config.model.config_file()?, config.model.given());
+        config.task = config.task.resolved(&file, &config.data, &given, (false, false))?;
+    }
+    config.model.shape.sequence_length = config.model.row_length();
+    if config.model.is_new() && config.model.shape.vocabulary == 0 {
+        config.model.shape.vocabulary = config.largest_token_count()?;
+    }
+    let counts = config.describe()?.model.parameter_counts(&config.settings)?;
+    let of_block = |counts: ParameterCounts| TrainedCount {
+        trained: counts.trained as u64,
+        frozen: counts.frozen as u64,
     };
+    Ok(counts.into_iter().map(of_block).collect())
+}
+
+/// The model with what is trained of it; all of it where that cannot be found here, which the plan then [says](untrained_note).
+pub fn partly_trained(model: ModelShape, config: &Config) -> ModelShape {
+    let counts = trained_counts(config).unwrap_or_default();
+    model.with_trained(counts)
+}
+
+/// The model of a file with adapters of this rank (`--lora-rank`), which are then all that is trained. `config`: the settings in the file, if it is one of them.
+pub fn with_adapters(
+    model: ModelShape,
+    path: &Path,
+    config: Option<&Config>,
+    rank: usize,
+) -> anyhow::Result<ModelShape> {
+    anyhow::ensure!(
+        !is_only_for_plans(path),
+        "--lora-rank = {rank} is not possible: adapters are planned for models that training can read, and {} is none",
+        path.display()
+    );
+    let mut config = match config {
+        Some(config) => config.clone(),
+        None => {
+            let path = std::path::absolute(path)?;
+            let folder = if path.is_dir() { Some(path.as_path()) } else { path.parent() };
+            Config::read_with(folder, None, &[], &[])?
+        }
+    };
+    config.lora.rank = rank;
+    Ok(model.with_trained(trained_counts(&config)?))
+}
+
+/// That the plan counts every parameter as trained, where some are not; without a full stop.
+pub fn untrained_note(config: &Config, model: &ModelShape) -> Option<String> {
+    let what = untrained(config).filter(|_| model.counts.is_empty())?;
     Some(format!(
         "{what}, but gradients, optimizer state and sums were planned for all parameters, so that a rank needs less than planned"
     ))

@@ -18,7 +18,7 @@ use clap::{Args, Command, FromArgMatches};
 use super::auto_cluster::cluster;
 use super::{TrainArgs, resolved};
 use crate::commands::plan::configured::{
-    accounting, changed_settings, reduce_bytes, restrict, trained, untrained_note,
+    accounting, changed_settings, reduce_bytes, restrict, trained, trained_counts,
 };
 use crate::config::Config;
 
@@ -152,8 +152,7 @@ fn choose_mesh(
         flags.extend(["--set".to_owned(), best.stages_setting()]);
     }
     let micro_batch = tries_sizes.then_some(best.candidate.micro_batch);
-    let note = untrained_note(config).map_or_else(String::new, |note| format!("; {note}"));
-    Ok(ChosenMesh { flags, reason: reason(&workload, &found) + &note, micro_batch })
+    Ok(ChosenMesh { flags, reason: reason(&workload, &found), micro_batch })
 }
 
 /// What is searched.
@@ -195,6 +194,7 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
         Some(task) => ModelShape::of_task("the model", &file.config, task),
         None => ModelShape::of_config("the model", &file.config),
     };
+    let shape = shape.with_trained(trained_counts(config)?);
     let cluster = cluster(args.cluster.as_deref(), compute.backend, ranks)?;
     let length = described.model.sequence_length();
     let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);

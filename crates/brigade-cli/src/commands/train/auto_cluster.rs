@@ -19,17 +19,26 @@ pub fn cluster(given: Option<&str>, backend: Backend, ranks: &Ranks) -> anyhow::
         );
         return Ok(cluster);
     }
-    let measured = match cluster_file() {
-        Ok(file) if file.is_file() => Some(Cluster::read_file(&file)?),
-        _ => None,
-    };
     let mut cluster = match backend.resolved() {
-        Backend::Cpu => of_cores(measured, ranks)?,
-        backend => of_gpus(&node_gpus(backend)?, measured, ranks)?,
+        Backend::Cpu => of_cores(measured(None)?, ranks)?,
+        backend => {
+            let gpus = node_gpus(backend)?;
+            let kind = gpus.first().and_then(|gpu| kind_of_gpu(&gpu.name)).map(|kind| kind.device.name);
+            let measured = kind.map(|kind| measured(Some(&kind))).transpose()?.flatten();
+            of_gpus(&gpus, measured, ranks)?
+        }
     };
     (cluster.nodes, cluster.devices_per_node) = (ranks.nodes, ranks.per_node);
     cluster.name = format!("{}x{}x{}", ranks.nodes, ranks.per_node, cluster.device.name);
     Ok(cluster)
+}
+
+/// This machine's processors, or this kind of GPU, as they were measured.
+fn measured(gpu: Option<&str>) -> anyhow::Result<Option<Cluster>> {
+    match cluster_file(gpu) {
+        Ok(file) if file.is_file() => Ok(Some(Cluster::read_file(&file)?)),
+        _ => Ok(None),
+    }
 }
 
 fn of_cores(measured: Option<Cluster>, ranks: &Ranks) -> anyhow::Result<Cluster> {

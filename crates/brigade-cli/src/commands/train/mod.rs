@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use brigade::command_line::Chosen;
-use brigade::data::Tokenizer;
+use brigade::data::{Tokenizer, TokenizerSpec};
 use brigade::launcher::StandardStreams;
 use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
@@ -22,10 +22,11 @@ use brigade_hf::{ConfigFile, Task};
 use clap::Args;
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, ConfiguredModel, TOKENIZER_FILE};
-use crate::data::corpus;
+use crate::config::{Config, ConfiguredModel, TEMPLATE_FILE, TOKENIZER_FILE};
+use crate::corpus;
 use crate::data::tasks::{TaskModel, TaskName};
 use crate::model_files::adapters::adapters_config;
+use crate::model_files::model_folder::hub_name;
 use crate::model_files::tokenizer::tokenizer_companions;
 use crate::model_files::weights::Weights;
 use crate::ranks::checks_for_all;
@@ -84,10 +85,14 @@ impl TrainArgs {
 
     /// The settings from files and flags, before anything that they name is opened.
     pub fn configured(&self) -> anyhow::Result<Config> {
+        self.configured_for(self.model.as_deref())
+    }
+
+    /// The same for a model given in place of that of `--model`.
+    fn configured_for(&self, model: Option<&Path>) -> anyhow::Result<Config> {
         let files = self.standard.config_files()?;
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
-        let mut config =
-            Config::read_with(self.model.as_deref(), self.lora_rank, &files, &self.standard.sets)?;
+        let mut config = Config::read_with(model, self.lora_rank, &files, &self.standard.sets)?;
         self.standard.apply(&mut config.settings)?;
         config.model.without_weights = self.standard.dry_run;
         if let Some(task) = self.task {
@@ -115,7 +120,8 @@ fn run_decided(args: &TrainArgs, chosen: Option<&Chosen>) -> anyhow::Result<Exit
     let dry_run = args.standard.dry_run;
     let weights = || described.weights(checks_for_all(&args.standard.world)?);
     let weights = if dry_run { Weights::default() } else { weights().map_err(UsageError)? };
-    if !dry_run || config.model.resize_embeddings {
+    let has_tokenizer = !matches!(&config.data.tokenizer, TokenizerSpec::File(path) if !path.is_file());
+    if !dry_run || has_tokenizer || config.model.resize_embeddings {
         config.fit_vocabulary(&mut described).map_err(UsageError)?;
     }
     match described.model.clone() {
@@ -153,12 +159,20 @@ fn train<T: TextTask>(
         // Only one process shows progress; the others find the tokens in the cache.
         let shows = !flags.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
         let show = if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet };
-        (!flags.dry_run).then(|| corpus::prepared(config, show)).transpose()
+        if flags.dry_run {
+            if let Some(note) = config.task.note_on_labels().filter(|_| !flags.quiet) {
+                brigade::print_stderr(format_args!("note: {note}"));
+            }
+            return Ok(None);
+        }
+        corpus::prepared(config, show).map(Some)
     };
     Ok(program.run(prepare, |session, prepared| {
         let mut model = task.model(session.seed(), &session.device())?;
         config.settings.freeze(&mut model)?;
-        session.stop_if_dry_run(&model, |sequences| Ok(task.blank_batch(sequences, &session.device())))?;
+        let blank = task.clone();
+        let blank = Training::without_data().measured_on(move |rows, device| blank.blank_batch(rows, device));
+        session.stop_if_dry_run(&model, &blank)?;
         if !weights.is_empty() {
             let mapping = config.for_resized(weights.mapping(task.mapping()));
             let files: Vec<&Path> = weights.files.iter().map(PathBuf::as_path).collect();
@@ -196,7 +210,8 @@ fn train<T: TextTask>(
         };
         let is_new_decoder = config.model.is_new() && matches!(file.config, brigade_hf::Config::Decoder(_));
         let tokenizer = is_new_decoder.then_some(&prepared.tokenizer);
-        for (name, content) in folder_files(&from, adapters.is_empty().then_some(&file), tokenizer)? {
+        let about = adapters.is_empty().then_some(&file);
+        for (name, content) in folder_files(&from, about, tokenizer, config.data.template())? {
             training = training.file(name, content);
         }
         if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
@@ -219,6 +234,11 @@ fn train<T: TextTask>(
 
 fn resolved(args: &TrainArgs) -> anyhow::Result<Config> {
     let mut config = args.configured()?;
+    if hub_name(&config.model.path).is_some() {
+        // Adapters on the hub say in their folder what they are.
+        let folder = config.model.find()(&config.model.path)?;
+        config = args.configured_for(Some(&folder))?;
+    }
     config.resolve()?;
     config.model.check_out(&config.settings.output.folder()?)?;
     Ok(config)
@@ -258,11 +278,13 @@ fn beginning(tokenizer: &Tokenizer) -> anyhow::Result<u32> {
 }
 
 /// The remaining files of the run's folder, so that other programs can load the model from it. `file`: none for adapters, because `transformers` would take a
-/// configuration beside them for that of a whole model. `tokenizer`: that of a new model, which may have no file about it.
+/// configuration beside them for that of a whole model. `tokenizer`: that of a new model, which may have no file about it; `template`: that of chats, in place
+/// of those of the folder.
 fn folder_files(
     from: &Path,
     file: Option<&ConfigFile>,
     tokenizer: Option<&Tokenizer>,
+    template: Option<&Path>,
 ) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let json = |fields| serde_json::to_vec_pretty(&fields).context("cannot write JSON");
     let mut files = Vec::new();
@@ -276,18 +298,34 @@ fn folder_files(
         true => Vec::new(),
         false => tokenizer_companions(from)?,
     };
-    for name in companions {
+    for name in companions.into_iter().filter(|name| template.is_none() || !name.ends_with(".jinja")) {
         match std::fs::read(from.join(&name)) {
+            // A template in it would be another one than that of the file beside it.
+            Ok(content) if template.is_some() && name.ends_with(".json") => {
+                let content = without_template(&content).unwrap_or(content);
+                files.push((name, content));
+            }
             Ok(content) => files.push((name, content)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| from.join(&name).display().to_string()),
         }
+    }
+    if let Some(template) = template {
+        let content = std::fs::read(template).with_context(|| template.display().to_string())?;
+        files.push((TEMPLATE_FILE.to_owned(), content));
     }
     let has_one = files.iter().any(|(name, _)| name == TOKENIZER_CONFIG_FILE);
     if let (Some(tokenizer), false) = (tokenizer, has_one) {
         files.push((TOKENIZER_CONFIG_FILE.to_owned(), json(tokenizer_fields(tokenizer)?)?));
     }
     Ok(files)
+}
+
+/// A file of JSON without its chat template; none if it has none.
+fn without_template(content: &[u8]) -> Option<Vec<u8>> {
+    let mut fields: Map<String, Value> = serde_json::from_slice(content).ok()?;
+    fields.remove("chat_template")?;
+    serde_json::to_vec_pretty(&fields).ok()
 }
 
 /// What `transformers` needs to know about a tokenizer besides its `tokenizer.json`.

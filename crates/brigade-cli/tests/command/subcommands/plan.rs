@@ -103,6 +103,29 @@ fn what_a_file_sets_counts_unless_a_flag_says_otherwise() {
 }
 
 #[test]
+fn only_what_is_trained_counts_as_trained() {
+    let place = Place::new();
+    let file =
+        "[model]\nwidth = 64\nlayers = 2\nheads = 2\nvocabulary = 300\nsequence_length = 32\n[train]\n";
+    std::fs::write(place.path("all.toml"), file).unwrap();
+    std::fs::write(place.path("part.toml"), format!("{file}freeze = [\"embedding.*\"]\n")).unwrap();
+    let json = |name: &str| -> serde_json::Value {
+        let line =
+            format!("plan --model {name} --cluster 1x1xL4 --global-batch-size 8 --sequence-length 32 --json");
+        serde_json::from_str(&place.succeed(&mut place.brigade(&line)).out).unwrap()
+    };
+    let (all, part) = (json("all.toml"), json("part.toml"));
+    assert!(part["note"].is_null() && all["parameters"] == part["parameters"], "{part}");
+    let table: u64 = 64 * (300 + 32);
+    assert_eq!(part["model"]["counts"][0], serde_json::json!({ "trained": 0, "frozen": table }));
+    // Masters and two moments.
+    let state = |plan: &serde_json::Value| plan["plan"]["best"][0]["memory"]["optimizer"].as_u64().unwrap();
+    assert_eq!(state(&all) - state(&part), 12 * table);
+    let refused = place.run(&mut place.brigade("plan --model all.toml --cluster 1x1xL4 --lora-rank 4"));
+    assert!(refused.err.contains("adapters need a trained model; give one with --model"), "{}", refused.err);
+}
+
+#[test]
 fn a_file_is_planned_as_it_would_be_trained() {
     let place = Place::new();
     let file = |name: &str, text: &str| {

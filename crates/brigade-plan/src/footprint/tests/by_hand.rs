@@ -184,8 +184,14 @@ fn stages_send_activations_gradients_and_what_they_share() {
     let relayed = |bytes: u64| bytes + 2 + 8;
     for (zero_stage, own) in [(0, 4096), (1, 2048), (3, 2048)] {
         let [first, second] = stages(&Configuration { zero_stage, ..tied() }).try_into().unwrap();
-        assert_eq!(first.traffic.send, Sent { calls: 5, bytes: 4 * tensor + values(4 * own) });
-        assert_eq!(second.traffic.send, Sent { calls: 4, bytes: 4 * (tensor + relayed(4 * 4096)) });
+        assert_eq!(
+            first.traffic.send,
+            Sent { calls: 5, bytes: 4 * tensor + values(4 * own), unknown_calls: 0 }
+        );
+        assert_eq!(
+            second.traffic.send,
+            Sent { calls: 4, bytes: 4 * (tensor + relayed(4 * 4096)), unknown_calls: 0 }
+        );
         assert_eq!(second.memory.optimizer.formula, 8 * 10_100 / if zero_stage > 0 { 2 } else { 1 });
         assert_eq!(second.memory.gradients.formula, 4 * 10_100 / if zero_stage > 2 { 2 } else { 1 });
     }
@@ -200,7 +206,11 @@ fn stages_send_activations_gradients_and_what_they_share() {
 
     let three = stages(&Configuration { pp: 3, split: vec![2, 2, 2], ..tied() });
     let relay = 4 * tensor + 4 * (tensor + relayed(4 * 4096));
-    assert_eq!(three[1].traffic.send, Sent { calls: 8, bytes: relay }, "the middle hands the gradient on");
+    assert_eq!(
+        three[1].traffic.send,
+        Sent { calls: 8, bytes: relay, unknown_calls: 0 },
+        "the middle hands the gradient on"
+    );
     let mut near = tied();
     near.units[1].users = vec![0, 2];
     assert_eq!(stages(&near)[1].traffic.send.bytes, 4 * tensor, "readers on the owner's stage send nothing");

@@ -15,9 +15,9 @@ fn a_configuration_that_cannot_be_is_refused() {
     insta::assert_snapshot!(text(&|c| c.compute_bytes = 3), @"bytes of compute.dtype = 3 is not possible: it must be 2 or 4");
     insta::assert_snapshot!(text(&|c| c.prefetch = usize::MAX), @"zero.prefetch = 18446744073709551615 is not possible: it must be at most 1000 blocks");
     insta::assert_snapshot!(text(&|c| c.boundary_activations.truncate(2)), @"number of boundary activations = 2 is not possible: the model has 6 blocks; each needs its tensors, or none of them");
-    insta::assert_snapshot!(text(&|c| c.units[1].users = vec![5, 0]), @"users of unit 1 = [5, 0] is not possible: they must be in order, from 6 blocks, and begin with the home, 0");
-    insta::assert_snapshot!(text(&|c| c.units[1].users = vec![0, 6]), @"users of unit 1 = [0, 6] is not possible: they must be in order, from 6 blocks, and begin with the home, 0");
-    insta::assert_snapshot!(text(&|c| c.units[1].users = vec![5]), @"users of unit 1 = [5] is not possible: they must be in order, from 6 blocks, and begin with the home, 0");
+    insta::assert_snapshot!(text(&|c| c.units[1].users = vec![5, 0]), @"users of unit 1 = [5, 0] is not possible: they must be in order, from 6 blocks, and begin with the owner, 0");
+    insta::assert_snapshot!(text(&|c| c.units[1].users = vec![0, 6]), @"users of unit 1 = [0, 6] is not possible: they must be in order, from 6 blocks, and begin with the owner, 0");
+    insta::assert_snapshot!(text(&|c| c.units[1].users = vec![5]), @"users of unit 1 = [5] is not possible: they must be in order, from 6 blocks, and begin with the owner, 0");
     insta::assert_snapshot!(text(&|c| c.split = vec![usize::MAX, 2]), @"sum of pipeline.stages = 18446744073709551615 is not possible: there can be at most 1048576 blocks");
     insta::assert_snapshot!(text(&|c| c.units[1].elements = usize::MAX / 4), @"the sum of all sizes = 1e22 bytes is not possible: at most 9e18 can be counted");
     assert!(matches!(
@@ -28,6 +28,19 @@ fn a_configuration_that_cannot_be_is_refused() {
         Footprint::of(&Configuration { chunks: 2, ..tied() }),
         Err(FootprintError::Schedule(_))
     ));
+}
+
+#[test]
+fn what_stages_send_is_unknown_where_activations_are() {
+    let unknown = Configuration { boundary_activations: Vec::new(), ..tied() };
+    let text = Footprint::of(&unknown).unwrap().render();
+    assert!(text.contains("and activations, unknown, in 5 calls"), "{text}");
+    assert!(text.contains("send unknown in 4 calls"), "{text}");
+    let pair = Configuration {
+        units: unknown.units.into_iter().filter(|unit| unit.users.len() == 1).collect(),
+        ..unknown
+    };
+    assert_eq!(Footprint::of(&pair).unwrap().render().matches("send unknown in 4 calls").count(), 2);
 }
 
 #[test]

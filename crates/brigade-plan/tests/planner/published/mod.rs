@@ -1,9 +1,8 @@
 //! Tables and estimators of others.
 
-use brigade_plan::memory::published::{
-    MegatronShape, Offload, deepspeed_zero2, deepspeed_zero3, megatron_activations,
-    megatron_bytes_per_parameter, unfused_activations, zero, zero_volume,
-};
+mod estimators;
+
+use brigade_plan::memory::published::{zero, zero_volume};
 use brigade_plan::memory::{
     Accounting, ActivationSettings, Sharding, StageShape, layer_activations, stage_memory,
 };
@@ -13,6 +12,11 @@ use brigade_plan::time::failures::Failures;
 use brigade_plan::time::overlap;
 use brigade_plan::{PipelineScheduleKind, ReshardPolicy, cluster::Dtype};
 use brigade_plan::{formula, ranges};
+
+use self::estimators::{
+    MegatronShape, Offload, deepspeed_zero2, deepspeed_zero3, megatron_activations,
+    megatron_bytes_per_parameter, unfused_activations,
+};
 
 /// Rajbhandari et al. 2020, table 1: GB a device of 7.5B, 128B and 1T parameters under stages 1, 2 and 3, as printed there.
 #[rustfmt::skip]
