@@ -26,6 +26,7 @@ mod error;
 mod history;
 mod log;
 mod machine;
+mod median;
 mod metrics_file;
 mod prometheus;
 mod record;
@@ -48,6 +49,7 @@ pub use machine::{
     memory::peak_rss_bytes,
     peak_flops::{PeakDtype, peak_flops},
 };
+pub use median::median;
 pub use prometheus::{MetricsServer, metrics_address};
 pub use record::{
     CheckpointRecord, CollectiveRecord, DeviceMemory, MemoryRecord, OuterStepRecord, PLANNED_MEMORY_FILE,

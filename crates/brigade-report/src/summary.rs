@@ -5,6 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use brigade_sorted::{SortedMap, SortedSet};
 use indicatif::{FormattedDuration, HumanBytes, HumanCount};
 
+use crate::console::counted::number;
 use crate::counted;
 use crate::record::{DeviceMemory, RoundRecord, TARGET_COUNTS};
 
@@ -182,14 +183,6 @@ impl Summary {
             };
             (name, text)
         })
-    }
-}
-
-/// With four decimals, like the loss; where these would show nothing of a number, as a power of ten.
-fn number(value: f64) -> String {
-    match value.abs() {
-        0.0 | 0.001..1e9 => format!("{value:.4}"),
-        _ => format!("{value:.4e}"),
     }
 }
 

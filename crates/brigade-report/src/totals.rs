@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use brigade_sorted::SortedMap;
 
+use crate::median::median;
 use crate::record::{CheckpointRecord, StepRecord, percent};
 use crate::summary::Summary;
 
@@ -103,7 +104,7 @@ impl Totals {
         self.validation_metrics.rewind(step);
     }
 
-    pub fn finish(mut self, seconds: f64, files: Vec<PathBuf>) -> Summary {
+    pub fn finish(self, seconds: f64, files: Vec<PathBuf>) -> Summary {
         let checkpoints = u128::from(self.summary.checkpoints);
         Summary {
             first_loss: self.losses.first().map(|(_, loss, _)| *loss),
@@ -113,9 +114,9 @@ impl Totals {
             validation_metrics: self.validation_metrics.last(),
             checkpoint_bytes: self.checkpoint_bytes.checked_div(checkpoints).unwrap_or(0) as u64,
             checkpoint_stall_percent: percent(self.checkpoint_stall_seconds, seconds),
-            median_tokens_per_second: median(&mut self.rates),
-            median_tflops: median(&mut self.tflops),
-            median_mfu_percent: median(&mut self.mfu_percents),
+            median_tokens_per_second: median(self.rates),
+            median_tflops: median(self.tflops),
+            median_mfu_percent: median(self.mfu_percents),
             data_wait_percent: percent(self.data_wait_seconds, self.step_seconds),
             comm_wait_percent: percent(self.comm_wait_seconds, self.step_seconds),
             seconds,
@@ -125,24 +126,9 @@ impl Totals {
     }
 }
 
-/// The middle value, or the mean of the two middle ones.
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values.get(values.len().saturating_sub(1) / 2)?, values.get(values.len() / 2)?);
-    Some((low + high) / 2.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(&mut []), None);
-        assert_eq!(median(&mut [3.0]), Some(3.0));
-        assert_eq!(median(&mut [3.0, 1.0]), Some(2.0));
-        assert_eq!(median(&mut [9.0, 1.0, 2.0]), Some(2.0));
-    }
 
     #[test]
     fn a_resumed_run_shows_restarts_and_undone_steps() {

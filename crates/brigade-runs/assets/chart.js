@@ -55,7 +55,7 @@ function drawMarks(plot, marks) {
   ctx.restore();
 }
 
-function seriesOptions(one, unit) {
+function seriesOptions(one, unit, place) {
   const stroke = seriesColour(one.index);
   const isAlone = one.sparse || one.column.filter((value) => value != null).length < 2;
   return {
@@ -66,11 +66,21 @@ function seriesOptions(one, unit) {
     dash: one.dashed ? [6, 4] : undefined,
     spanGaps: Boolean(one.sparse || one.joined),
     points: { show: isAlone || undefined, size: 5 },
-    value: (plot, value, column, at) => (at == null ? "–" : formatted(one.raw[at], unit)),
+    value: (plot, value, column, at) => (at == null ? "–" : formatted(place.drawn.series[column - 1].raw[at], unit)),
   };
 }
 
-/** Draws a chart into `place`. `x`: the numbers of the axis, with `formatX`; `marks`: what happened where. */
+/** What part of the axis a plot shows, if a reader chose one. */
+function zoomOf(plot) {
+  const { min, max } = plot.scales.x;
+  const [x] = plot.data;
+  return min > x[0] || max < x[x.length - 1] ? { min, max } : null;
+}
+
+/**
+ * Draws a chart into `place`, which keeps what a reader does there if it has drawn the same before. `x`: the numbers of the axis, with
+ * `formatX`; `marks`: what happened where.
+ */
 function drawChart(place, chart, { x, formatX, marks, other, otherX }) {
   const columns = columnsOf(chart, x, other, otherX);
   const data = [columns.x, ...columns.series.map((one) => one.column)];
@@ -84,11 +94,21 @@ function drawChart(place, chart, { x, formatX, marks, other, otherX }) {
       { ...axis, values: (plot, splits) => splits.map(formatX) },
       { ...axis, size: 72, incrs: chart.unit === "bytes" ? POWERS : undefined, values: (plot, splits) => splits.map((value) => (value == null ? "" : formatted(value, chart.unit))) },
     ],
-    series: [{ label: chart.axis, value: (plot, value) => (value == null ? "–" : formatX(value)) }, ...columns.series.map((one) => seriesOptions(one, chart.unit))],
+    series: [{ label: chart.axis, value: (plot, value) => (value == null ? "–" : formatX(value)) }, ...columns.series.map((one) => seriesOptions(one, chart.unit, place))],
     cursor: { sync: { key: "brigade", scales: ["x", null] }, points: { size: 6 } },
-    hooks: { draw: [(plot) => drawMarks(plot, marks)] },
+    hooks: { draw: [(plot) => drawMarks(plot, place.drawn.marks)] },
   };
-  place.replaceChildren();
   place.dataset.points = data.slice(1).reduce((sum, column) => sum + column.filter((value) => value != null).length, 0);
-  return new uPlot(options, data, place);
+  // What is left of functions is the same for the same chart and axis.
+  const look = JSON.stringify(options);
+  const before = place.drawn;
+  const zoom = before?.axis === chart.axis ? zoomOf(before.plot) : null;
+  place.drawn = { series: columns.series, marks, axis: chart.axis, look, plot: before?.plot };
+  if (before?.look === look) {
+    before.plot.setData(data, !zoom);
+  } else {
+    before?.plot.destroy();
+    place.drawn.plot = new uPlot(options, data, place);
+  }
+  if (zoom) place.drawn.plot.setScale("x", zoom);
 }

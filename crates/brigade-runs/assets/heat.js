@@ -43,19 +43,12 @@ function drawHeat(place, heat, measure) {
   context.imageSmoothingEnabled = false;
   context.drawImage(cells, LABELS, 0, width - LABELS, row * rows.length);
 
-  const said = document.createElement("p");
-  said.className = "hint";
-  const explain = () => { said.textContent = measure.title; };
-  canvas.addEventListener("mousemove", (event) => {
-    const box = canvas.getBoundingClientRect();
-    const x = Math.floor((event.clientX - box.left - LABELS) / (width - LABELS) * steps.length);
-    const y = Math.floor((event.clientY - box.top) / row);
+  const said = hintOf(place, canvas, measure.title, (mouse) => {
+    const x = Math.floor((mouse.x - LABELS) / (width - LABELS) * steps.length);
+    const y = Math.floor(mouse.y / row);
     const value = measure.values[x]?.[y];
-    if (value == null) return explain();
-    said.textContent = `${rows[y]}, step ${steps[x]}: ${formatted(value, measure.unit)}`;
+    return value == null ? null : `${rows[y]}, step ${steps[x]}: ${formatted(value, measure.unit)}`;
   });
-  canvas.addEventListener("mouseleave", explain);
-  explain();
   place.replaceChildren(canvas, legend(measure), said);
   place.dataset.points = measure.values.reduce((sum, column) => sum + column.filter((value) => value != null).length, 0);
 }

@@ -17,11 +17,10 @@ function drawAll(data) {
   for (const chart of data.charts) {
     const place = document.getElementById(`chart-${chart.id}`);
     if (!place) continue;
-    place.plot?.destroy();
     const found = others?.charts.find((one) => one.id === chart.id);
     const other = found && { ...found, run: others.name };
     const view = { x: axisOf(data), formatX, marks: marksOf(data), other, otherX: others && axisOf(others) };
-    place.plot = drawChart(place, { ...chart, axis: state.axis }, view);
+    drawChart(place, { ...chart, axis: state.axis }, view);
   }
   if (data.heat) drawHeat(document.getElementById("heat"), data.heat, data.heat.measures[state.measure]);
   const timeline = document.getElementById("step-timeline");

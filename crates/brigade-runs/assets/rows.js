@@ -26,3 +26,23 @@ function rowsCanvas(place, names, [least, most], [begin, end]) {
   names.forEach((name, index) => index % every || context.fillText(name, 0, row * (index + 0.5), LABELS - 6));
   return { canvas, context, width, row };
 }
+
+/**
+ * A line of text below `canvas` in `place`: what `at` says of the place of the mouse, in pixels, or what is `usual`. A canvas that is drawn
+ * again under the mouse goes on saying it.
+ */
+function hintOf(place, canvas, usual, at) {
+  const hint = Object.assign(document.createElement("p"), { className: "hint" });
+  const explain = () => { hint.textContent = (place.mouse && at(place.mouse)) ?? usual; };
+  canvas.addEventListener("mousemove", ({ clientX, clientY }) => {
+    const box = canvas.getBoundingClientRect();
+    place.mouse = { x: clientX - box.left, y: clientY - box.top };
+    explain();
+  });
+  canvas.addEventListener("mouseleave", () => {
+    place.mouse = null;
+    explain();
+  });
+  explain();
+  return hint;
+}

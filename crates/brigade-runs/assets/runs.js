@@ -6,8 +6,8 @@ const COLUMNS = [
 ];
 const CURVES = ["loss", "throughput", "gradient-norm"];
 
-// The runs that are drawn, and the column that the table is sorted by; -1: the greatest first.
-const view = { ticked: null, by: "changed", order: -1 };
+// The runs that are drawn, the charts that have a place, and the column that the table is sorted by; -1: the greatest first.
+const view = { ticked: null, charts: "", by: "changed", order: -1 };
 
 function cell(run, [key, , unit]) {
   const value = run[key];
@@ -67,11 +67,16 @@ function drawCurves({ runs }) {
   const ticked = runs.filter((run) => view.ticked.has(run.name));
   const place = document.getElementById("charts");
   const found = CURVES.map((id) => ({ id, curves: joined(ticked, id) })).filter(({ curves }) => curves);
+  const charts = found.map(({ id }) => id).join(" ");
   // All places first: how wide one is depends on the others.
-  place.replaceChildren(...found.map(({ id, curves }) => {
-    const chart = element("div", { className: "chart", id: `chart-${id}` });
-    return element("section", {}, element("h2", { textContent: curves.chart.title }), chart);
-  }));
+  if (charts !== view.charts) {
+    place.querySelectorAll(".chart").forEach((chart) => chart.drawn.plot.destroy());
+    place.replaceChildren(...found.map(({ id, curves }) => {
+      const chart = element("div", { className: "chart", id: `chart-${id}` });
+      return element("section", {}, element("h2", { textContent: curves.chart.title }), chart);
+    }));
+    view.charts = charts;
+  }
   for (const { id, curves } of found) {
     drawChart(document.getElementById(`chart-${id}`), curves.chart, { x: curves.x, formatX: String, marks: [] });
   }

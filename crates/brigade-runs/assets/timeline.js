@@ -32,24 +32,16 @@ function drawTimeline(place, timeline) {
       }
     }
   });
-  const hint = document.createElement("p");
-  hint.className = "hint";
-  const explain = () => {
-    const most = rows.reduce((most, one) => one.waited > most.waited ? one : most);
-    const shown = rows.length < timeline.ranks ? ` The first ${rows.length} of ${timeline.ranks} ranks.` : "";
-    hint.textContent = `${most.name} waits most: ${digits(100 * most.waited)}% of its time.${shown}`;
-  };
-  canvas.addEventListener("mousemove", (event) => {
-    const box = canvas.getBoundingClientRect();
-    const at = (event.clientX - box.left - LABELS) / scale;
-    const found = rows[Math.floor((event.clientY - box.top) / row)];
+  const most = rows.reduce((most, one) => one.waited > most.waited ? one : most);
+  const shown = rows.length < timeline.ranks ? ` The first ${rows.length} of ${timeline.ranks} ranks.` : "";
+  const usual = `${most.name} waits most: ${digits(100 * most.waited)}% of its time.${shown}`;
+  const hint = hintOf(place, canvas, usual, (mouse) => {
+    const at = (mouse.x - LABELS) / scale;
+    const found = rows[Math.floor(mouse.y / row)];
     const span = found?.spans.findLast(({ start, end }) => start <= at && at <= end);
-    if (!span) return explain();
-    const waits = span.kind === "wait" ? "waits for " : "";
-    hint.textContent = `${found.name}: ${waits}${span.name}, ${formatted(span.end - span.start, "seconds")} from ${formatted(span.start, "seconds")} on`;
+    const waits = span?.kind === "wait" ? "waits for " : "";
+    return span && `${found.name}: ${waits}${span.name}, ${formatted(span.end - span.start, "seconds")} from ${formatted(span.start, "seconds")} on`;
   });
-  canvas.addEventListener("mouseleave", explain);
-  explain();
   place.replaceChildren(canvas, kindsLegend(rows), hint);
   place.dataset.points = rows.reduce((sum, { spans }) => sum + spans.length, 0);
 }

@@ -1,4 +1,4 @@
-//! Numbers of things, in words.
+//! Numbers of things in words, and values.
 
 use indicatif::HumanCount;
 
@@ -10,6 +10,14 @@ pub fn counted(count: usize, name: &str) -> String {
         _ => "s",
     };
     format!("{} {name}{plural}", HumanCount(count as u64))
+}
+
+/// With four decimals, like the loss; where these would show nothing of a number, as a power of ten.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 | 0.001..1e9 => format!("{value:.4}"),
+        _ => format!("{value:.4e}"),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use indicatif::{HumanCount, HumanDuration, HumanFloatCount};
 
+use super::counted::number;
 use crate::record::{StepRecord, TARGET_COUNTS};
 
 /// The columns of a step as plain text: step, loss, named metrics, grad_norm, lr, `unit`s per second, TFLOP/s and MFU of a rank where
@@ -12,12 +13,12 @@ use crate::record::{StepRecord, TARGET_COUNTS};
 pub fn line(record: &StepRecord, total_steps: u64, unit: &str, left: Option<Duration>) -> String {
     let StepRecord { step, loss, grad_norm, learning_rate, tokens_per_second, .. } = record;
     let width = total_steps.to_string().len();
-    let mut text = format!("step {step:>width$}/{total_steps}  loss {loss:.4}");
+    let mut text = format!("step {step:>width$}/{total_steps}  loss {}", number(*loss));
     for (name, value) in &record.metrics {
-        text += &format!("  {name} {}", HumanFloatCount(*value));
+        text += &format!("  {name} {}", metric(*value));
     }
     let rate = HumanCount(tokens_per_second.round() as u64);
-    text += &format!("  grad_norm {grad_norm:.4}  lr {learning_rate:.2e}  {unit}/s {rate}");
+    text += &format!("  grad_norm {}  lr {learning_rate:.2e}  {unit}/s {rate}", number(*grad_norm));
     if let Some(tflops) = record.tflops {
         text += &format!("  TFLOP/s {tflops:.3}");
     }
@@ -34,10 +35,10 @@ pub fn line(record: &StepRecord, total_steps: u64, unit: &str, left: Option<Dura
         text += &format!("  eta {:#}", HumanDuration(left));
     }
     if let Some(loss) = record.validation_loss {
-        text += &format!("  validation_loss {loss:.4}");
+        text += &format!("  validation_loss {}", number(loss));
     }
     for (name, value) in &record.validation_metrics {
-        text += &format!("  validation_{name} {}", HumanFloatCount(*value));
+        text += &format!("  validation_{name} {}", metric(*value));
     }
     text
 }
@@ -47,11 +48,18 @@ pub fn bar_message(record: &StepRecord, unit: &str) -> String {
     let rate = HumanCount(record.tokens_per_second.round() as u64);
     let StepRecord { loss, learning_rate, metrics, .. } = record;
     let named = metrics.iter().filter(|(name, _)| !TARGET_COUNTS.contains(&name.as_str()));
-    let named: String = named.map(|(name, value)| format!(" {name} {}", HumanFloatCount(*value))).collect();
+    let named: String = named.map(|(name, value)| format!(" {name} {}", metric(*value))).collect();
     format!(
-        "loss {loss:.4}{named} lr {learning_rate:.2e} {rate} {unit}/s data-wait {:.1}%",
+        "loss {}{named} lr {learning_rate:.2e} {rate} {unit}/s data-wait {:.1}%",
+        number(*loss),
         record.data_wait_percent()
     )
+}
+
+/// With four decimals at most; where these would show nothing of a number, as a power of ten.
+fn metric(value: f64) -> String {
+    let shown = number(value);
+    if shown.contains('e') && value.abs() < 1.0 { shown } else { HumanFloatCount(value).to_string() }
 }
 
 #[cfg(test)]
@@ -104,6 +112,16 @@ mod tests {
         assert!(text.starts_with("loss 4.1235 accuracy 0.25 lr 3.00e-4 "), "{text}");
         let broken = StepRecord { loss: f64::NAN, tokens_per_second: f64::INFINITY, ..record() };
         assert!(line(&broken, 0, "tokens", None).contains("loss NaN"));
+    }
+
+    #[test]
+    fn small_numbers_are_not_shown_as_none() {
+        let metrics = [("drift".to_owned(), 2.5e-6), ("none".to_owned(), 0.0)].into_iter().collect();
+        let small = StepRecord { loss: 1.25e-5, grad_norm: 0.00004, metrics, ..record() };
+        let text = line(&small, 100, "tokens", None);
+        assert!(text.contains("loss 1.2500e-5  drift 2.5000e-6  none 0  grad_norm 4.0000e-5"), "{text}");
+        let text = bar_message(&small, "tokens");
+        assert!(text.starts_with("loss 1.2500e-5 drift 2.5000e-6 none 0 lr"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use crate::median::median;
 use crate::record::{RankSeconds, StepRecord};
 use crate::timeline::PROFILE_FOLDER;
 
@@ -103,14 +104,14 @@ impl Warnings {
     }
 
     fn middle(&self, of: impl Fn(&Recent) -> f64) -> f64 {
-        median(self.latest().map(of).collect())
+        middle_of(self.latest().map(of))
     }
 
     /// The middle of each rank's time; nothing where it is not known.
     fn ranks(&self, of: impl Fn(&RankSeconds) -> &Vec<f64>) -> Vec<f64> {
         let known = || self.latest().filter_map(|recent| Some(of(recent.ranks.as_ref()?)));
         let ranks = known().map(Vec::len).min().unwrap_or(0);
-        (0..ranks).map(|rank| median(known().map(|all| all[rank]).collect())).collect()
+        (0..ranks).map(|rank| middle_of(known().map(|all| all[rank]))).collect()
     }
 
     fn data(&self) -> Option<String> {
@@ -131,7 +132,7 @@ impl Warnings {
     /// The share of the time that ranks wait for data in some steps alone, and when that is.
     fn data_in_some_steps(&self) -> Option<(f64, String)> {
         let waits = || self.recent.iter().map(Recent::longest_data_wait);
-        let (usual, step) = (median(waits().collect()), self.middle(|recent| recent.step));
+        let (usual, step) = (middle_of(waits()), self.middle(|recent| recent.step));
         let long: Vec<f64> = waits().filter(|wait| *wait > 2.0 * usual + LONG * step).collect();
         let whole: f64 = self.recent.iter().map(|recent| recent.step).sum();
         let (lost, steps) = (long.iter().sum::<f64>(), self.recent.len());
@@ -147,7 +148,7 @@ impl Warnings {
         let work = |rank: usize| (self.stage(rank), rank < workers);
         let peers = |rank: usize| -> f64 {
             let same = |other: &usize| *other != rank && work(*other) == work(rank);
-            median((0..compute.len()).filter(same).map(|other| compute[other]).collect())
+            middle_of((0..compute.len()).filter(same).map(|other| compute[other]))
         };
         let factor = |rank: usize| compute[rank] / peers(rank);
         let factors =
@@ -188,10 +189,9 @@ impl Warnings {
     }
 }
 
-/// The middle of some numbers; not a number if there are none.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+/// The median of some numbers; not a number if there are none.
+fn middle_of(values: impl IntoIterator<Item = f64>) -> f64 {
+    median(values).unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::run::{Difference, Run, Setting};
 use crate::scaling::{Finding, diagnose};
 
 pub(crate) use runs::{Row, row, runs_data, runs_page};
+pub(crate) use step_timeline::NewestTimeline;
 pub use step_timeline::{RankTimeline, SpanKind, StepSpan, StepTimeline};
 
 use memory::MemoryRow;
@@ -86,12 +87,21 @@ struct ChartPlace<'a> {
 impl PageData {
     /// The numbers of a run, and of one that it is compared with. `watched`: where a server tells of changes.
     pub fn new(run: &Run, other: Option<&Run>, watched: Option<String>) -> Self {
+        Self::with_timeline(run, other, watched, step_timeline::step_timeline(run))
+    }
+
+    fn with_timeline(
+        run: &Run,
+        other: Option<&Run>,
+        watched: Option<String>,
+        timeline: Option<StepTimeline>,
+    ) -> Self {
         Self {
             name: run.name.clone(),
             charts: charts(&run.records, run.unit()),
             events: marks(run),
             heat: heat(run),
-            timeline: step_timeline::step_timeline(run),
+            timeline,
             compare: other.map(|other| Compared {
                 name: other.name.clone(),
                 charts: charts(&other.records, other.unit()),
@@ -115,14 +125,14 @@ pub fn page(run: &Run, other: Option<&Run>) -> Result<String> {
 }
 
 /// The page of a run that a server watches; `address`: where it tells of changes.
-pub(crate) fn live_page(run: &Run, address: &str) -> Result<String> {
-    let data = PageData::new(run, None, Some(address.to_owned()));
+pub(crate) fn live_page(run: &Run, timeline: Option<StepTimeline>, address: &str) -> Result<String> {
+    let data = PageData::with_timeline(run, None, Some(address.to_owned()), timeline);
     templates::page(&view(run, None, &data), &data)
 }
 
 /// What a page that is open takes over of a run that went on, as JSON: its numbers, and the parts that are text.
-pub(crate) fn live_parts(run: &Run, address: &str) -> Result<String> {
-    let data = PageData::new(run, None, Some(address.to_owned()));
+pub(crate) fn live_parts(run: &Run, timeline: Option<StepTimeline>, address: &str) -> Result<String> {
+    let data = PageData::with_timeline(run, None, Some(address.to_owned()), timeline);
     let parts = templates::parts(&view(run, None, &data))?;
     Ok(serde_json::to_string(&serde_json::json!({ "data": data, "parts": parts }))?)
 }

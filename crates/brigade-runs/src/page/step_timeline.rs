@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
+use std::time::SystemTime;
 
 use brigade_report::timeline::{Timeline, TraceEvent, TracePhase};
 use serde::Serialize;
@@ -75,9 +77,30 @@ pub enum SpanKind {
 
 /// The last step of the run's newest timeline, if it has one that can be read.
 pub fn step_timeline(run: &Run) -> Option<StepTimeline> {
-    let path = timeline::find(&run.dir, None).ok()?;
-    let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= MAX_BYTES);
-    of(&is_small.then(|| timeline::read(&path).ok()).flatten()?)
+    NewestTimeline::default().of(run).cloned()
+}
+
+/// The newest timeline of a run that goes on, whose file is read again only where it changed.
+#[derive(Default)]
+pub(crate) struct NewestTimeline {
+    /// The file that was read, when it was written, and its bytes.
+    seen: Option<(PathBuf, SystemTime, u64)>,
+    step: Option<StepTimeline>,
+}
+
+impl NewestTimeline {
+    /// Its last step, as [`step_timeline`] has it.
+    pub fn of(&mut self, run: &Run) -> Option<&StepTimeline> {
+        let path = timeline::find(&run.dir, None).ok()?;
+        let file = fs::metadata(&path).ok()?;
+        let found = (path, file.modified().ok()?, file.len());
+        if self.seen.as_ref() != Some(&found) {
+            let timeline = (file.len() <= MAX_BYTES).then(|| timeline::read(&found.0).ok()).flatten();
+            self.step = timeline.as_ref().and_then(of);
+            self.seen = Some(found);
+        }
+        self.step.as_ref()
+    }
 }
 
 fn of(timeline: &Timeline) -> Option<StepTimeline> {

@@ -12,7 +12,11 @@ use crate::error::{Error, Result};
 const MODEL: &str = "model.";
 
 /// Settings of the model that do not change what its losses mean.
-const FREE: [&str; 2] = [PATH, "model.dropout"];
+const FREE: [&str; 5] =
+    [PATH, "model.dropout", "model.pretrained", "model.resize_embeddings", "model.initializer_range"];
+
+/// The length of rows, with which a new model alone has as many positions.
+const LENGTH: &str = "model.sequence_length";
 
 /// The folder of a model that was not new.
 const PATH: &str = "model.path";
@@ -38,10 +42,15 @@ const MODEL_FIELDS: [&str; 11] = [
 impl Run {
     /// The sizes of a model that came from a folder; none where no file says them, as of a run that has not ended on another machine.
     fn model_fields(&self) -> Option<BTreeMap<String, Value>> {
-        let given: Option<String> = self.setting(PATH).and_then(|path| serde_json::from_str(path).ok());
-        let folders = [Some(self.dir.clone()), given.filter(|path| !path.is_empty()).map(PathBuf::from)];
+        let folders = [Some(self.dir.clone()), self.model_folder()];
         let text = folders.into_iter().flatten().find_map(|dir| std::fs::read(dir.join(MODEL_FILE)).ok())?;
         serde_json::from_slice(&text).ok()
+    }
+
+    /// The folder of a model that was not new.
+    fn model_folder(&self) -> Option<PathBuf> {
+        let given: Option<String> = self.setting(PATH).and_then(|path| serde_json::from_str(path).ok());
+        given.filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
     /// The first size of the models that both files say differently, as a setting.
@@ -68,8 +77,12 @@ impl Run {
             let folder = run.dir.display();
             return differ(format!("{folder} has no config.toml that says which model it trained"));
         }
-        let mut model: Vec<Difference> =
-            self.differences(other).into_iter().filter(Difference::is_of_model).collect();
+        // Of a model from a folder the file there says what the settings do not.
+        let has_folder = [self, other].into_iter().any(|run| run.model_folder().is_some());
+        let has_files = self.model_fields().is_some() && other.model_fields().is_some();
+        let counts =
+            |found: &Difference| found.is_of_model() && !(has_folder && (has_files || found.name == LENGTH));
+        let mut model: Vec<Difference> = self.differences(other).into_iter().filter(counts).collect();
         if model.is_empty() {
             model.extend(self.differing_field(other));
         }
@@ -166,6 +179,20 @@ mod tests {
     }
 
     #[test]
+    fn how_a_model_begins_and_how_long_rows_of_one_from_a_folder_are_make_no_other_model() {
+        let config = "[model]\npath = \"\"\npretrained = true\nresize_embeddings = false\nsequence_length = 64\ninitializer_range = 0.02\n";
+        let begins = config.replace("pretrained = true", "pretrained = false");
+        let begins =
+            begins.replace("resize_embeddings = false", "resize_embeddings = true").replace("0.02", "0.01");
+        run("a", config).check_compares(&run("b", &begins)).unwrap();
+        let longer = config.replace("= 64", "= 128");
+        let message = run("a", config).check_compares(&run("b", &longer)).unwrap_err().to_string();
+        assert!(message.contains("model.sequence_length = 128, not 64"), "{message}");
+        let [short, long] = [config, &longer].map(|config| config.replace("path = \"\"", "path = \"x\""));
+        run("a", &short).check_compares(&run("b", &long)).unwrap();
+    }
+
+    #[test]
     fn runs_of_models_from_folders_compare_by_their_sizes() {
         let folder = tempfile::tempdir().unwrap();
         let of = |name: &str, fields: &str| {
@@ -180,6 +207,10 @@ mod tests {
         let again = of("again", r#"{"model_type": "llama", "hidden_size": 16, "torch_dtype": "float32"}"#);
         let large = of("large", r#"{"model_type": "llama", "hidden_size": 32}"#);
         small.check_compares(&again).unwrap();
+        // Settings for a new model say nothing of it.
+        let mut other = again.clone();
+        other.settings = settings_of("[model]\nwidth = 64\npath = \"again\"\n");
+        small.check_compares(&other).unwrap();
         // Adapters have no such file of their own.
         let adapters = of("adapters", "");
         std::fs::remove_file(adapters.dir.join(MODEL_FILE)).unwrap();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use brigade_report::StepRecord;
 
-use super::state::is_locked;
+use super::state::is_in_progress;
 use super::{Run, metrics_file};
 use crate::error::{Error, Result};
 
@@ -30,7 +30,7 @@ pub struct Follower {
     seen: Option<Seen>,
 }
 
-/// What tells whether anything changed: the file, its bytes and when it changed, the bytes of other files, and whether the run continues.
+/// What tells whether anything changed: the file, its bytes and when it changed, the bytes of other files, and whether the run is in progress.
 type Seen = (u64, u64, (i64, i64), Vec<Option<u64>>, bool);
 
 impl Follower {
@@ -70,7 +70,8 @@ impl Follower {
         let others = ["history.jsonl", "config.toml", "logs/memory-plan.json", "model.safetensors"];
         let size = |name: &str| fs::metadata(self.dir.join(name)).ok().map(|found| found.len());
         let changed = (metadata.mtime(), metadata.mtime_nsec());
-        let seen = (metadata.ino(), metadata.len(), changed, others.map(size).to_vec(), is_locked(&self.dir));
+        let in_progress = is_in_progress(&self.dir, self.records().next_back());
+        let seen = (metadata.ino(), metadata.len(), changed, others.map(size).to_vec(), in_progress);
         if self.seen.as_ref() == Some(&seen) {
             return Ok(false);
         }

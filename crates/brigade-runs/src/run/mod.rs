@@ -61,17 +61,30 @@ impl Run {
     /// Reads all files but the metrics, which are these.
     fn with_records(dir: &Path, records: Vec<StepRecord>, unreadable: usize) -> Self {
         let text = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
-        let history: Vec<HistoryRecord> =
-            text(HISTORY_FILE).lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let history = history_of(&text(HISTORY_FILE));
         Self {
             name: name_of(dir),
             settings: settings_of(&text("config.toml")),
             planned: serde_json::from_str(&text(PLANNED_MEMORY_FILE)).ok(),
-            state: RunState::of(dir, &history),
+            state: RunState::of(dir, &history, records.last()),
             dir: dir.to_owned(),
             records,
             unreadable,
             history,
+        }
+    }
+
+    /// A run whose folder is elsewhere: `history` is what its `history.jsonl` says, `last` its last step.
+    pub fn of_history(name: &str, history: &str, last: Option<StepRecord>, state: RunState) -> Self {
+        Self {
+            dir: name.into(),
+            name: name.to_owned(),
+            records: last.into_iter().collect(),
+            unreadable: 0,
+            history: history_of(history),
+            settings: Vec::new(),
+            planned: None,
+            state,
         }
     }
 
@@ -172,6 +185,11 @@ impl Run {
         let inner: usize = mesh[at + 1..].iter().map(|(_, size)| size).product();
         Some(rank / inner.max(1) % mesh[at].1)
     }
+}
+
+/// The lines of a history that can be read.
+fn history_of(text: &str) -> Vec<HistoryRecord> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// The last part of a folder's path.

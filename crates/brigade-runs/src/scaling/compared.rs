@@ -1,6 +1,7 @@
 //! Runs on different numbers of ranks beside each other.
 
 use brigade_report::CollectiveRecord;
+use serde::Serialize;
 
 use super::diagnosis::{Finding, diagnose};
 use super::laws::{CommunicationModel, Law, amdahl, communication, gustafson};
@@ -33,7 +34,8 @@ pub struct Scaling {
 }
 
 /// How the batch of a step changes on more ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ScalingKind {
     /// It stays as large: Amdahl's law.
     Strong,
@@ -61,7 +63,7 @@ pub struct Point {
 }
 
 /// A part of the gap to linear scaling.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GapPart {
     /// What it is.
     pub name: String,

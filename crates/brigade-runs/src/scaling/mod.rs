@@ -7,6 +7,7 @@
 
 mod compared;
 mod diagnosis;
+mod json;
 mod laws;
 mod pipeline;
 mod profile;

@@ -141,7 +141,7 @@ impl Profile {
                 false => spent_of(&|all, rank| all.data_wait[rank]),
             },
             rest_spent: spent_of(&rest),
-            jitter: jitter(&seconds, &work),
+            jitter: jitter(&seconds, &work, step),
             compute_of,
             stages,
             work,
@@ -227,8 +227,8 @@ fn shares(records: &[StepRecord], filling: f64) -> Vec<(String, f64)> {
 
 /// How much longer than it usually does the last rank of those with the same work computed, beyond the rank in the middle: the mean over the later half of
 /// the steps. A rank usually takes what it takes at most in a quarter of them, so that one which is always slow is no jitter, and one
-/// that is often late is.
-fn jitter(seconds: &[&RankSeconds], work: &[usize]) -> f64 {
+/// that is often late is. Steps in which one was late by chance do not count.
+fn jitter(seconds: &[&RankSeconds], work: &[usize], step: f64) -> f64 {
     let seconds = &seconds[seconds.len() / 2..];
     if seconds.is_empty() || work.len() < 2 {
         return 0.0;
@@ -254,5 +254,5 @@ fn jitter(seconds: &[&RankSeconds], work: &[usize]) -> f64 {
         };
         (0..kinds).map(of_kind).fold(0.0, f64::max)
     };
-    seconds.iter().map(last).sum::<f64>() / seconds.len() as f64
+    Spent::of(seconds.iter().map(last), step).mean
 }

@@ -13,7 +13,7 @@ use futures_util::stream::unfold;
 
 use super::watched::Watched;
 use crate::error::Result;
-use crate::page::{live_page, live_parts, runs_data, runs_page};
+use crate::page::{StepTimeline, live_page, live_parts, runs_data, runs_page};
 use crate::run::Run;
 
 /// How often files are looked at while somebody watches.
@@ -36,18 +36,22 @@ pub async fn runs_events(State(watched): State<Arc<Watched>>) -> impl IntoRespon
 }
 
 pub async fn run(State(watched): State<Arc<Watched>>, Path(name): Path<String>) -> Response {
-    answer(&watched, &name, |run, address| html(live_page(run, address)))
+    answer(&watched, &name, |run, timeline, address| html(live_page(run, timeline, address)))
 }
 
 pub async fn run_parts(State(watched): State<Arc<Watched>>, Path(name): Path<String>) -> Response {
-    answer(&watched, &name, |run, address| json(live_parts(run, address)))
+    answer(&watched, &name, |run, timeline, address| json(live_parts(run, timeline, address)))
 }
 
 pub async fn run_events(State(watched): State<Arc<Watched>>, Path(name): Path<String>) -> impl IntoResponse {
     changes(watched, move |watched| watched.look().ok()?.remove(&name))
 }
 
-fn answer(watched: &Watched, name: &str, show: impl Fn(&Run, &str) -> Response) -> Response {
+fn answer(
+    watched: &Watched,
+    name: &str,
+    show: impl Fn(&Run, Option<StepTimeline>, &str) -> Response,
+) -> Response {
     match watched.run(name) {
         None => (StatusCode::NOT_FOUND, "there is no such run\n").into_response(),
         // Its first step may be on the way: the browser asks again.
@@ -55,9 +59,9 @@ fn answer(watched: &Watched, name: &str, show: impl Fn(&Run, &str) -> Response) 
             let again = [(header::REFRESH, "2")];
             (StatusCode::SERVICE_UNAVAILABLE, again, format!("{error}\n")).into_response()
         }
-        Some(Ok(run)) => {
+        Some(Ok((run, timeline))) => {
             let path: String = name.bytes().map(escaped).collect();
-            show(&run, &format!("/run/{path}"))
+            show(&run, timeline, &format!("/run/{path}"))
         }
     }
 }

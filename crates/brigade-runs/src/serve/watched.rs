@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::page::{Row, row};
+use crate::page::{NewestTimeline, Row, StepTimeline, row};
 use crate::run::{Follower, Run, run_folders};
 
 /// A run in progress.
@@ -15,6 +15,7 @@ struct Followed {
     version: u64,
     /// It in the table of all runs, and of which version that is.
     row: Option<(u64, Row)>,
+    timeline: Arc<Mutex<NewestTimeline>>,
 }
 
 impl Followed {
@@ -71,6 +72,7 @@ impl Watched {
                 follower: Follower::new(&folder),
                 version: 0,
                 row: None,
+                timeline: Arc::default(),
             });
             // A file that is just being replaced is there the next time.
             if run.follower.poll().unwrap_or(false) {
@@ -80,13 +82,22 @@ impl Watched {
         Ok(runs.iter().map(|(name, run)| (name.clone(), run.version)).collect())
     }
 
-    /// A run as it is now.
+    /// A run as it is now, with its newest timeline.
     ///
     /// # Errors
     /// If it has no step yet. None if there is no such run.
-    pub fn run(&self, name: &str) -> Option<Result<Run>> {
+    pub fn run(&self, name: &str) -> Option<Result<(Run, Option<StepTimeline>)>> {
         self.look().ok()?;
-        self.runs().get(name).map(|run| run.follower.run())
+        let (run, timeline) = {
+            let mut runs = self.runs();
+            let followed = runs.get_mut(name)?;
+            (followed.follower.run(), Arc::clone(&followed.timeline))
+        };
+        // Read without the lock that those who ask for other runs wait for.
+        Some(run.map(|run| {
+            let timeline = timeline.lock().unwrap_or_else(PoisonError::into_inner).of(&run).cloned();
+            (run, timeline)
+        }))
     }
 
     /// All runs that have a step, in the table.

@@ -196,6 +196,15 @@ fn ranks_that_take_turns() {
     );
 }
 
+#[test]
+fn ranks_that_are_late_for_a_moment_or_once_are_well() {
+    let turn = |step: u64, rank: usize| step % 4 == rank as u64;
+    let moments = move |step, rank| if turn(step, rank) { 1.0 + 0.3 * chance(step, 9).abs() } else { 1.0 };
+    let twice = |step, rank| if (step == 40 && rank == 1) || (step == 50 && rank == 3) { 6.0 } else { 1.0 };
+    assert_eq!(diagnose(&Simulated { compute: Box::new(moments), ..Simulated::default() }.run()), []);
+    assert_eq!(diagnose(&Simulated { compute: Box::new(twice), ..Simulated::default() }.run()), []);
+}
+
 /// By chance one rank is late in more than half of the steps, and the other in the rest.
 #[test]
 fn two_ranks_that_take_uneven_turns() {
@@ -372,12 +381,17 @@ fn validation_between_steps() {
     for record in &mut run.records {
         record.validation_loss = record.step.is_multiple_of(5).then_some(1.0);
     }
-    let found = diagnose(&run).remove(0);
-    assert_eq!(found.cause, Cause::OutsideSteps, "{found:?}");
-    assert!(
-        found.sentence.contains("train.validate_every") && (found.gain_percent - 38.0).abs() < 5.0,
-        "{found:?}"
-    );
+    // As they are, and of a run with one record for each update of 50 steps, where lines are missing.
+    for stride in [1, 50] {
+        run.records.iter_mut().for_each(|record| record.step *= stride);
+        let found = diagnose(&run).remove(0);
+        assert_eq!(found.cause, Cause::OutsideSteps, "{found:?}");
+        assert!(
+            found.sentence.contains("train.validate_every") && (found.gain_percent - 38.0).abs() < 5.0,
+            "{found:?}"
+        );
+        run.records.remove(30);
+    }
 }
 
 #[test]

@@ -45,6 +45,30 @@ fn a_batch_that_stays_as_large_follows_amdahl() {
 }
 
 #[test]
+fn programs_get_what_the_text_says() {
+    let runs: Vec<_> = [1, 2, 4].map(|dp| strong(dp, 0.5).run()).into();
+    let json = scaling(&runs).unwrap().json();
+    assert_eq!(
+        (&json["kind"], &json["law"]["name"], &json["explained"]),
+        (&"strong".into(), &"amdahl".into(), &"4".into())
+    );
+    let last = &json["runs"][2];
+    assert_eq!(
+        (&last["run"], &last["ranks"], &last["note"]),
+        (&"4".into(), &4.into(), &serde_json::Value::Null)
+    );
+    let product = last["step_seconds"].as_f64().unwrap() * last["targets_per_second"].as_f64().unwrap();
+    assert!((product - 4096.0).abs() < 1.0, "{json}");
+    assert!(last["speed_up"].as_f64().unwrap() > 3.0 && last["efficiency"].as_f64().unwrap() < 1.0, "{json}");
+    assert_eq!(json["findings"][0]["cause"], "exposed_communication", "{json}");
+    assert_eq!(json["gap"][0]["name"], "all_reduce that computing does not hide", "{json}");
+    assert!(
+        json["too_few_steps"].is_null() && json["communication"]["bytes_per_second"].is_number(),
+        "{json}"
+    );
+}
+
+#[test]
 fn a_batch_that_grows_follows_gustafson() {
     let weak = |dp: usize| {
         let communication = (0.25 * (dp as f64 - 1.0) / dp as f64, "all_reduce");

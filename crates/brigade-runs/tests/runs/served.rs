@@ -62,6 +62,27 @@ fn a_step_that_is_added_is_told_and_given() {
 }
 
 #[test]
+fn a_timeline_is_read_again_where_its_file_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    made::run(folder.path(), 3);
+    made::timeline(folder.path(), &crate::idle::pipeline());
+    let address = served(folder.path(), Access::Loopback);
+    let name = folder.path().file_name().unwrap().to_str().unwrap();
+    let has_timeline =
+        || !answer(address, &format!("/run/{name}/parts"), "localhost").contains("\"timeline\":null");
+    assert!(has_timeline());
+    let entry = fs::read_dir(folder.path().join("profile")).unwrap().next().unwrap().unwrap();
+    let (path, before) = (entry.path(), entry.metadata().unwrap());
+    // As long and as old as before, it counts as the same.
+    fs::write(&path, vec![b' '; before.len() as usize]).unwrap();
+    let file = fs::File::options().append(true).open(&path).unwrap();
+    file.set_modified(before.modified().unwrap()).unwrap();
+    assert!(has_timeline());
+    file.set_modified(before.modified().unwrap() + Duration::from_secs(1)).unwrap();
+    assert!(!has_timeline());
+}
+
+#[test]
 fn a_run_without_a_step_is_asked_for_again() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a", "b"] {
@@ -87,7 +108,7 @@ fn others_are_not_let_in() {
 }
 
 /// What the scripts of a page leave in attributes of its document; none without a browser.
-fn attributes(html: &str) -> Option<impl Fn(&str) -> String> {
+fn attributes(html: &str) -> Option<impl Fn(&str) -> String + use<>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("front.html");
     fs::write(&path, html).unwrap();
@@ -166,4 +187,99 @@ fn an_open_page_asks_for_what_changed_while_it_was_not_connected_and_no_answer_o
     let Some(value) = attributes(&html) else { return };
     // When it connects, for the changes during the first answer, and when it connects again.
     assert_eq!((value("errors"), value("did")), ("0".into(), "answer 3 of 3, 1 at once".into()));
+}
+
+/// A server that tells of a change when it is asked to `change`, with one more step each time.
+const ONE_MORE: &str = r##"<script>
+let source;
+class EventSource {
+  constructor() { source = this; this.told = {}; }
+  addEventListener(name, then) { this.told[name] = then; }
+}
+const longer = (values, next) => [...values, next(values.at(-1))];
+const stepped = (run) => ({
+  ...run,
+  steps: longer(run.steps, (step) => step + 1),
+  times: longer(run.times, (time) => time + 1),
+  charts: run.charts.map((chart) => ({
+    ...chart, series: chart.series.map((one) => ({ ...one, values: longer(one.values, () => 1) })),
+  })),
+});
+window.fetch = async () => {
+  const data = read();
+  const next = data.runs ? { ...data, runs: data.runs.map(stepped) } : { data: stepped(data), parts: {} };
+  return { ok: true, json: async () => next };
+};
+const drawn = () => new Promise((then) => setTimeout(then, 50));
+const change = async () => { await source.told.changed({}); await drawn(); };
+// Those that uPlot holds, and those in the page.
+const plots = () => `${uPlot.sync("brigade").plots.length} of ${document.querySelectorAll(".uplot").length}`;
+const did = [];
+addEventListener("load", async () => {
+  await act();
+  document.documentElement.dataset.did = did.join(" | ");
+});
+</script>"##;
+
+/// What the scripts of a page of the runs in a folder leave, while `act` asks for changes; none without a browser.
+fn acted(folder: &Path, act: &str) -> Option<impl Fn(&str) -> String + use<>> {
+    let page = answer(served(folder, Access::Loopback), "/", "localhost");
+    let scripts = format!("<body>{ONE_MORE}<script>async function act() {{{act}}}</script>");
+    let html = page.split_once("\r\n\r\n").unwrap().1.replacen("<body>", &scripts, 1);
+    assert!(html.contains(&scripts), "{html}");
+    attributes(&html)
+}
+
+#[test]
+fn a_page_of_runs_that_go_on_holds_only_the_charts_that_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        made::run(&folder.path().join(name), 9);
+    }
+    let act = r##"
+        for (let time = 0; time < 5; time++) await change();
+        did.push(plots(), document.getElementById("chart-gradient-norm").dataset.points);
+        const tick = (name) => document.querySelector(`[aria-label="draw ${name}"]`).click();
+        tick("a"), did.push(plots());
+        tick("b"), did.push(plots());
+        tick("b"), did.push(plots());
+    "##;
+    let Some(value) = acted(folder.path(), act) else { return };
+    assert_eq!(
+        (value("errors"), value("did")),
+        ("0".into(), "3 of 3 | 28 | 3 of 3 | 0 of 0 | 3 of 3".into())
+    );
+}
+
+#[test]
+fn what_a_reader_looks_at_stays_there_while_steps_are_added() {
+    let folder = tempfile::tempdir().unwrap();
+    made::run(folder.path(), 9);
+    let act = r##"
+        const loss = () => document.getElementById("chart-loss");
+        const plot = () => loss().drawn.plot;
+        const shown = () => `${plot().scales.x.min} to ${plot().scales.x.max} of ${plot().data[0].length}`;
+        const told = () => [...document.querySelectorAll("#chart-loss .u-legend, #heat .hint")].map((one) => one.textContent).join();
+        await change(), did.push(shown());
+        plot().setScale("x", { min: 3, max: 6 });
+        plot().setCursor({ left: 100, top: 100 });
+        const cells = document.querySelector("#heat canvas").getBoundingClientRect();
+        document.querySelector("#heat canvas").dispatchEvent(new MouseEvent("mousemove", { clientX: cells.left + 150, clientY: cells.top + 5 }));
+        await drawn();
+        const before = told();
+        did.push(/step\d.*, step \d+: /.test(before));
+        await change(), did.push(shown(), told() === before);
+        document.getElementById("theme").click();
+        await drawn(), did.push(shown());
+        plot().setScale("x", { min: 1, max: 11 });
+        await drawn(), await change(), did.push(shown());
+        plot().setScale("x", { min: 3, max: 6 });
+        await drawn();
+        [...document.querySelectorAll("#axis button")].find((button) => button.textContent === "time").click();
+        await drawn(), did.push(plot().scales.x.max > 6);
+        did.push(plots() === `${read().charts.length} of ${read().charts.length}`);
+    "##;
+    let Some(value) = acted(folder.path(), act) else { return };
+    let expected = "1 to 10 of 10 | true | 3 to 6 of 11 | true | 3 to 6 of 11 | 1 to 12 of 12 | true | true";
+    assert_eq!((value("errors"), value("did")), ("0".into(), expected.into()));
 }

@@ -133,7 +133,10 @@ fn what_became_of_a_run() {
     made::run(dir, 2);
     let state = || Run::read(dir).unwrap().state;
     assert_eq!(state(), RunState::Finished(None));
-    let lock = fs::File::create(dir.join(".brigade.lock")).unwrap();
+    let path = dir.join(".brigade.lock");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    fs::write(&path, boot.trim()).unwrap();
+    let lock = fs::File::options().append(true).open(&path).unwrap();
     lock.lock().unwrap();
     assert_eq!(state(), RunState::Running);
     drop(lock);
@@ -147,6 +150,37 @@ fn what_became_of_a_run() {
     assert_eq!(state(), RunState::Killed, "a run of an older version, without weights");
     fs::write(dir.join("model.safetensors"), "").unwrap();
     assert_eq!(state(), RunState::Finished(None));
+}
+
+#[test]
+fn a_history_alone_says_on_what_a_run_is() {
+    let folder = tempfile::tempdir().unwrap();
+    made::run(folder.path(), 2);
+    let history = fs::read_to_string(folder.path().join("history.jsonl")).unwrap();
+    let run = Run::of_history("s3://b/a", &(history + "{\"time\":"), Some(made::record(2)), RunState::Killed);
+    assert_eq!((run.ranks(), run.total_steps(), run.records.len()), (Some(4), Some(2), 1));
+    assert_eq!(run.mesh(), [("pp".to_owned(), 2), ("dp".to_owned(), 2)]);
+    assert!(Run::of_history("s3://b/a", "", None, RunState::Running).started().is_none());
+}
+
+#[test]
+fn a_run_on_another_host_is_running_while_it_writes_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    made::run(dir, 2);
+    fs::write(dir.join(".brigade.lock"), "another start of another system").unwrap();
+    let state = || overviews(dir).unwrap().remove(0).unwrap().run.state;
+    assert_eq!(state(), RunState::Finished(None), "its history has an end");
+    let history = fs::read_to_string(dir.join("history.jsonl")).unwrap();
+    fs::write(dir.join("history.jsonl"), history.lines().next().unwrap()).unwrap();
+    let mut follower = Follower::new(dir);
+    follower.poll().unwrap();
+    assert_eq!((state(), follower.run().unwrap().state), (RunState::Running, RunState::Running));
+    // A minute and 20 steps later it must have written one.
+    let metrics = fs::File::options().append(true).open(dir.join("metrics.jsonl")).unwrap();
+    metrics.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(90)).unwrap();
+    assert!(follower.poll().unwrap());
+    assert_eq!((state(), follower.run().unwrap().state), (RunState::Killed, RunState::Killed));
 }
 
 /// The losses that a follower has, after it looked again.

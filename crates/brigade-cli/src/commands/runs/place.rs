@@ -67,7 +67,8 @@ fn copied(url: &str) -> anyhow::Result<RunPlace> {
         bucket.download(&file.name, &mut local)?;
     }
     let is_running = look_at_lease(&*lease_location(url)?)?.is_some_and(|found| found.is_held());
-    let lock = if is_running { lock_folder(&folder, "the copy")? } else { None };
+    // A lock that is free again says that nobody is at work, though the files are new.
+    let lock = lock_folder(&folder, "the copy")?.filter(|_| is_running);
     Ok(RunPlace { folder, copy: Some(copy), _lock: lock })
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, anyhow, bail};
-use brigade::command_line::has_option;
+use brigade::command_line::{has_option, without};
 use brigade::report::{METRICS_FILE, counted};
 use brigade::{UsageError, exit};
 use brigade_runs::Run;
@@ -19,9 +19,15 @@ use crate::output::print;
 pub const EXAMPLES: &str = "\
 Examples:
   brigade scaling runs/2 runs/4 runs/8                               runs on 2, 4 and 8 ranks
+  brigade scaling runs/2 runs/4 --json                               the same for programs
   brigade scaling --measure 1,2 -- train --data corpus/ --steps 30   trains on 1 and 2 ranks
+  brigade scaling --measure 1,2 --weak -- train --data corpus/       with a global batch that grows with the ranks
 
 It compares runs of one model: the speed-up, the gap to linear, and what to change first. --measure trains on this machine.";
+
+/// The setting that grows with the ranks, and its flag.
+const BATCH: &str = "train.global_batch_size";
+const BATCH_FLAG: &str = "--global-batch-size";
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true)]
@@ -33,6 +39,12 @@ pub struct ScalingArgs {
     /// runs.
     #[arg(long, value_name = "RANKS", value_delimiter = ',', value_parser = ranks, requires = "command")]
     measure: Vec<usize>,
+    /// With --measure: weak scaling. The global batch (--global-batch-size) is that of the smallest number of ranks, and grows with the ranks.
+    #[arg(long, requires = "measure")]
+    weak: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
     /// With --measure: the folder for these runs, each in a subfolder named by its number of ranks.
     #[arg(long, value_name = "DIR", default_value = "runs/scaling", requires = "measure")]
     out: PathBuf,
@@ -60,7 +72,10 @@ pub fn run(args: &ScalingArgs) -> anyhow::Result<ExitCode> {
     let runs = places.iter().map(|place| Run::read(place.folder()));
     let runs = runs.collect::<Result<Vec<Run>, _>>().map_err(usage)?;
     let found = scaling(&runs).map_err(usage)?;
-    print(&found.to_string())?;
+    print(&match args.json {
+        true => format!("{}\n", serde_json::to_string_pretty(&found.json())?),
+        false => found.to_string(),
+    })?;
     runs.iter().for_each(say_unreadable);
     Ok(ExitCode::from(exit::DONE))
 }
@@ -75,9 +90,32 @@ fn measure(args: &ScalingArgs) -> anyhow::Result<Vec<PathBuf>> {
     for (ranks, folder) in sizes.iter().zip(&folders) {
         let s = if *ranks == 1 { "" } else { "s" };
         brigade::print_stderr(format_args!("measuring {ranks} rank{s} into {}", folder.display()));
-        train(&args.command, *ranks, folder)?;
+        let mut command = args.command.clone();
+        if args.weak && *ranks > sizes[0] {
+            let batch = grown_batch(&folders[0], sizes[0], *ranks).map_err(UsageError)?;
+            command = without(&command, &[BATCH_FLAG], &[]);
+            command.extend([BATCH_FLAG.to_owned(), batch.to_string()].map(OsString::from));
+        }
+        train(&command, *ranks, folder)?;
     }
     Ok(folders)
+}
+
+/// The global batch with as many samples for each of `ranks` as the run in `folder` has for each of `smallest`.
+fn grown_batch(folder: &Path, smallest: usize, ranks: usize) -> anyhow::Result<usize> {
+    let run = Run::read(folder)?;
+    let Some(batch) = run.setting(BATCH).and_then(|batch| batch.parse::<usize>().ok()) else {
+        bail!("--weak is not possible: no config.toml in {} says {BATCH} ({BATCH_FLAG})", folder.display());
+    };
+    match batch.checked_mul(ranks) {
+        Some(whole) if whole.is_multiple_of(smallest) => Ok(whole / smallest),
+        _ => bail!(
+            "--weak is not possible with {BATCH} ({BATCH_FLAG}) = {batch} on {}: on {} the batch would have no whole number of samples for each; it must be a \
+            multiple of {smallest}",
+            counted(smallest, "rank"),
+            counted(ranks, "rank")
+        ),
+    }
 }
 
 fn check(args: &ScalingArgs, sizes: &[usize], folders: &[PathBuf]) -> anyhow::Result<()> {
@@ -116,4 +154,26 @@ fn train(command: &[OsString], ranks: usize, folder: &Path) -> anyhow::Result<()
         bail!("the run on {ranks} failed; the others were not started, and nothing is compared");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use brigade::report::StepRecord;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_grows_with_the_ranks() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = StepRecord { step: 1, step_seconds: 1.0, ..StepRecord::default() };
+        let line = serde_json::to_string(&record).unwrap();
+        std::fs::write(folder.path().join(METRICS_FILE), line).unwrap();
+        let message = |ranks| grown_batch(folder.path(), 2, ranks).unwrap_err().to_string();
+        assert!(message(4).contains("says train.global_batch_size (--global-batch-size)"), "{}", message(4));
+        std::fs::write(folder.path().join("config.toml"), "[train]\nglobal_batch_size = 6\n").unwrap();
+        assert_eq!([2, 3, 8].map(|ranks| grown_batch(folder.path(), 2, ranks).unwrap()), [6, 9, 24]);
+        std::fs::write(folder.path().join("config.toml"), "[train]\nglobal_batch_size = 5\n").unwrap();
+        let said = "= 5 on 2 ranks: on 3 ranks the batch would have no whole number of samples for each";
+        assert!(message(3).contains(said), "{}", message(3));
+    }
 }

@@ -2,13 +2,16 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+#[cfg(feature = "object-store")]
+use std::time::Duration;
 
 use anyhow::anyhow;
 use brigade::checkpoints::{LeaseFound, lease_location, look_at_lease};
+#[cfg(feature = "object-store")]
+use brigade::report::HISTORY_FILE;
 use brigade::report::{HumanCount, StepRecord, counted, now};
-use brigade::{UsageError, exit, is_lock_of_this_host};
-use brigade_runs::{Overview, RunState, overviews, seconds_per_step};
+use brigade::{UsageError, exit};
+use brigade_runs::{Overview, Run, RunState, overviews, seconds_per_step};
 use clap::Args;
 
 use crate::output::print;
@@ -21,19 +24,12 @@ Examples:
 
 Exit codes: 0 running or finished, 1 failed or killed, 2 wrong usage, 75 preempted and to be started again, 130 interrupted.";
 
-/// A run on another host whose lock is not visible here counts as stopped when it has written no step for this long plus a few steps: a step
-/// may be followed by a validation or a checkpoint.
-const SILENCE: Duration = Duration::from_secs(60);
-
 /// How many of the last nodes that left or joined are shown.
 const SHOWN_NODES: usize = 4;
 
 /// How long an object store may take to answer.
 #[cfg(feature = "object-store")]
 const ANSWER: Duration = Duration::from_secs(20);
-
-/// How many more steps.
-const SILENT_STEPS: f64 = 20.0;
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -84,41 +80,28 @@ fn in_folder(folder: &Path) -> anyhow::Result<Seen> {
             format!("{} is not the folder of one run; brigade runs lists those in it", folder.display());
         return Err(UsageError(anyhow!(text)).into());
     };
-    let run = &overview.run;
-    Ok(Seen {
-        name: run.name.clone(),
-        state: state(overview),
-        last: overview.last().cloned(),
-        total_steps: run.total_steps(),
-        seconds_left: run.seconds_left(),
-        unit: Some(run.unit().to_string()),
-        ranks: run.ranks(),
-        mesh: run.mesh(),
-        nodes: run
-            .history
-            .iter()
-            .filter_map(|record| Some((record.time, record.event.of_nodes()?)))
-            .collect(),
-        holder: None,
-    })
+    Ok(Seen::of(&overview.run))
 }
 
-/// Not every file system shows the lock of a process on another host, but all show that it writes.
-fn state(overview: &Overview) -> RunState {
-    let dir = &overview.run.dir;
-    let writes = || {
-        let changed = dir.join("metrics.jsonl").metadata()?.modified()?;
-        let steps = overview.last().map_or(0.0, |last| SILENT_STEPS * last.step_seconds);
-        let silence = SILENCE + Duration::try_from_secs_f64(steps).unwrap_or_default();
-        std::io::Result::Ok(SystemTime::now().duration_since(changed).unwrap_or_default() < silence)
-    };
-    match &overview.run.state {
-        RunState::Killed if !is_lock_of_this_host(dir) && writes().unwrap_or(false) => RunState::Running,
-        state => state.clone(),
+impl Seen {
+    fn of(run: &Run) -> Self {
+        let nodes = run.history.iter().filter_map(|record| Some((record.time, record.event.of_nodes()?)));
+        Self {
+            name: run.name.clone(),
+            state: run.state.clone(),
+            last: run.records.last().cloned(),
+            total_steps: run.total_steps(),
+            seconds_left: run.seconds_left(),
+            unit: Some(run.unit().to_string()),
+            ranks: run.ranks(),
+            mesh: run.mesh(),
+            nodes: nodes.collect(),
+            holder: None,
+        }
     }
 }
 
-/// What the lease in a bucket says about its run.
+/// What the lease in a bucket, and a history there, say about its run.
 fn in_store(url: &str) -> anyhow::Result<Seen> {
     let place = lease_location(url).map_err(|error| UsageError(error.into()))?;
     #[cfg(feature = "object-store")]
@@ -145,18 +128,12 @@ fn in_store(url: &str) -> anyhow::Result<Seen> {
         let left = total.checked_sub(last.step).filter(|left| *left > 0)?;
         Some(left as f64 * seconds_per_step(std::slice::from_ref(last), None)?)
     });
-    Ok(Seen {
-        name: url.into(),
-        state,
-        last,
-        total_steps,
-        seconds_left,
-        unit: None,
-        ranks: None,
-        mesh: vec![],
-        nodes: vec![],
-        holder: Some(holder),
-    })
+    let run = Run::of_history(url, &history(url)?, last, state);
+    let seen = Seen::of(&run);
+    // What checkpoints alone do not say.
+    let (unit, mesh) = if run.started().is_some() { (seen.unit, seen.mesh) } else { (None, vec![]) };
+    let total_steps = total_steps.or(seen.total_steps);
+    Ok(Seen { total_steps, seconds_left, unit, mesh, holder: Some(holder), ..seen })
 }
 
 /// Asks the store for a list, with less patience than a run has: nobody waits minutes to hear that credentials are missing.
@@ -171,6 +148,19 @@ fn answers(url: &str) -> anyhow::Result<()> {
         }
         Access::NoRight(said) => anyhow::bail!("{url} may not be listed from here: {said}"),
     }
+}
+
+/// What happened to the run, where its results are at a URL, and not its checkpoints alone.
+#[cfg(feature = "object-store")]
+fn history(url: &str) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    brigade_store::Folder::open(url, ANSWER)?.download(HISTORY_FILE, &mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(not(feature = "object-store"))]
+fn history(_: &str) -> anyhow::Result<String> {
+    Ok(String::new())
 }
 
 fn text(seen: &Seen) -> String {

@@ -46,15 +46,18 @@ fn steps_together(run: &Run) -> u64 {
 
 /// Time between the end of a step and the beginning of the next one that no checkpoint explains. Nobody trains before a run is resumed.
 pub fn between_steps(run: &Run) -> Option<Finding> {
+    let records = run.records_of_last_mesh();
+    // A record may cover several steps; where more are missing, lines cannot be read.
+    let covered = |pair: &[StepRecord]| pair[1].step.saturating_sub(pair[0].step);
+    let usual = median(records.windows(2).map(|pair| covered(pair) as f64))?;
     let gap = |pair: &[StepRecord]| -> Option<(f64, bool)> {
         let (from, to) = (pair[0].time?, pair[1].time?);
-        if pair[1].step != pair[0].step + 1 || is_resumed_between(run, from, to) {
+        if covered(pair) as f64 > usual || is_resumed_between(run, from, to) {
             return None;
         }
         let gap = to - from - pair[1].step_seconds;
         Some((gap.max(0.0), pair[0].validation_loss.is_some()))
     };
-    let records = run.records_of_last_mesh();
     let stalls: f64 =
         records.iter().filter_map(|record| record.checkpoint).map(|saved| saved.stall_seconds).sum();
     let gaps: Vec<(f64, bool)> = records.windows(2).filter_map(gap).collect();
