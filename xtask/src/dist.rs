@@ -38,7 +38,7 @@ struct Dist {
 
 /// Builds, checks and copies.
 pub fn run(args: &Args) -> Result<()> {
-    let program = args.backend.build("dist")?;
+    let program = args.backend.build_with("dist", &[cargo::FEATURES])?;
     let out = args.out.clone().unwrap_or_else(|| cargo::root().join("dist"));
     let dist = Dist::of(&program, &out, &name(args.backend, &host()?))?;
     println!("{}  {:.1} MiB", dist.binary.display(), dist.bytes as f64 / f64::from(1 << 20));
@@ -47,8 +47,17 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// How the names of binaries begin.
+const NAMES: &str = concat!("brigade-", env!("CARGO_PKG_VERSION"), "-");
+
 fn name(backend: Backend, target: &str) -> String {
-    format!("brigade-{}-{}-{target}", env!("CARGO_PKG_VERSION"), backend.name())
+    format!("{NAMES}{}-{target}", backend.name())
+}
+
+/// Whether a program has the name of Brigade's own, as it is built or as it is carried to another machine.
+pub fn is_brigade(program: &Path) -> bool {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    name == "brigade" || name.starts_with(NAMES)
 }
 
 impl Dist {
@@ -148,6 +157,11 @@ mod tests {
         assert!(host.split('-').count() >= 3, "{host}");
         let expected = format!("brigade-{}-cuda-{host}", env!("CARGO_PKG_VERSION"));
         assert_eq!(name(Backend::Cuda, &host), expected);
+        for (program, is_own) in
+            [(&*expected, true), ("target/dist/brigade", true), ("target/brigade-mine", false)]
+        {
+            assert_eq!(is_brigade(Path::new(program)), is_own, "{program}");
+        }
     }
 
     /// The program is the one that runs this test.

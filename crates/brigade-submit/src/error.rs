@@ -1,6 +1,6 @@
 //! What can be wrong with a job.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, process::ExitStatus};
 
 /// A job that cannot be, or could not be submitted.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +56,8 @@ pub enum Error {
     Failed {
         /// The command.
         command: String,
-        /// Its exit status.
-        status: String,
+        /// How it ended.
+        status: ExitStatus,
         /// What it printed.
         stderr: String,
     },

@@ -13,8 +13,8 @@ use super::nvidia::{self, Library};
 use crate::cargo;
 use crate::dist;
 
-/// The program's path in the image.
-pub const PROGRAM: &str = "usr/local/bin/brigade";
+/// The folder of the program in the image.
+pub const PROGRAMS: &str = "usr/local/bin";
 
 /// The user that it runs as, and its group.
 pub const USER: u32 = 65_532;
@@ -90,12 +90,12 @@ impl Contents {
         self.entries.insert(path.to_owned(), Entry::File { bytes, mode });
     }
 
-    /// The program, and what it is linked with.
-    pub fn program(&mut self, program: &Path) -> Result<()> {
+    /// The program, under a name, and what it is linked with.
+    pub fn program(&mut self, program: &Path, name: &str) -> Result<()> {
         let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
         dist::check(program)?;
         self.linked(libraries(program, None)?)?;
-        self.file(PROGRAM, read(program)?, 0o755);
+        self.file(&format!("{PROGRAMS}/{name}"), read(program)?, 0o755);
         self.file(CERTIFICATES, certificates()?, 0o644);
         Ok(())
     }

@@ -11,11 +11,12 @@ mod oci;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use brigade_files::write_atomic;
 
 use crate::backend::Backend;
 use crate::cargo;
+use crate::dist;
 use contents::Contents;
 use nvidia::Library;
 
@@ -28,7 +29,7 @@ pub struct Args {
     /// The file to write, an archive of the image as `podman load`, `docker load` and `skopeo copy oci-archive:` read it.
     #[arg(long, short, value_name = "FILE", default_value = "brigade.tar")]
     output: PathBuf,
-    /// A program that is already built: `brigade`, or your own one based on it.
+    /// A program that is already built: `brigade`, or your own one based on it, which the image has as /usr/local/bin/program.
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
     /// The Cargo.toml of that program, whose licences, and those of all that it is built from, the image then has.
@@ -62,21 +63,29 @@ pub fn run(args: &Args) -> Result<()> {
     let (libraries, absent) = args.libraries()?;
     let program = match &args.program {
         Some(given) => given.clone(),
-        None => args.backend.build_with("dist", &["brigade-cli/object-store"])?,
+        None => args.backend.build_with("dist", &[cargo::FEATURES])?,
     };
     let libdevice = match args.backend {
         Backend::Cuda => Some(contents::libdevice()?),
         _ => None,
     };
-    let own = args.program.as_ref().zip(args.manifest_path.as_deref());
-    let own =
-        own.map(|(program, manifest)| (manifest, program.file_stem().unwrap_or_default().to_string_lossy()));
+    let title = program.file_stem().unwrap_or_default().to_string_lossy();
     let of_brigade = cargo::root().join("Cargo.toml");
-    let sources = match &own {
-        Some((manifest, name)) => Sources { manifest, name },
+    let sources = match &args.manifest_path {
+        Some(manifest) => Sources { manifest, name: &title },
         None => Sources { manifest: &of_brigade, name: BRIGADE },
     };
-    let image = build(&program, libdevice.as_deref(), &libraries, &sources)?;
+    let is_brigade = dist::is_brigade(&program);
+    let about = About {
+        program: if is_brigade { BRIGADE } else { OWN },
+        title: if is_brigade { BRIGADE } else { &title },
+        backend: args.backend,
+        features: args.program.is_none().then_some(cargo::FEATURES),
+    };
+    let image = build(&program, libdevice.as_deref(), &libraries, &sources, &about)?;
+    if is_brigade && libraries.is_empty() {
+        check_size(image.archive.len())?;
+    }
     write_atomic(&args.output, &image.archive)
         .with_context(|| format!("cannot write {}", args.output.display()))?;
     println!(
@@ -86,7 +95,10 @@ pub fn run(args: &Args) -> Result<()> {
         image.digest
     );
     absent.iter().for_each(|line| println!("{line}"));
-    if args.program.is_some() && own.is_none() {
+    if !is_brigade {
+        println!("the program in it is /usr/local/bin/{OWN}: submit it with --program {OWN}");
+    }
+    if args.program.is_some() && args.manifest_path.is_none() {
         println!(
             "the licences in it are Brigade's: for another program, give its Cargo.toml with --manifest-path"
         );
@@ -94,8 +106,34 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Bytes that an image of `brigade` may have, without NVIDIA's libraries.
+const MAX_BYTES: usize = 150_000_000;
+
+fn check_size(bytes: usize) -> Result<()> {
+    ensure!(
+        bytes <= MAX_BYTES,
+        "the image would have {bytes} bytes, more than the {MAX_BYTES} that one of `brigade` may have without NCCL and cuBLAS: look for a dependency that has grown"
+    );
+    Ok(())
+}
+
 /// What Brigade's own program and its licences are called.
 const BRIGADE: &str = "brigade";
+
+/// What any other program is called in the image, as in `examples/Dockerfile`: `brigade submit` takes `brigade` for the command.
+const OWN: &str = "program";
+
+/// What an image says of its program.
+struct About<'a> {
+    /// The program's name in it.
+    program: &'static str,
+    /// The program's own name.
+    title: &'a str,
+    /// What it is for, besides the CPU.
+    backend: Backend,
+    /// Features that it was built with, where that is known.
+    features: Option<&'static str>,
+}
 
 /// What a program is built from.
 struct Sources<'a> {
@@ -111,15 +149,16 @@ fn build(
     libdevice: Option<&Path>,
     libraries: &[Library],
     sources: &Sources<'_>,
+    about: &About<'_>,
 ) -> Result<oci::Image> {
     let mut contents = Contents::new();
-    contents.program(program)?;
+    contents.program(program, about.program)?;
     if let Some(libdevice) = libdevice {
         contents.libdevice(libdevice)?;
     }
     libraries.iter().try_for_each(|library| contents.loaded(library))?;
     contents.licences(sources.manifest, sources.name)?;
-    oci::image(&contents.into_layer()?, sources.name)
+    oci::image(&contents.into_layer()?, about)
 }
 
 #[cfg(test)]
@@ -157,8 +196,9 @@ mod tests {
         let nccl = [Library { file: libc.unwrap(), name: "libnccl.so.2".into() }];
         let manifest = cargo::root().join("Cargo.toml");
         let sources = Sources { manifest: &manifest, name: BRIGADE };
+        let about = about(BRIGADE);
         let (image, again) =
-            [(); 2].map(|()| build(&program, Some(&libdevice), &nccl, &sources).unwrap()).into();
+            [(); 2].map(|()| build(&program, Some(&libdevice), &nccl, &sources, &about).unwrap()).into();
         assert!(image.archive == again.archive, "other bytes");
         let files = files(&image.archive);
         for (name, bytes) in
@@ -175,6 +215,12 @@ mod tests {
         assert_eq!(
             (config["config"]["User"].as_str(), config["os"].as_str()),
             (Some("65532:65532"), Some("linux"))
+        );
+        assert!(config["config"]["Env"].as_array().unwrap().contains(&"HOME=/tmp".into()), "{config}");
+        let labels = &config["config"]["Labels"];
+        assert_eq!(
+            (&labels["dev.brigade.backend"], &labels["dev.brigade.features"]),
+            (&"cuda".into(), &"object-store".into())
         );
         let compressed = blob(&manifest["layers"][0]["digest"]);
         assert_eq!(manifest["layers"][0]["size"], compressed.len());
@@ -196,6 +242,33 @@ mod tests {
             inside.keys().filter(|name| name.starts_with("licenses/") && name.contains("serde-")).count();
         assert!(licences > 0, "{:?}", inside.keys());
         runs_alone(&layer);
+    }
+
+    fn about(program: &'static str) -> About<'static> {
+        About { program, title: "mine", backend: Backend::Cuda, features: Some(cargo::FEATURES) }
+    }
+
+    /// The one that is submitted with `--program program`.
+    #[test]
+    fn a_program_of_ones_own_has_the_name_that_jobs_know() {
+        let image = oci::image(b"", &About { features: None, ..about(OWN) }).unwrap();
+        let entry = "\"Entrypoint\":[\"/usr/local/bin/program\"]";
+        let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        let config = files(&image.archive).values().map(text).find(|text| text.contains(entry)).unwrap();
+        assert!(config.contains("\"org.opencontainers.image.title\":\"mine\""), "{config}");
+        for others in ["image.version", "image.licenses", "dev.brigade.features"] {
+            assert!(!config.contains(others), "{config}");
+        }
+        let mut contents = Contents::new();
+        contents.program(&std::env::current_exe().unwrap(), OWN).unwrap();
+        assert!(files(&contents.into_layer().unwrap()).contains_key("usr/local/bin/program"));
+    }
+
+    #[test]
+    fn images_are_small() {
+        check_size(MAX_BYTES).unwrap();
+        let error = check_size(MAX_BYTES + 1).unwrap_err().to_string();
+        assert!(error.contains("150000001 bytes, more than the 150000000"), "{error}");
     }
 
     /// Unpacks a layer and starts its program with nothing else in sight, where bubblewrap may do so.
@@ -260,6 +333,7 @@ mod tests {
         let text = folder.path().join("text");
         std::fs::write(&text, "no program").unwrap();
         let manifest = cargo::root().join("Cargo.toml");
-        assert!(build(&text, None, &[], &Sources { manifest: &manifest, name: BRIGADE }).is_err());
+        let sources = Sources { manifest: &manifest, name: BRIGADE };
+        assert!(build(&text, None, &[], &sources, &about(BRIGADE)).is_err());
     }
 }

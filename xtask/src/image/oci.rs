@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::archive::{Entries, Entry, archive};
-use super::contents::{PROGRAM, USER};
+use super::contents::{PROGRAMS, USER};
+use super::{About, BRIGADE};
 
 /// An image in an archive.
 pub struct Image {
@@ -18,8 +19,8 @@ pub struct Image {
     pub digest: String,
 }
 
-/// The image with this layer alone, of a program that is called `name`.
-pub fn image(layer: &[u8], name: &str) -> Result<Image> {
+/// The image with this layer alone.
+pub fn image(layer: &[u8], about: &About<'_>) -> Result<Image> {
     let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
     gzip.write_all(layer)?;
     let mut blobs = Entries::new();
@@ -28,23 +29,28 @@ pub fn image(layer: &[u8], name: &str) -> Result<Image> {
         "aarch64" => "arm64",
         other => other,
     };
-    let labels = match name {
-        "brigade" => json!({
-            "org.opencontainers.image.title": name,
-            "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
-            "org.opencontainers.image.licenses": "MIT OR Apache-2.0",
-        }),
-        _ => json!({ "org.opencontainers.image.title": name }),
-    };
+    let mut labels = json!({
+        "org.opencontainers.image.title": about.title,
+        "dev.brigade.backend": about.backend.name(),
+    });
+    if about.program == BRIGADE {
+        labels["org.opencontainers.image.version"] = env!("CARGO_PKG_VERSION").into();
+        labels["org.opencontainers.image.licenses"] = "MIT OR Apache-2.0".into();
+    }
+    if let Some(features) = about.features {
+        labels["dev.brigade.features"] = features.replace("brigade-cli/", "").into();
+    }
     let config = json!({
         "architecture": architecture,
         "os": "linux",
         "config": {
-            "Entrypoint": [format!("/{PROGRAM}")],
+            "Entrypoint": [format!("/{PROGRAMS}/{}", about.program)],
             "User": format!("{USER}:{USER}"),
             "WorkingDir": "/tmp",
             "Env": [
                 "PATH=/usr/local/bin",
+                // Other users than the image's own are in no /etc/passwd: their HOME would be /, where they can make no caches.
+                "HOME=/tmp",
                 "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
                 // Where Google's machines put the driver, and where NCCL and cuBLAS are, if the image has them.
                 "LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/local/cuda/lib64",

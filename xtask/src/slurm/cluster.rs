@@ -29,6 +29,8 @@ pub fn check_programs() -> Result<()> {
 /// The daemons, which end with this value.
 pub struct Cluster {
     folder: TempDir,
+    /// Who runs it and all of its jobs.
+    user: String,
     daemons: Vec<Child>,
 }
 
@@ -36,7 +38,8 @@ impl Cluster {
     /// Starts it, and waits until both nodes are idle.
     pub fn start() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("brigade-slurm-").tempdir()?;
-        let mut cluster = Self { folder, daemons: Vec::new() };
+        let user = printed(Command::new("id").arg("-un"))?.trim().to_owned();
+        let mut cluster = Self { folder, user, daemons: Vec::new() };
         fs::create_dir(cluster.path("state"))?;
         let mut key = [0_u8; 128];
         std::io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut key)?;
@@ -65,8 +68,7 @@ impl Cluster {
             ports.push(listener?.local_addr()?.port());
         }
         let name = fs::read_to_string("/proc/sys/kernel/hostname")?;
-        let user = String::from_utf8(Command::new("id").arg("-un").output()?.stdout)?;
-        let (name, user, dir) = (name.trim(), user.trim(), self.folder.path().display());
+        let (name, user, dir) = (name.trim(), &self.user, self.folder.path().display());
         // As a cluster would have it where preemption starts jobs again, but that it decides every second.
         Ok(format!(
             "ClusterName=brigade\nSlurmctldHost={name}(127.0.0.1)\nSlurmctldPort={}\nSlurmUser={user}\nSlurmdUser={user}\n\
@@ -179,7 +181,9 @@ pub fn same(a: &Path, b: &Path) -> Result<bool> {
 impl Drop for Cluster {
     fn drop(&mut self) {
         // Jobs first, so that no process of theirs is left.
-        let _ = self.command("scancel", "--signal=KILL --full --state=RUNNING -u root").output();
+        let _ = self
+            .command("scancel", &format!("--signal=KILL --full --state=RUNNING -u {}", self.user))
+            .output();
         for child in self.daemons.iter_mut().rev() {
             let pid = rustix::process::Pid::from_child(child);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);

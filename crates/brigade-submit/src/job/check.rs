@@ -24,6 +24,22 @@ impl Job {
     /// # Errors
     /// If the system cannot run such a job.
     pub fn check(&self) -> Result<()> {
+        self.check_given()?;
+        self.missing().map_or(Ok(()), Err)
+    }
+
+    /// What every job needs and this one was not given.
+    pub fn missing(&self) -> Option<Error> {
+        let why = "a restarted run must find its folder, so all nodes must share it";
+        let is_needed = self.is_training() && self.results().is_none();
+        is_needed.then(|| Error::Missing { option: "--out".into(), why: why.into() })
+    }
+
+    /// Checks what was given, as [`check`](Self::check) does.
+    ///
+    /// # Errors
+    /// If no system can run such a job, whatever else is given.
+    pub fn check_given(&self) -> Result<()> {
         self.check_world()?;
         self.check_times()?;
         self.check_command()?;
@@ -126,10 +142,6 @@ impl Job {
         if self.is_training() && words.has("--overwrite") {
             let allowed = "each restart of the job would delete the run; leave it out, and give another --out or remove the folder first";
             return Err(Error::value("--overwrite", "in a job", allowed));
-        }
-        if self.is_training() && self.results().is_none() {
-            let why = "a restarted run must find its folder, so all nodes must share it";
-            return Err(Error::Missing { option: "--out".into(), why: why.into() });
         }
         Ok(())
     }

@@ -51,12 +51,18 @@ pub(crate) fn bucket_path<'a>(option: &str, given: &'a str) -> Result<Option<(&'
     Ok(Some((bucket, path)))
 }
 
+/// That an image is needed, where none was given.
+pub(crate) fn needed_image(given: Option<&str>) -> Option<Error> {
+    let why = "the nodes start a container; cargo xtask image makes one to push";
+    given.is_none().then(|| Error::Missing { option: "--image".into(), why: why.into() })
+}
+
 /// Checks the reference of an image, `[HOST[:PORT]/]NAME[:TAG][@DIGEST]`.
 pub(crate) fn image(given: Option<&str>) -> Result<&str> {
-    let Some(given) = given else {
-        let why = "the nodes start a container; cargo xtask image makes one to push";
-        return Err(Error::Missing { option: "--image".into(), why: why.into() });
-    };
+    if let Some(error) = needed_image(given) {
+        return Err(error);
+    }
+    let given = given.unwrap_or_default();
     if is_image(given) {
         return Ok(given);
     }

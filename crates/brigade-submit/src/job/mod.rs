@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use brigade_launch::NodeCount;
 
 pub use forms::job_name;
-pub(crate) use forms::{bucket_path, image};
+pub(crate) use forms::{bucket_path, image, needed_image};
 pub(crate) use secrets::no_secret;
 pub(crate) use variables::{check_variable, places_ranks};
 use words::Words;
@@ -23,6 +23,9 @@ const END_SECONDS: u64 = 30;
 
 /// The most that `--max-restarts` takes.
 const MOST_LAUNCHER_RESTARTS: u32 = 1_000_000;
+
+/// What `brigade` is built for, as names of its binaries have it.
+const BACKENDS: [&str; 3] = ["cpu", "cuda", "wgpu"];
 
 /// How long nodes that run wait for those that the system has no machine for yet.
 const PATIENCE_SECONDS: u32 = 24 * 3600;
@@ -96,7 +99,7 @@ impl Job {
         }
     }
 
-    /// The flag that lets launchers wait for each other as long as nodes may wait for machines, where the system starts them one by one; unless the arguments have
+    /// The flag that lets launchers wait for each other as long as nodes may wait for machines, where the system starts them one by one, or starts one again; unless the arguments have
     /// it.
     pub(crate) fn patience(&self) -> Vec<String> {
         const FLAG: &str = "--rdzv-timeout";
@@ -183,6 +186,14 @@ impl Job {
         Self { args: self.words().replaced(flag, value), ..self.clone() }
     }
 
+    /// This job with settings, each as `--set` has it, in place of the file of `--config`. They come first, as all else in the command comes before the file's.
+    pub fn with_settings(&self, settings: Vec<String>) -> Self {
+        let mut args = self.words().without("--config");
+        let at = self.words().parts().0.len();
+        args.splice(at..at, settings.into_iter().flat_map(|setting| ["--set".to_owned(), setting]));
+        Self { args, ..self.clone() }
+    }
+
     /// This job with its checkpoints in this folder, if they are nowhere else.
     pub(crate) fn with_checkpoints(&self, folder: String) -> Self {
         let mut args = self.args.clone();
@@ -205,10 +216,21 @@ impl Job {
         }
     }
 
-    /// Also under the names that `cargo xtask dist` gives.
+    /// Also under the names that `cargo xtask dist` gives, `brigade-VERSION-BACKEND-TARGET`, and others that begin so, with its commands.
     fn is_brigade(&self) -> bool {
         let name = self.program.rsplit('/').next().unwrap_or_default();
-        name == "brigade" || name.starts_with("brigade-")
+        let is_built = |rest: &str| {
+            rest.starts_with(|first: char| first.is_ascii_digit())
+                && BACKENDS.iter().any(|backend| rest.contains(&format!("-{backend}-")))
+        };
+        let has_command =
+            || self.args.first().is_some_and(|first| ["train", "launch"].contains(&first.as_str()));
+        name == "brigade" || name.strip_prefix("brigade-").is_some_and(|rest| is_built(rest) || has_command())
+    }
+
+    /// Whether the command gives a setting by `--set`.
+    pub(crate) fn sets(&self, name: &str) -> bool {
+        self.words().set(name).is_some()
     }
 
     fn words(&self) -> Words<'_> {

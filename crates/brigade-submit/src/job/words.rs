@@ -50,6 +50,16 @@ impl<'a> Words<'a> {
         value.map(|value| value.trim().trim_matches(['"', '\'']))
     }
 
+    /// All words but a flag and its value.
+    pub fn without(self, flag: &str) -> Vec<String> {
+        let mut all = self.all.to_vec();
+        if let Some(at) = self.own().iter().position(|word| is(word, flag)) {
+            let end = if all[at].contains('=') { at + 1 } else { at + 2 };
+            all.drain(at..end.min(self.own().len()));
+        }
+        all
+    }
+
     /// All words, with another value of a flag that is there.
     pub fn replaced(self, flag: &str, value: String) -> Vec<String> {
         let mut all = self.all.to_vec();
@@ -82,6 +92,8 @@ mod tests {
         assert!(words.has("--tee") && !words.has("--te") && !words.has("prog"));
         assert_eq!(words.replaced("--out", "c".into()).join(" "), "launch --tee --out=c -- prog --out b");
         assert_eq!(words.parts().0, ["launch"]);
+        assert_eq!(words.without("--out").join(" "), "launch --tee -- prog --out b");
+        assert_eq!(words.without("--in"), all);
         let all: Vec<String> =
             "train --nproc_per_node 4 --max_restarts=2".split(' ').map(str::to_owned).collect();
         let words = Words { all: &all, has_subcommand: true };

@@ -51,9 +51,9 @@ pub fn missing_in_system(system: &dyn System, job: &Job, folder: &Path) -> Lacki
     }
     match system.quotas().map(|command| output(&command, folder)) {
         Some(Ok(printed)) => {
-            let Lacking { missing, unknown } = system.over_quotas(job, &printed);
-            lacking.missing.extend(missing);
-            lacking.unknown.extend(unknown);
+            let over = system.over_quotas(job, &printed);
+            lacking.missing.extend(over.missing);
+            lacking.unknown.extend(over.unknown);
         }
         Some(Err(error)) => lacking.unknown.push(format!("the quotas of the namespace: {error}")),
         None => {}

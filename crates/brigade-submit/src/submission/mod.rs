@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use brigade_files::write_atomic;
 
 pub use ask::{check_by_system, missing_in_system};
-pub use over_ssh::over_ssh;
+pub use over_ssh::{missing_on_hosts, over_ssh};
 pub use process::missing_program;
 use process::output_without;
 

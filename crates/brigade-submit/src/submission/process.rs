@@ -101,7 +101,7 @@ fn answer_of(
     if status.success() {
         return Ok(Some(stdout));
     }
-    Err(Error::Failed { command: line(words), status: status.to_string(), stderr })
+    Err(Error::Failed { command: line(words), status, stderr })
 }
 
 /// What a thread has read of a stream.

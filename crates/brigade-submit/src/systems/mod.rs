@@ -72,6 +72,8 @@ pub struct Lacking {
     pub missing: Vec<String>,
     /// What could not be found out, and why.
     pub unknown: Vec<String>,
+    /// What is there, but not as it should be.
+    pub notes: Vec<String>,
 }
 
 /// How to look for objects that have a job's name before it is submitted.
@@ -111,6 +113,12 @@ pub enum Token {
 pub trait System {
     /// Its name, as `--to` has it.
     fn name(&self) -> &'static str;
+
+    /// What this system needs and was not given, each as [`Error::Missing`].
+    fn missing(&self, job: &Job) -> Vec<Error> {
+        let _ = job;
+        Vec::new()
+    }
 
     /// Checks what this system does not allow, after [`Job::check`].
     ///
@@ -172,14 +180,6 @@ pub trait System {
 /// The words of a command.
 fn words(line: &[&str]) -> Vec<String> {
     line.iter().map(|word| (*word).to_owned()).collect()
-}
-
-/// The file of the token, for worlds of several nodes.
-fn needed_token_file<'a>(file: Option<&'a str>, job: &Job, how: &str) -> Result<Option<&'a str>> {
-    match file {
-        None if job.nodes > 1 => Err(Error::Missing { option: "--token-file".into(), why: how.into() }),
-        file => Ok(file),
-    }
 }
 
 /// Refuses nodes that come and go where the system starts all of them, or none.

@@ -1,6 +1,6 @@
 //! Hosts that are reached by ssh: one connection each, which is also what keeps the job alive.
 
-use brigade_launch::Endpoint;
+use brigade_launch::{Endpoint, exit};
 
 use super::{no_buckets, shell};
 use crate::error::{Error, Result};
@@ -21,18 +21,25 @@ pub struct Ssh {
 }
 
 impl Ssh {
+    /// What is needed and was not given.
+    pub fn missing(&self, job: &Job) -> Option<Error> {
+        let why =
+            || format!("the job runs there: as many as --nodes, which is {}, separated by commas", job.nodes);
+        self.hosts.is_empty().then(|| Error::Missing { option: "--hosts".into(), why: why() })
+    }
+
     /// Checks what ssh does not allow, after [`Job::check`].
     ///
     /// # Errors
     /// If the system cannot run such a job.
     pub fn check(&self, job: &Job) -> Result<()> {
+        self.missing(job).map_or(Ok(()), Err)?;
         if self.hosts.len() != job.nodes {
-            let given = self.hosts.join(",");
             let why = match self.hosts.len() {
                 1 => format!("there is 1 host, but --nodes is {}", job.nodes),
                 hosts => format!("there are {hosts} hosts, but --nodes is {}", job.nodes),
             };
-            return Err(Error::value("--hosts", if given.is_empty() { "(none)" } else { &given }, why));
+            return Err(Error::value("--hosts", self.hosts.join(","), why));
         }
         for host in &self.hosts {
             let (user, name) = parts(host);
@@ -78,12 +85,7 @@ impl Ssh {
         // Hosts of an elastic job may be long in coming.
         let patience = job.least_nodes.map_or_else(Vec::new, |_| job.patience());
         let mut script = String::from("IFS= read -r BRIGADE_TOKEN || exit 2\nexport BRIGADE_TOKEN\n");
-        for (name, value) in job.environment(None) {
-            script.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
-        }
-        if let Some(folder) = &self.folder {
-            script.push_str(&format!("cd {} || exit 2\n", shell::quoted(folder)));
-        }
+        script.push_str(&self.setting(job));
         script.push_str(&format!(
             "exec 3<&0\n{} </dev/null 3<&- &\njob=$!\n\
              (while read -r _; do :; done; kill -TERM \"$job\") <&3 >/dev/null 2>&1 3<&- &\nwatch=$!\nexec 3<&-\n\
@@ -93,15 +95,57 @@ impl Ssh {
         script
     }
 
+    /// Where a host runs the program: with these variables, in this folder.
+    fn setting(&self, job: &Job) -> String {
+        let mut lines = String::new();
+        for (name, value) in job.environment(None) {
+            lines.push_str(&format!("export {name}={}\n", shell::quoted(&value)));
+        }
+        if let Some(folder) = &self.folder {
+            lines.push_str(&format!("cd {} || exit 2\n", shell::quoted(folder)));
+        }
+        lines
+    }
+
     /// The command that runs it.
     pub fn command(&self, job: &Job, node: usize) -> Vec<String> {
-        let script = format!("exec sh -c {}", shell::quoted(&self.script(job, node)));
+        self.on(node, &self.script(job, node))
+    }
+
+    /// The command that asks a host for its seconds since 1970, and succeeds if it has the folder and the program.
+    pub(crate) fn question(&self, job: &Job, node: usize) -> Vec<String> {
+        let program = shell::quoted(&job.program);
+        self.on(
+            node,
+            &format!("date +%s\n{}command -v {program} >/dev/null || exit 127\n", self.setting(job)),
+        )
+    }
+
+    /// The command that runs a script on a host.
+    fn on(&self, node: usize, script: &str) -> Vec<String> {
+        let script = format!("exec sh -c {}", shell::quoted(script));
         let mut words: Vec<String> =
             ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ConnectTimeout=30"]
                 .map(str::to_owned)
                 .to_vec();
         words.extend([destination(&self.hosts[node]), script]);
         words
+    }
+}
+
+impl Ssh {
+    /// Makes the first host whose launcher saved, as one does that is well when the job ends, node 0, if the present one was not there. `codes` are what the hosts ended with, and `gone` says which of them mean that a host
+    /// was not there. Returns what to say, if there is anything to say.
+    pub(crate) fn begin_elsewhere(&mut self, codes: &[u8], gone: &dyn Fn(u8) -> bool) -> Option<String> {
+        let first = self.hosts.first().filter(|_| codes.first().is_some_and(|code| gone(*code)))?.clone();
+        let there = codes.iter().position(|code| matches!(*code, exit::DONE | exit::PREEMPTED))?;
+        if let Some(address) = &self.address {
+            return Some(format!(
+                "node 0 stays on {first}, as --address {address} is its address: without it, the job would go on without that host"
+            ));
+        }
+        self.hosts.rotate_left(there);
+        Some(format!("node 0 is now on {}, as {first} was lost", self.hosts[0]))
     }
 }
 

@@ -3,13 +3,13 @@
 //! As Google's documentation says, a worker whose container fails, or whose machine is maintained or preempted, is started again, up to five times, unless the error is one that Vertex AI
 //! holds to be permanent: code 75 has no rule of its own. Each worker finds its place in `CLUSTER_SPEC`.
 
+use std::ops::RangeInclusive;
+
 use serde::Serialize;
 
-use super::{
-    Commands, JobState, Manifest, System, google, needed_token_file, no_parents, not_elastic, time, words,
-};
+use super::{Commands, JobState, Manifest, System, google, no_parents, not_elastic, time, words};
 use crate::error::{Error, Result};
-use crate::job::{Job, bucket_path, image};
+use crate::job::{Job, bucket_path, image, needed_image};
 use crate::machines::{GpuKind, has_gpus, unknown_shape};
 
 /// Vertex AI, and what it must know of a job.
@@ -27,6 +27,8 @@ pub struct Vertex {
     pub token_file: Option<String>,
     /// After how long the job is ended, as `sbatch --time` takes it.
     pub time: Option<String>,
+    /// The size of the machines' boot disks, in GB, where it is not the usual one.
+    pub boot_disk_gb: Option<u32>,
     /// Whether machines may be taken away, for less money.
     pub spot: bool,
     /// The account that the job runs as.
@@ -96,6 +98,24 @@ struct Scheduling {
 /// After how many seconds Vertex AI ends a job that says nothing of it.
 const USUAL_LIMIT: u64 = 7 * 24 * 3600;
 
+/// Options that may be needed, and what for.
+const REGION: (&str, &str) = ("--region", "the job runs there, as in europe-west4");
+const GPU_KIND: (&str, &str) = ("--gpu-kind", "Vertex AI needs the kind of GPU");
+const MACHINE_TYPE: (&str, &str) =
+    ("--machine-type", "Vertex AI needs the machine type; or give --gpu-kind and --gpus, which determine it");
+const TOKEN_FILE: (&str, &str) = (
+    "--token-file",
+    "the machines of a job share no secret yet: put 32 random characters into a file in a bucket that only the job's account can read, and give gs://BUCKET/PATH",
+);
+
+fn needed((option, why): (&str, &str)) -> Error {
+    Error::Missing { option: option.into(), why: why.into() }
+}
+
+/// A boot disk, which also holds the image and the container's caches; and the sizes that Vertex AI sells.
+const BOOT_DISK_GB: u32 = 200;
+const BOOT_DISKS_GB: RangeInclusive<u32> = 100..=64_000;
+
 impl Vertex {
     fn located(&self, job: &Job, command: &[&str]) -> Vec<String> {
         let region = self.region.as_deref().unwrap_or_default();
@@ -128,10 +148,7 @@ impl Vertex {
         let machine = self.machine_type.as_deref();
         let shape = job.gpu_kind.map(|kind| kind.vertex_shape(job.gpus, machine)).transpose()?;
         let machine_type = machine.or_else(|| Some(shape?.machines[0]));
-        let Some(machine_type) = machine_type else {
-            let why = "Vertex AI needs the machine type; or give --gpu-kind and --gpus, which determine it";
-            return Err(Error::Missing { option: "--machine-type".into(), why: why.into() });
-        };
+        let Some(machine_type) = machine_type else { return Err(needed(MACHINE_TYPE)) };
         let wrong = |allowed: String| Err(Error::value("--machine-type", machine_type, allowed));
         match (shape, job.gpu_kind) {
             _ if !google::is_machine_type(machine_type) => {
@@ -216,30 +233,36 @@ impl System for Vertex {
         "vertex"
     }
 
+    fn missing(&self, job: &Job) -> Vec<Error> {
+        let mut all = Vec::from_iter(needed_image(self.image.as_deref()));
+        let mut need = |is_missing: bool, option| all.extend(is_missing.then(|| needed(option)));
+        need(self.region.as_deref().is_none_or(str::is_empty), REGION);
+        need(job.gpus > 0 && job.gpu_kind.is_none(), GPU_KIND);
+        need(job.gpus == 0 && self.machine_type.is_none(), MACHINE_TYPE);
+        need(job.nodes > 1 && self.token_file.is_none(), TOKEN_FILE);
+        all
+    }
+
     fn check(&self, job: &Job) -> Result<()> {
         not_elastic(job, "Vertex AI")?;
-        image(self.image.as_deref())?;
-        if self.region.as_deref().is_none_or(str::is_empty) {
-            let why = "the job runs there, as in europe-west4";
-            return Err(Error::Missing { option: "--region".into(), why: why.into() });
+        if let Some(missing) = self.missing(job).into_iter().next() {
+            return Err(missing);
         }
+        image(self.image.as_deref())?;
         self.region.as_deref().map_or(Ok(()), google::region)?;
         self.project.as_deref().map_or(Ok(()), google::project)?;
         self.service_account.as_deref().map_or(Ok(()), google::service_account)?;
         if job.name.is_empty() || job.name.len() > 128 {
             return Err(Error::value("--name", &job.name, "Vertex AI requires 1 to 128 characters"));
         }
-        if job.gpus > 0 && job.gpu_kind.is_none() {
-            return Err(Error::Missing {
-                option: "--gpu-kind".into(),
-                why: "Vertex AI needs the kind of GPU".into(),
-            });
+        if let Some(given) = self.boot_disk_gb.filter(|given| !BOOT_DISKS_GB.contains(given)) {
+            let allowed =
+                format!("Vertex AI sells disks of {} to {} GB", BOOT_DISKS_GB.start(), BOOT_DISKS_GB.end());
+            return Err(Error::value("--boot-disk-gb", given, allowed));
         }
         self.machine(job)?;
         self.limit()?;
-        let how = "the machines of a job share no secret yet: put 32 random characters into a file in a bucket that only the job's account can read, and give \
-        gs://BUCKET/PATH";
-        if let Some(file) = needed_token_file(self.token_file.as_deref(), job, how)? {
+        if let Some(file) = &self.token_file {
             shared("--token-file", file)?;
         }
         if let Some((flag, folder)) = job.results() {
@@ -260,7 +283,7 @@ impl System for Vertex {
             let path = shared("--token-file", file).unwrap_or_else(|_| file.clone());
             env.insert("BRIGADE_TOKEN_FILE".into(), path);
         }
-        let mut command = job.command(&job.launcher_restarts());
+        let mut command = job.command(&[job.launcher_restarts(), job.patience()].concat());
         let args = command.split_off(1);
         let pool = |count: usize| {
             Some(WorkerPoolSpec {
@@ -275,7 +298,7 @@ impl System for Vertex {
                         .map(|(name, value)| EnvVar { name: name.clone(), value: value.clone() })
                         .collect(),
                 },
-                disk_spec: DiskSpec { boot_disk_size_gb: 200 },
+                disk_spec: DiskSpec { boot_disk_size_gb: self.boot_disk_gb.unwrap_or(BOOT_DISK_GB) },
             })
         };
         // The first pool has one machine always.

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use brigade_launch::exit;
 use brigade_submit::{
-    Controller, EnvSecret, GpuKind, HostPath, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex, job_name,
+    Claim, Controller, EnvSecret, GpuKind, HostPath, Job, Kubernetes, Slurm, Ssh, System, Token, Vertex,
+    job_name,
 };
 use serde_json::{Value, json};
 
@@ -105,6 +106,7 @@ fn pods_wait_for_those_that_have_no_machine_yet() {
         assert!(!text(&Job { nodes: 1, ..job(TRAIN) }).contains("--rdzv-timeout"));
     }
     assert!(!slurm().manifests(&job(TRAIN))[0].text.contains("--rdzv-timeout"));
+    assert!(vertex().manifests(&job(TRAIN))[0].text.contains("--rdzv-timeout"));
 }
 
 #[test]
@@ -161,6 +163,35 @@ fn pods_have_the_resources_and_the_restrictions_that_were_asked_for() {
         let variable =
             json!({ "name": "HF_TOKEN", "valueFrom": { "secretKeyRef": { "name": "hub", "key": "token" } } });
         assert!(container["env"].as_array().unwrap().contains(&variable), "{container}");
+    }
+}
+
+/// A restarted pod has nothing of what it wrote elsewhere.
+#[test]
+fn pods_keep_their_caches_beside_their_results() {
+    const KEPT: &str = "/data/runs/.brigade-cache";
+    let caches = |system: &Kubernetes, job: &Job| {
+        let manifest = manifest(system, job);
+        let env = pod_of(system.controller, &manifest)["containers"][0]["env"].as_array().unwrap().clone();
+        env.into_iter()
+            .find(|variable| variable["name"] == "BRIGADE_CACHE_DIR")
+            .map(|found| found["value"].clone())
+    };
+    for controller in CONTROLLERS {
+        let mut system = kubernetes(controller);
+        // The first volume may be one that nobody writes to.
+        system.claims.insert(0, Claim { name: "text".into(), path: "/text".into() });
+        assert_eq!(caches(&system, &job(TRAIN)), Some(KEPT.into()));
+        let set = format!("{TRAIN} --set data.cache_dir=/mine");
+        assert_eq!(caches(&system, &job(&set)), None);
+        assert_eq!(caches(&system, &job("train --out gs://bucket/a")), None);
+        for name in ["XDG_CACHE_HOME", "BRIGADE_CACHE_DIR"] {
+            let own = Job { env: [(name.into(), "/mine".into())].into(), ..job(TRAIN) };
+            assert_ne!(caches(&system, &own), Some(KEPT.into()), "{name}");
+            let secret = EnvSecret { variable: name.into(), secret: "a".into(), key: "b".into() };
+            let system = Kubernetes { env_secrets: vec![secret], ..system.clone() };
+            assert_ne!(caches(&system, &job(TRAIN)), Some(KEPT.into()), "{name}");
+        }
     }
 }
 
@@ -234,7 +265,7 @@ fn vertex_has_buckets_as_folders_and_checkpoints_in_them() {
     );
     let container = &pools[1]["containerSpec"];
     let line = container["args"].to_string();
-    assert!(line.starts_with(r#"["train","--max-restarts","3","--nproc"#), "{line}");
+    assert!(line.starts_with(r#"["train","--max-restarts","3","--rdzv-timeout","86400","--nproc"#), "{line}");
     assert!(
         line.contains(
             r#""--out","/gcs/bucket/runs/a","--set","checkpoint.dir=gs://bucket/runs/a/checkpoints""#
@@ -284,6 +315,10 @@ fn vertex_ends_a_job_after_a_time() {
     assert_eq!(scheduling(&longer), json!({ "strategy": "STANDARD", "timeout": "1252800s" }));
     assert_eq!((longer.time_limit(), slurm().time_limit()), (Some(1_252_800), None));
     assert!(problems("CustomJobSpec", &manifest(&longer, &job)).is_empty());
+    let disk = |system: &Vertex| manifest(system, &job)["workerPoolSpecs"][1]["diskSpec"].clone();
+    assert_eq!(disk(&vertex()), json!({ "bootDiskSizeGb": 200 }));
+    let larger = Vertex { boot_disk_gb: Some(2000), ..vertex() };
+    assert_eq!(disk(&larger), json!({ "bootDiskSizeGb": 2000 }));
     let mega = Vertex { machine_type: Some("a3-megagpu-8g".into()), ..vertex() };
     let machine = &manifest(&mega, &job)["workerPoolSpecs"][0]["machineSpec"];
     assert_eq!(machine["acceleratorType"], "NVIDIA_H100_MEGA_80GB");
@@ -453,6 +488,14 @@ fn a_program_of_ones_own_has_no_subcommand() {
     let container = &pod_of(Controller::JobSet, &manifest)["containers"][0];
     assert_eq!(container["command"], json!(["/app/spirals"]));
     assert_eq!(container["args"][0], "--rdzv-timeout");
+    // As `cargo xtask image` and `examples/Dockerfile` call it, or as it likes; a binary of `cargo xtask dist` is the command.
+    for program in ["program", "brigade-mine", "/app/brigade-2-mine", "brigade-cpu-mine"] {
+        Job { program: program.into(), ..job.clone() }.check().unwrap();
+    }
+    for program in ["/opt/brigade", "/opt/brigade-0.1.0-cuda-x86_64-unknown-linux-gnu"] {
+        let error = Job { program: program.into(), ..job.clone() }.check().unwrap_err().to_string();
+        assert!(error.contains("it must be train … or launch …"), "{error}");
+    }
     let launch = crate::jobs::job("launch --tee -- ./own --out b");
     let manifest = crate::jobs::manifest(&kubernetes(Controller::JobSet), &launch);
     let args = &pod_of(Controller::JobSet, &manifest)["containers"][0]["args"];
@@ -463,6 +506,10 @@ fn a_program_of_ones_own_has_no_subcommand() {
         )),
         "another program's flags are its own"
     );
+    // Settings of a file come before those that the command names.
+    let given = crate::jobs::job("train --set=a.b=1 --config my.toml --out /data/a --zero 3");
+    let set = given.with_settings(words("a.b=2 c.d='x'"));
+    assert_eq!(set.args, words("train --set a.b=2 --set c.d='x' --set=a.b=1 --out /data/a --zero 3"));
     // A backend that a setting names stays.
     let wgpu = crate::jobs::job("train --out /data/a --set compute.backend=wgpu");
     let manifest = crate::jobs::manifest(&kubernetes(Controller::JobSet), &wgpu);

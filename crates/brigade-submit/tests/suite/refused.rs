@@ -417,10 +417,32 @@ fn what_vertex_ai_does_not_take() {
 }
 
 #[test]
+fn all_that_was_not_given_is_known_at_once() {
+    let names = |missing: Vec<brigade_submit::Error>| {
+        let name = |error: brigade_submit::Error| error.to_string().split(' ').next().unwrap().to_owned();
+        missing.into_iter().map(name).collect::<Vec<_>>()
+    };
+    let nothing = Job { gpu_kind: None, ..job("train") };
+    assert_eq!(names(nothing.missing().into_iter().collect()), ["--out"]);
+    nothing.check_given().unwrap();
+    assert_eq!(
+        names(Vertex::default().missing(&nothing)),
+        ["--image", "--region", "--gpu-kind", "--token-file"]
+    );
+    let on_cpus = Job { nodes: 1, gpus: 0, ..nothing.clone() };
+    assert_eq!(names(Vertex::default().missing(&on_cpus)), ["--image", "--region", "--machine-type"]);
+    assert!(names(vertex().missing(&job("train"))).is_empty());
+    let without_image = Kubernetes { image: None, ..kubernetes(Controller::JobSet) };
+    assert_eq!(names(without_image.missing(&nothing)), ["--image"]);
+}
+
+#[test]
 fn times_and_paths_that_vertex_ai_does_not_take() {
     let fine = job("train --out gs://bucket/runs/a");
     let limited = |time: &str| Vertex { time: Some(time.into()), ..vertex() };
     refused(&limited("2h"), &fine, "--time 2h is not possible: it must be as sbatch takes it");
+    let small = Vertex { boot_disk_gb: Some(50), ..vertex() };
+    refused(&small, &fine, "--boot-disk-gb 50 is not possible: Vertex AI sells disks of 100 to 64000 GB");
     refused(&limited("UNLIMITED"), &fine, "Vertex AI runs no job without a limit");
     refused(
         &vertex(),
@@ -518,6 +540,12 @@ fn what_slurm_and_ssh_do_not_take() {
             "is not possible: with Slurm it must be the path of a file that the nodes can read",
         );
     }
+    let nowhere = Ssh { hosts: Vec::new(), ..ssh("a") };
+    let message = nowhere.check(&fine).unwrap_err().to_string();
+    assert!(
+        message.starts_with("--hosts is needed: the job runs there: as many as --nodes, which is 4"),
+        "{message}"
+    );
     for (hosts, said) in [
         ("one,two", "there are 2 hosts, but --nodes is 4"),
         ("a,b,c,-oProxyCommand=x", "each must be [user@]host"),

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use brigade_submit::{Error, Job, Manifest, Ssh, System, shell_line};
+use brigade_submit::{
+    Error, Job, Lacking, Manifest, Ssh, System, missing_in_system, missing_on_hosts, shell_line,
+};
 
 /// Where a job is to run.
 pub enum Destination {
@@ -17,6 +19,22 @@ impl Destination {
         match self {
             Self::System(system) => system.check(job),
             Self::Hosts(ssh) => ssh.check(job),
+        }
+    }
+
+    /// What is needed and was not given.
+    pub fn missing(&self, job: &Job) -> Vec<Error> {
+        match self {
+            Self::System(system) => system.missing(job),
+            Self::Hosts(ssh) => ssh.missing(job).into_iter().collect(),
+        }
+    }
+
+    /// What the job needs that is not there, where `folder` is the current one.
+    pub fn lacking(&self, job: &Job, folder: &Path) -> Lacking {
+        match self {
+            Self::System(system) => missing_in_system(&**system, job, folder),
+            Self::Hosts(ssh) => missing_on_hosts(ssh, job),
         }
     }
 

@@ -67,6 +67,11 @@ pub fn configured_here(args: &TrainArgs) -> Option<Config> {
     missing_file(args).is_none().then(|| args.configured().ok()).flatten()
 }
 
+/// Whether the settings cannot be read, though this machine has the files that they are in.
+pub fn is_wrong(args: &TrainArgs) -> bool {
+    missing_file(args).is_none() && args.configured().is_err()
+}
+
 /// What only the nodes have cannot be looked at: a file of settings, or the folder of the run to resume.
 fn missing_file(args: &TrainArgs) -> Option<String> {
     let StandardFlags { config, resume, .. } = &args.standard;
@@ -94,7 +99,8 @@ fn configured(args: &TrainArgs) -> anyhow::Result<(Config, String)> {
     let mut config = args.configured()?;
     let path = config.model.path.clone();
     if config.model.is_new() {
-        return Ok((config, "my.toml".into()));
+        let file = args.standard.config.as_ref().map(|file| file.display().to_string());
+        return Ok((config, file.unwrap_or_else(|| "my.toml".into())));
     }
     if hub_name(&path).is_some() {
         config.model.path = configuration_folder(&path)?;
@@ -123,6 +129,7 @@ fn planned(
         name: name.to_owned(),
         settings: changed_settings(settings),
         is_compressed: settings.comm.compress != Method::None,
+        lora_rank: (config.lora.rank > 0).then_some(config.lora.rank),
     };
     let mut fit = Fit { text: render(&workload, &plan, &named), ..Fit::default() };
     // Other strategies need other memory, which the planner does not know.

@@ -1,8 +1,9 @@
 //! `brigade submit`
 
-#[cfg(feature = "object-store")]
 mod buckets;
+mod config_file;
 mod destination;
+mod dry_run;
 mod fit;
 mod target;
 
@@ -15,10 +16,10 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, anyhow, bail};
 use brigade::launcher::NodeCount;
-use brigade::{RunPlan, UsageError, exit, parse_whole_number};
+use brigade::{UsageError, exit, parse_whole_number};
 use brigade_submit::{
-    Answer, Console, Ending, Error, Folders, GpuKind, Job, Lacking, check_by_system, job_name,
-    missing_in_system, missing_program, over_ssh, submit, write,
+    Answer, Console, Ending, Error, Folders, GpuKind, Job, Lacking, job_name, missing_program, over_ssh,
+    submit, write,
 };
 use clap::Args;
 use tempfile::TempDir;
@@ -28,7 +29,7 @@ use super::train::TrainArgs;
 use crate::config::Config;
 use crate::output::print;
 use destination::Destination;
-use fit::Fit;
+use dry_run::{Found, dry_run};
 use target::{SystemName, TargetArgs};
 
 pub const EXAMPLES: &str = "\
@@ -52,7 +53,7 @@ pub struct SubmitArgs {
     /// What runs the job.
     #[arg(long, value_enum)]
     to: SystemName,
-    /// Nodes: a number, or MIN:MAX for hosts by ssh that may come and go.
+    /// Nodes: a number, or MIN:MAX for hosts over SSH that may come and go.
     #[arg(long, value_name = "N|MIN:MAX", default_value_t = 1.into(), allow_negative_numbers = true, value_parser = parse_nodes)]
     nodes: NodeCount,
     /// GPUs per node, one rank each; 0 for ranks on the CPU.
@@ -68,7 +69,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "PROGRAM", default_value = "brigade")]
     program: String,
     /// An environment variable for the nodes; can be given several times.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = target::variable)]
     env: Vec<(String, String)>,
     /// Seconds that the ranks have to save a checkpoint when they are told to stop.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
@@ -77,9 +78,9 @@ pub struct SubmitArgs {
     /// that saved do not count.
     #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
     restarts: u32,
-    /// Write the manifests into a folder instead, and print how to submit them.
-    #[arg(long, value_name = "DIR", conflicts_with = "dry_run")]
-    render: Option<PathBuf>,
+    /// Write the manifests into a folder instead, and print how to submit them [the folder's default: the job's name].
+    #[arg(long, value_name = "DIR", num_args = 0..=1, conflicts_with = "dry_run")]
+    render: Option<Option<PathBuf>>,
     /// Print the manifests, whether the model fits, and what is missing; submit nothing.
     #[arg(long)]
     dry_run: bool,
@@ -115,27 +116,24 @@ fn price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| "it must be a number, 0 or more, as in 2.5".into())
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
-    let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-    pair.ok_or_else(|| "it must be NAME=VALUE".into())
-}
-
 pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
-    let Checked { job, place, train, config } = checked(args).map_err(UsageError)?;
-    #[cfg(feature = "object-store")]
-    let buckets = buckets::look(&job, config.as_ref()).map_err(UsageError)?;
-    #[cfg(not(feature = "object-store"))]
-    let buckets = Buckets::default();
-    let notes = notes(args, &job, config.as_ref(), &buckets);
+    let Checked { job, place, train, config, absent, placed } = checked(args).map_err(UsageError)?;
+    let secrets = args.target.secret_variables();
+    let buckets = buckets::look(&job, &secrets, config.as_ref()).map_err(UsageError)?;
+    let unchecked = notes(args, &job, config.as_ref(), &buckets);
+    let notes: Vec<String> = placed.into_iter().chain(unchecked).collect();
     let own_mesh = train.as_ref().map(|train| fit::own_mesh(train, &job)).transpose();
     if args.dry_run {
-        return dry_run(args, &job, &place, (&buckets.missing, &notes), train.as_ref(), own_mesh);
+        let is_whole = absent.is_empty();
+        let found = Found { is_whole, missing: [absent, buckets.missing].concat(), notes };
+        return dry_run(args, &job, &place, found, train.as_ref(), own_mesh);
     }
     own_mesh.map_err(|error| UsageError(error.context("the command after --")))?;
     buckets.missing.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: missing: {line}")));
     notes.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: {line}")));
     let manifests = place.manifests(&job);
     if let Some(folder) = &args.render {
+        let folder = folder.as_deref().unwrap_or(Path::new(&job.name));
         write(&manifests, folder)?;
         let files: Vec<String> =
             manifests.iter().map(|file| folder.join(&file.file).display().to_string()).collect();
@@ -171,11 +169,12 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// Refuses a job that needs something of its system's which is not there. What the system itself does not take, it refuses as a whole when it gets it.
+/// Refuses a job that needs something of its system's, or of its hosts, which is not there. What the system itself does not take, it refuses as a whole when it
+/// gets it.
 fn refuse_what_is_missing(job: &Job, place: &Destination) -> anyhow::Result<()> {
-    let Destination::System(system) = place else { return Ok(()) };
-    let Lacking { missing, unknown } = missing_in_system(&**system, job, &current_folder()?);
+    let Lacking { missing, unknown, notes } = place.lacking(job, &current_folder()?);
     unknown.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: not checked: {line}")));
+    notes.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: {line}")));
     if !missing.is_empty() {
         bail!("nothing was submitted, as the job needs: {}", missing.join("; "));
     }
@@ -218,6 +217,10 @@ struct Checked {
     train: Option<TrainArgs>,
     /// The settings, as far as they are known here.
     config: Option<Config>,
+    /// Options that are needed and were not given, a line each; only for a dry run.
+    absent: Vec<String>,
+    /// What to say of a file whose settings are part of the command.
+    placed: Option<String>,
 }
 
 /// The job and its target, after checking them.
@@ -236,8 +239,12 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<Checked> {
         max_restarts: args.restarts,
     };
     job.name = args.name.clone().unwrap_or_else(|| job.out().map_or_else(|| "brigade".into(), job_name));
-    job.check()?;
-    let train = train_args(&job)?;
+    if args.dry_run {
+        job.check_given()?
+    } else {
+        job.check()?
+    }
+    let mut train = train_args(&job)?;
     if !job.is_training() && job.args.first().is_some_and(|first| first == "launch") {
         parsed::<launch::CommandArgs>("launch", &job)?;
     }
@@ -245,11 +252,37 @@ fn checked(args: &SubmitArgs) -> anyhow::Result<Checked> {
         bail!("--detach cannot be used with --to ssh: the job ends with this command");
     }
     let place = args.target.destination(args.to)?;
+    let mut placed = None;
+    if let Some(file) = args.target.config_only_here(args.to, &job).map(Path::to_owned) {
+        let shown = file.display();
+        let in_command = train.as_ref().and_then(|train| config_file::in_command(&job, train, &file));
+        match in_command {
+            Some((with_settings, its_args)) => {
+                with_settings.check_given().with_context(|| {
+                    format!("the settings of --config {shown}, which become part of the command")
+                })?;
+                (job, train) = (with_settings, Some(its_args));
+                placed = Some(format!(
+                    "the settings of {shown} are part of the command, as the nodes do not see that file"
+                ));
+            }
+            // Whatever is wrong with them is said below.
+            None if file.is_absolute() || train.as_ref().is_some_and(fit::is_wrong) => {}
+            None => bail!(
+                "--config {shown} is not possible: the nodes do not see the files of this machine; give the path that it has in their image or in a folder that \
+                 they share, or give its settings with --set"
+            ),
+        }
+    }
     let config = train.as_ref().and_then(fit::configured_here);
     let folder = config.as_ref().map(|config| config.settings.checkpoint.dir.clone());
     job.checkpoint_dir = folder.filter(|folder| !folder.is_empty());
-    place.check(&job)?;
-    Ok(Checked { job, place, train, config })
+    let absent: Vec<Error> = job.missing().into_iter().chain(place.missing(&job)).collect();
+    if absent.is_empty() || !args.dry_run {
+        place.check(&job)?;
+    }
+    let absent = absent.iter().map(ToString::to_string).collect();
+    Ok(Checked { job, place, train, config, absent, placed })
 }
 
 /// The flags of `brigade train`, if that is what the nodes run: whatever it refuses is refused here.
@@ -273,71 +306,6 @@ fn parsed<A: Args>(command: &'static str, job: &Job) -> anyhow::Result<A> {
             anyhow!("the command after --: {first}")
         })?;
     Ok(A::from_arg_matches(&matches)?)
-}
-
-fn dry_run(
-    args: &SubmitArgs,
-    job: &Job,
-    place: &Destination,
-    (lacking, notes): (&[String], &[String]),
-    train: Option<&TrainArgs>,
-    own_mesh: anyhow::Result<Option<Option<RunPlan>>>,
-) -> anyhow::Result<ExitCode> {
-    let mut text = String::new();
-    for manifest in place.manifests(job) {
-        text.push_str(&format!("# {}\n{}\n", manifest.file, manifest.text));
-    }
-    text.push_str(&place.manual_steps(job, Path::new("")));
-    let (own_mesh, refused) = match own_mesh {
-        Ok(mesh) => (mesh.flatten(), None),
-        Err(error) => (None, Some(format!("a valid training command: {error:#}"))),
-    };
-    let fit = match (train, args.gpu_kind) {
-        (Some(train), Some(kind)) => fit::fit(train, own_mesh.as_ref(), job, kind, args.price_per_gpu_hour),
-        _ => Fit {
-            text: "no plan: give --gpu-kind (works with `brigade train` only)\n".into(),
-            ..Fit::default()
-        },
-    };
-    text.push_str(&format!("\n{}", fit.text));
-    if let (Some(hours), Some(limit)) = (fit.hours, place.time_limit().map(|limit| limit as f64 / 3600.0))
-        && hours > limit
-    {
-        text.push_str(&format!(
-            "the job is ended after {limit:.0} hours, before {hours:.0} hours of training are over: give a longer --time\n"
-        ));
-    }
-    let mut missing: Vec<String> = refused.into_iter().chain(fit.missing).collect();
-    missing.extend_from_slice(lacking);
-    let mut notes = notes.to_vec();
-    match missing_program(place.program()) {
-        Some(program) => missing.push(program.to_string()),
-        None => {
-            match asked(job, place)? {
-                Ok(true) => text.push_str(&format!("{} would take the job\n", place.program())),
-                Ok(false) => {}
-                Err(refused) => missing.push(format!("the cluster did not accept it: {refused}")),
-            }
-            if let Destination::System(system) = place {
-                let lacking = missing_in_system(&**system, job, &current_folder()?);
-                missing.extend(lacking.missing);
-                notes.extend(lacking.unknown.iter().map(|line| format!("not checked: {line}")));
-            }
-        }
-    }
-    missing.iter().for_each(|line| text.push_str(&format!("missing: {line}\n")));
-    notes.iter().for_each(|line| text.push_str(&format!("{line}\n")));
-    print(&text)?;
-    Ok(ExitCode::from(if missing.is_empty() { exit::DONE } else { exit::FAILED }))
-}
-
-/// Whether the system has checked the job, or why it refuses it.
-fn asked(job: &Job, place: &Destination) -> anyhow::Result<Result<bool, Error>> {
-    let Destination::System(system) = place else { return Ok(Ok(false)) };
-    let manifests = manifests_folder()?;
-    let current = current_folder()?;
-    let folders = Folders { manifests: manifests.path(), current: &current };
-    Ok(check_by_system(&**system, job, folders))
 }
 
 fn current_folder() -> anyhow::Result<PathBuf> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use brigade::parse_whole_number;
 use brigade_submit::{
     Claim, Controller, EnvSecret, Error, HostPath, Job, Kubernetes, Slurm, Ssh, Token, Vertex,
 };
@@ -24,7 +25,7 @@ pub enum SystemName {
     Pytorchjob,
     /// Slurm, by sbatch.
     Slurm,
-    /// Hosts by ssh, while this command runs.
+    /// Hosts over SSH, while this command runs.
     Ssh,
 }
 
@@ -49,6 +50,9 @@ pub struct TargetArgs {
     /// Vertex AI's machine type [default: the one that it sells the GPUs in].
     #[arg(long, value_name = "TYPE")]
     machine_type: Option<String>,
+    /// The size of the boot disks of Vertex AI's machines, which also hold caches, in GB [default: 200].
+    #[arg(long, value_name = "GB", allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
+    boot_disk_gb: Option<u32>,
     /// Use Vertex AI's spot machines, which may be taken away again.
     #[arg(long)]
     spot: bool,
@@ -86,16 +90,16 @@ pub struct TargetArgs {
     #[arg(long, value_name = "HOST:PATH", value_parser = host_path)]
     host_path: Vec<HostPath>,
     /// An annotation of Kubernetes' pods; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = super::variable)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     annotation: Vec<(String, String)>,
     /// Another resource of each of Kubernetes' pods, as vpc.amazonaws.com/efa=4; can be given several times.
-    #[arg(long, value_name = "NAME=N", value_parser = super::variable)]
+    #[arg(long, value_name = "NAME=N", value_parser = variable)]
     resource: Vec<(String, String)>,
     /// A capability of Linux for Kubernetes' containers, as IPC_LOCK; can be given several times.
     #[arg(long, value_name = "NAME")]
     capability: Vec<String>,
     /// A label that Kubernetes' nodes must have; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = super::variable)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     node_selector: Vec<(String, String)>,
     /// Keep nodes near each other: a label whose value Kubernetes' nodes must share, or Slurm's maximum number of switches.
     #[arg(long, value_name = "LABEL|N")]
@@ -149,6 +153,12 @@ fn env_secret(text: &str) -> Result<EnvSecret, String> {
     found.ok_or_else(|| "it must be NAME=SECRET/KEY, as HF_TOKEN=hub/token".into())
 }
 
+/// `NAME=VALUE`
+pub fn variable(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "it must be NAME=VALUE".into())
+}
+
 impl TargetArgs {
     /// The system, with its flags.
     ///
@@ -168,6 +178,7 @@ impl TargetArgs {
             of(self.region.is_some(), "--region", &[VertexName]),
             of(self.project.is_some(), "--project", &[VertexName]),
             of(self.machine_type.is_some(), "--machine-type", &[VertexName]),
+            of(self.boot_disk_gb.is_some(), "--boot-disk-gb", &[VertexName]),
             of(self.spot, "--spot", &[VertexName]),
             of(!self.env_secret.is_empty(), "--env-secret", KUBERNETES),
             of(self.cpus.is_some(), "--cpus", KUBERNETES),
@@ -231,7 +242,7 @@ impl TargetArgs {
         }
         if let Some(image) = self.image.as_ref().filter(|_| job.gpus > 0) {
             unchecked.push(format!(
-                "whether {image} has the backend cuda; cargo xtask image --backend cuda makes one that has"
+                "whether {image} has the backend cuda: one of cargo xtask image --backend cuda has, and says so in its label dev.brigade.backend (skopeo inspect docker://{image})"
             ));
         }
         if to == SystemName::Pytorchjob && self.restricted && job.nodes > 1 {
@@ -268,19 +279,9 @@ impl TargetArgs {
     /// Files that a container does not see, as far as that can be known: those with a path that depends on the folder, or that are
     /// on this machine and in nothing that the containers share.
     fn only_here(&self, to: SystemName, job: &Job) -> Option<String> {
-        let is_shared = |path: &Path| match to {
-            SystemName::Vertex => path.starts_with("/gcs"),
-            _ => {
-                let claims = self.volume.iter().map(|claim| &claim.path);
-                claims.chain(self.host_path.iter().map(|folder| &folder.path)).any(|of| path.starts_with(of))
-            }
-        };
-        if matches!(to, SystemName::Slurm | SystemName::Ssh) {
-            return None;
-        }
         let is_here = |given: &str| {
             let path = Path::new(given);
-            !given.contains("://") && !is_shared(path) && (path.is_relative() || path.exists())
+            !self.is_seen(to, given) && (path.is_relative() || path.exists())
         };
         let given = job.read_paths().into_iter().filter(|(flag, given)| {
             is_here(given) && !(*flag == "--model" && hub_name(Path::new(given)).is_some())
@@ -290,6 +291,32 @@ impl TargetArgs {
             .then(|| format!("{}; the containers do not see the files of this machine", given.join(" and ")))
     }
 
+    /// The file of `--config`, if it is on this machine and the nodes do not see it there.
+    pub fn config_only_here<'a>(&self, to: SystemName, job: &'a Job) -> Option<&'a Path> {
+        let given = job.read_paths().into_iter().find(|(flag, _)| *flag == "--config");
+        let (_, file) = given.filter(|(_, file)| !self.is_seen(to, file))?;
+        Some(Path::new(file)).filter(|file| file.is_file())
+    }
+
+    /// Whether the nodes see what has this path or URL.
+    fn is_seen(&self, to: SystemName, given: &str) -> bool {
+        let path = Path::new(given);
+        match to {
+            _ if given.contains("://") => true,
+            SystemName::Slurm | SystemName::Ssh => true,
+            SystemName::Vertex => path.starts_with("/gcs"),
+            SystemName::Jobset | SystemName::Trainjob | SystemName::Pytorchjob => {
+                let claims = self.volume.iter().map(|claim| &claim.path);
+                claims.chain(self.host_path.iter().map(|folder| &folder.path)).any(|of| path.starts_with(of))
+            }
+        }
+    }
+
+    /// Variables with the values of secrets.
+    pub fn secret_variables(&self) -> Vec<&str> {
+        self.env_secret.iter().map(|secret| secret.variable.as_str()).collect()
+    }
+
     fn vertex(&self) -> Vertex {
         Vertex {
             region: self.region.clone(),
@@ -297,6 +324,7 @@ impl TargetArgs {
             image: self.image.clone(),
             machine_type: self.machine_type.clone(),
             token_file: self.token_file.clone(),
+            boot_disk_gb: self.boot_disk_gb,
             spot: self.spot,
             service_account: self.service_account.clone(),
             time: self.time.clone(),

@@ -1,5 +1,6 @@
 //! A job on hosts that are reached by ssh.
 
+mod ask;
 mod host;
 mod restarts;
 
@@ -13,6 +14,7 @@ use super::{Answer, Console};
 use crate::error::Result;
 use crate::job::Job;
 use crate::systems::Ssh;
+pub use ask::missing_on_hosts;
 use host::{Host, ended};
 use restarts::{NO_CONNECTION, NO_PROGRAM, Round, Rounds};
 
@@ -22,17 +24,21 @@ const POLL: Duration = Duration::from_millis(50);
 const NOTICE: Duration = Duration::from_secs(30);
 
 /// Runs a job, which was checked, on all hosts until it ends, and returns its exit code. It starts again after a preemption, after a host that had been
-/// reached was lost, and after a failure as often as the job says.
+/// reached was lost, and after a failure as often as the job says. An elastic job that has lost node 0 starts again with another host as node 0.
 ///
 /// # Errors
 /// If `ssh` cannot be started.
 pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
     let mut rounds = Rounds::new(job.max_restarts, job.least_nodes.is_some());
+    let mut ssh = ssh.clone();
     loop {
-        let (round, cancelled) = once(ssh, job, console)?;
+        let (round, codes, cancelled) = once(&ssh, job, console)?;
         let next = rounds.next(round, Instant::now());
         let Some((length, why)) = next.filter(|_| !cancelled) else { return Ok(round.code) };
         (console.say)(&why);
+        if job.least_nodes.is_some() {
+            ssh.begin_elsewhere(&codes, &is_gone).iter().for_each(|said| (console.say)(said));
+        }
         if !pause(length, console) {
             return Ok(round.code);
         }
@@ -51,8 +57,13 @@ fn pause(length: Duration, console: &mut Console<'_>) -> bool {
     true
 }
 
-/// How the job ended, and whether the user ended it.
-fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(Round, bool)> {
+/// Whether a host that ended so cannot be reached, or has no program.
+fn is_gone(code: u8) -> bool {
+    code == NO_CONNECTION || NO_PROGRAM.contains(&code)
+}
+
+/// How the job ended, with the codes of its hosts, and whether the user ended it.
+fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(Round, Vec<u8>, bool)> {
     let begin = Instant::now();
     // A new one each time; nobody else needs it.
     let token = AuthToken::random().map_err(brigade_launch::Error::Random)?;
@@ -96,7 +107,6 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(Round, bool)
             }
         }
         // Without one of its nodes the world cannot begin or continue. Where a launcher failed, the others notice, unless they still wait for it.
-        let is_gone = |code: u8| code == NO_CONNECTION || NO_PROGRAM.contains(&code);
         let given_up = hosts.iter().skip(1).filter(|host| host.is_given_up());
         let has_ended = match job.least_nodes {
             Some(least) => {
@@ -127,7 +137,8 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(Round, bool)
     };
     let lost = hosts.iter().filter(|host| host.code == Some(NO_CONNECTION) && !host.is_cut);
     let connected = lost.map(|host| host.lasted).max().unwrap_or_default();
-    Ok((Round { code, lasted: begin.elapsed(), connected }, cancelled))
+    let round = Round { code, lasted: begin.elapsed(), connected };
+    Ok((round, codes.into_iter().map(|(code, _)| code).collect(), cancelled))
 }
 
 /// The code of a job, by those of its hosts and whether their connections were cut: a connection that was lost goes first, as the others may have failed

@@ -14,8 +14,8 @@ mod waiting;
 use std::collections::BTreeMap;
 
 use super::{Commands, JobState, Lacking, LeftOver, Manifest, Needed, System, not_elastic, words};
-use crate::error::Result;
-use crate::job::Job;
+use crate::error::{Error, Result};
+use crate::job::{Job, needed_image};
 use pod::JOB_LABEL;
 
 /// Lets `kubectl` give up a question that the cluster does not answer.
@@ -160,6 +160,10 @@ impl System for Kubernetes {
             Controller::TrainJob => "trainjob",
             Controller::PyTorchJob => "pytorchjob",
         }
+    }
+
+    fn missing(&self, _: &Job) -> Vec<Error> {
+        needed_image(self.image.as_deref()).into_iter().collect()
     }
 
     fn check(&self, job: &Job) -> Result<()> {

@@ -1,5 +1,7 @@
 //! The pod of a node, whatever controller makes it.
 
+use std::path::Path;
+
 use super::types::{
     Affinity, Capabilities, Container, EnvVar, EnvVarSource, LabelSelector, Labels, LocalReference,
     MatchExpression, Metadata, NodeAffinity, NodeSelector, NodeSelectorTerm, PodAffinity, PodAffinityTerm,
@@ -23,6 +25,9 @@ pub const SECRETS: &str = "/run/secrets/brigade";
 
 /// Where memory to share is mounted.
 pub const SHARED: &str = "/dev/shm";
+
+/// The variable of the folder of the token cache, which comes before the setting `data.cache_dir`.
+const CACHE: &str = "BRIGADE_CACHE_DIR";
 
 /// The pods' interface of the cluster's own network, where further ones carry data.
 const INTERFACE: &str = "eth0";
@@ -49,6 +54,7 @@ pub fn pod(
     let mut env: Vec<EnvVar> = escaped
         .environment(Some(INTERFACE))
         .into_iter()
+        .chain(cache(system, job))
         .map(|(name, value)| variable(&name, value))
         .collect();
     env.extend(system.env_secrets.iter().map(|EnvSecret { variable, secret, key }| EnvVar {
@@ -121,6 +127,22 @@ pub fn pod(
         volumes,
     };
     Template { metadata: Metadata { labels, annotations, ..Metadata::default() }, spec }
+}
+
+/// Where the cache of tokens outlives a pod: beside the results if they are in a volume, unless the user says where it is.
+fn cache(system: &Kubernetes, job: &Job) -> Option<(String, String)> {
+    let is_theirs = |name: &str| [CACHE, "XDG_CACHE_HOME"].contains(&name);
+    if job.env.keys().any(|name| is_theirs(name))
+        || system.env_secrets.iter().any(|secret| is_theirs(&secret.variable))
+        || job.sets("data.cache_dir")
+    {
+        return None;
+    }
+    let (_, folder) = job.results()?;
+    let volume = system.claims.iter().find(|claim| Path::new(folder).starts_with(&claim.path))?;
+    let beside = Path::new(folder).parent().filter(|parent| parent.starts_with(&volume.path));
+    let folder = beside.unwrap_or(Path::new(&volume.path)).join(".brigade-cache");
+    Some((CACHE.into(), folder.to_string_lossy().replace('$', "$$")))
 }
 
 /// A variable with a value.
