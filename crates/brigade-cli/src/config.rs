@@ -12,7 +12,7 @@ use crate::data::DataSection;
 use crate::data::tasks::TaskSection;
 use crate::model_files::adapters::SavedAdapters;
 use crate::model_section::ModelSection;
-pub use crate::model_section::{ConfiguredModel, TOKENIZER_FILE};
+pub use crate::model_section::{ConfiguredModel, TEMPLATE_FILE, TOKENIZER_FILE};
 
 /// The configuration without `--config`; it names every setting. What does not follow from its model has the default of
 /// `brigade::Settings`. A link to `configs/gpt-tiny.toml`: what is published has a copy.

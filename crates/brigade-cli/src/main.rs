@@ -9,6 +9,7 @@
 
 mod commands;
 mod config;
+mod corpus;
 mod data;
 mod generation;
 mod model_files;
@@ -19,6 +20,7 @@ mod ranks;
 mod reference;
 mod resolve;
 mod unused;
+mod vocabulary;
 
 use std::process::ExitCode;
 
@@ -57,7 +59,7 @@ enum Command {
     /// Coordinate separately launched workers of local-sgd or diloco.
     #[command(after_help = coordinate::EXAMPLES)]
     Coordinate(coordinate::CoordinateArgs),
-    /// Run a command on the nodes of a cluster: Vertex AI, Kubernetes, Slurm, or hosts by ssh.
+    /// Run a command on the nodes of a cluster: Vertex AI, Kubernetes, Slurm, or hosts over SSH.
     #[command(after_help = submit::EXAMPLES)]
     Submit(Box<submit::SubmitArgs>),
     /// Rank configurations for a model and a cluster by memory and speed.

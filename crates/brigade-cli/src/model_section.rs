@@ -16,6 +16,9 @@ use crate::model_files::weights::Weights;
 /// The tokenizer of a model or a run, in its folder.
 pub const TOKENIZER_FILE: &str = "tokenizer.json";
 
+/// The template of chats.
+pub const TEMPLATE_FILE: &str = "chat_template.jinja";
+
 /// The longest rows of a model in a folder unless others are asked for.
 const USUAL_LENGTH: usize = 1024;
 
@@ -40,7 +43,7 @@ pub struct ModelSection {
     /// `sequence_length`, which stands for as many tokens as the model has positions for, but at most 1,024.
     #[serde(flatten)]
     pub shape: GptConfig,
-    /// Whether the weights in `path` need not be there, as in a dry run: a model on the hub is then taken without them. It is no setting.
+    /// Whether the weights in `path` need not be there, nor any data, as in a dry run: a model on the hub is then taken without weights. It is no setting.
     #[serde(skip)]
     pub(crate) without_weights: bool,
 }

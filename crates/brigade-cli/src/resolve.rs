@@ -24,6 +24,13 @@ impl Config {
         if let TokenizerSpec::File(path) = &mut self.data.tokenizer {
             *path = absolute(path)?;
         }
+        if let Some(template) = self.data.template() {
+            let template = absolute(template)?;
+            if !template.is_file() {
+                bail!("data.chat_template = {} is not possible: there is no such file", template.display());
+            }
+            self.data.chat_template = template;
+        }
         if self.data.cache_dir != PathBuf::new() {
             self.data.cache_dir = absolute(&self.data.cache_dir)?;
         }
@@ -48,7 +55,12 @@ impl Config {
             if self.data.tokenizer == TokenizerSpec::default() {
                 self.data.tokenizer = TokenizerSpec::File(self.model.tokenizer()?);
             }
-            self.task = self.task.clone().resolved(&file, &self.data, &given, self.model.pretrained)?;
+            self.task = self.task.clone().resolved(
+                &file,
+                &self.data,
+                &given,
+                (self.model.pretrained, !self.model.without_weights),
+            )?;
             self.describe()?;
             if !matches!(self.data.tokenizer, TokenizerSpec::File(_)) {
                 bail!(
@@ -66,6 +78,7 @@ impl Config {
             let usual = LoraConfig { targets: self.lora.targets.clone(), ..LoraConfig::default() };
             self.check_has_rank(&usual)?;
         }
+        self.task.check_loss()?;
         if self.lora.rank == 0 {
             // Those of another model may be others.
             self.lora.targets.clear();
@@ -107,7 +120,12 @@ impl Config {
             );
         }
         let file = self.model.new_config_file()?;
-        self.task = self.task.clone().resolved(&file, &self.data, "model.config", false)?;
+        self.task = self.task.clone().resolved(
+            &file,
+            &self.data,
+            "model.config",
+            (false, !self.model.without_weights),
+        )?;
         self.describe().map(drop)
     }
 
@@ -116,12 +134,15 @@ impl Config {
         let Self { model: section, lora, .. } = self;
         let is_new = section.is_new();
         if lora.rank > 0 && (is_new || !section.pretrained) {
-            let allowed = "adapters need a trained model; give one with --model";
+            let allowed = match is_new {
+                true => "adapters need a trained model; give one with --model (model.path)",
+                false => "adapters need a trained model, but model.pretrained = false; leave it out",
+            };
             return Err(LoraError::new("rank (--lora-rank)", lora.rank, allowed).into());
         }
         if is_new && section.config.is_empty() {
             section.shape.check()?;
-            let model = CausalLm::from(section.shape.clone());
+            let model = CausalLm::from(section.shape.clone()).with_loss_options(self.task.loss());
             let file = model.config_file()?;
             return Ok(ConfiguredModel { file, model: TaskModel::CausalLm(model), origin: None });
         }
@@ -258,6 +279,12 @@ mod tests {
             ("data.source=[{weight=1}]", "missing field `path`"),
             ("data.source=[{path='a', share=1}]", "unknown field `share`"),
             ("data.validation=['a']", "data.sources (--data) has none to train on"),
+            ("data.chat_template=none.jinja", "none.jinja is not possible: there is no such file"),
+            (
+                "task.label_smoothing=1",
+                "task.label_smoothing = 1 is not possible: it must be at least 0 and below 1",
+            ),
+            ("task.z_loss=-1", "task.z_loss = -1 is not possible"),
             ("data.columns=['a']", "`data.columns` is a section"),
             ("output.overwrite=true", "there is no setting `output.overwrite`"),
         ] {

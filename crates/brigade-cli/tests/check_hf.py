@@ -23,7 +23,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModel
 SMALL = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=128, bos_token_id=0, eos_token_id=1, pad_token_id=None)
 FAMILIES = {
-    "gpt2": dict(n_embd=32, n_layer=4, n_head=4, n_positions=128, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0,
+    "gpt2": dict(n_embd=32, n_layer=4, n_head=4, n_positions=128, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0, n_inner=96, layer_norm_epsilon=1e-3,
                  bos_token_id=0, eos_token_id=1),
     "llama": dict(SMALL, rope_parameters=dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
                                               high_freq_factor=4.0, original_max_position_embeddings=64)),

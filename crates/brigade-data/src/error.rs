@@ -140,6 +140,8 @@ pub enum Error {
         url: String,
         /// What the store said.
         message: String,
+        /// Whether it may do it later: it did not answer, or was busy.
+        may_pass: bool,
     },
     /// The locked dependencies of a workspace cannot be found.
     #[error(
@@ -294,6 +296,11 @@ impl Error {
         }
     }
 
+    /// Whether the same may succeed later, without anybody changing anything: an object store did not answer, or was busy.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Store { may_pass: true, .. })
+    }
+
     /// Whether the user's settings or data are at fault, rather than the machine or a failure at run time.
     pub fn is_usage(&self) -> bool {
         matches!(
@@ -326,7 +333,9 @@ impl From<brigade_store::Error> for Error {
             Store::Url { url, message } => Self::InvalidUrl { url, message },
             Store::NotFound { url } => Self::NotFound { path: url.into() },
             Store::Changed { url } => Self::ChangedWhileReading { path: url.into() },
-            Store::Failed { operation, url, message } => Self::Store { operation, url, message },
+            Store::Failed { operation, url, message, may_pass } => {
+                Self::Store { operation, url, message, may_pass }
+            }
         }
     }
 }

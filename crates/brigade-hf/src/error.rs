@@ -66,6 +66,14 @@ pub enum HfError {
         /// What converts them.
         command: Option<String>,
     },
+    /// A folder of adapters without their file.
+    #[error("{folder} has no adapter_model.safetensors{}", pickled(.command))]
+    NoAdapters {
+        /// The folder.
+        folder: PathBuf,
+        /// What converts their pickle, if there is one.
+        command: Option<String>,
+    },
     /// Weights that are not of the model.
     #[error("{path}: {differences}")]
     Tensors {
@@ -149,6 +157,13 @@ fn unreadable(others: &[String], command: &Option<String>) -> String {
         None => format!("; {} cannot be read", others.join(", ")),
         Some(command) => refused_pickle(&others.join(", "), "model.safetensors beside it", command),
     }
+}
+
+fn pickled(command: &Option<String>) -> String {
+    let refused = |command: &String| {
+        refused_pickle("adapter_model.bin", "adapter_model.safetensors beside it", command)
+    };
+    command.as_ref().map(refused).unwrap_or_default()
 }
 
 /// Why a pickle is refused, and the command that writes what is read instead.

@@ -80,6 +80,15 @@ impl TokenizerConfig {
         Ok(config)
     }
 
+    /// With the template of chats in a file, in place of all others.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn with_template_of(self, file: &Path) -> Result<Self, HfError> {
+        let template = fs::read_to_string(file).map_err(|error| HfError::io(file, error))?;
+        Ok(Self { templates: [(DEFAULT.to_owned(), template)].into_iter().collect(), ..self })
+    }
+
     /// The texts of all special tokens.
     pub fn special_texts(&self) -> Vec<String> {
         let added = self.added_tokens.iter().filter(|token| token.special).map(|token| &token.content);

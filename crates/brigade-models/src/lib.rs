@@ -36,9 +36,11 @@ mod weights;
 #[cfg(feature = "text")]
 pub use causal_lm::{CausalLm, CausalLmError};
 #[cfg(feature = "text")]
-pub use logits::Logits;
+pub use layers::LoraConfig;
 #[cfg(feature = "text")]
-pub use lora::{Adapters, LoraConfig, LoraError, in_adapters, is_adapter, is_adapter_or_head};
+pub use logits::{Logits, LossOptions};
+#[cfg(feature = "text")]
+pub use lora::{Adapters, LoraError, in_adapters, is_adapter, is_adapter_or_head};
 #[cfg(feature = "text")]
 pub use tokens::{Documents, Hidden, Tokens};
 #[cfg(feature = "text")]

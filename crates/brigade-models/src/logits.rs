@@ -4,9 +4,18 @@ use std::vec::IntoIter;
 
 use brigade_core::{Activation, Part};
 use brigade_kernels::{
-    CrossEntropyConfig, Weight, cross_entropy, is_fused, is_fused_on_cpu, linear, linear_cross_entropy,
+    CrossEntropyConfig, Weight, cast, cross_entropy, is_fused, is_fused_on_cpu, linear, linear_cross_entropy,
 };
 use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
+
+/// What is added to the cross entropy of a language model in training; what is validated is plain.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LossOptions {
+    /// The share of the target's probability that all tokens get equally, at least 0 and below 1 (Szegedy et al., "Rethinking the Inception Architecture", 2016).
+    pub label_smoothing: f64,
+    /// The factor of the squared logarithm of the softmax's denominator, at least 0 (Chowdhery et al., "PaLM", 2022).
+    pub z_loss: f64,
+}
 
 /// Logits of some rows, whose loss is fp32 whatever type they have. Where the loss can be computed without all of them in memory at once, they are not computed before.
 #[derive(Debug, Clone)]
@@ -34,6 +43,13 @@ impl Logits {
         }
     }
 
+    /// Whether gradients are wanted.
+    fn is_trained(&self) -> bool {
+        match self {
+            Self::Whole(x) | Self::Product { x, .. } => x.device().is_autodiff(),
+        }
+    }
+
     /// All of them, `[rows, classes]`, in fp32 where blocks compute in bf16.
     pub fn whole(self) -> Tensor<2> {
         match self {
@@ -57,17 +73,20 @@ impl Logits {
         targets: Tensor<1, Int>,
         weights: Option<Tensor<1>>,
     ) -> (Tensor<1>, Tensor<1>) {
-        self.cross_entropy_in(targets, weights, 1)
+        self.cross_entropy_with(targets, weights, LossOptions::default(), 1)
     }
 
-    /// [`cross_entropy`](Self::cross_entropy), with fewer logits in memory at a time.
-    pub(crate) fn cross_entropy_in(
+    /// [`cross_entropy`](Self::cross_entropy), in training with these options; the rows whose logits are in memory at a time are divided by `rows_divisor`.
+    pub(crate) fn cross_entropy_with(
         self,
         targets: Tensor<1, Int>,
         weights: Option<Tensor<1>>,
+        options: LossOptions,
         rows_divisor: usize,
     ) -> (Tensor<1>, Tensor<1>) {
-        let config = CrossEntropyConfig { rows_divisor, ..CrossEntropyConfig::default() };
+        let LossOptions { label_smoothing, z_loss } =
+            if self.is_trained() { options } else { LossOptions::default() };
+        let config = CrossEntropyConfig { label_smoothing, z_loss, rows_divisor };
         match self {
             Self::Whole(logits) => cross_entropy(logits, targets, weights, config),
             Self::Product { x, weight, bias: Some(bias) } => {
@@ -118,7 +137,7 @@ fn product(x: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<2
 
 /// In fp32 at least.
 fn wide(tensor: Tensor<2>) -> Tensor<2> {
-    if tensor.dtype() == DType::BF16 { tensor.cast(FloatDType::F32) } else { tensor }
+    if tensor.dtype() == DType::BF16 { cast(tensor, FloatDType::F32) } else { tensor }
 }
 
 /// One tensor, two or three, so in a tuple or a structure it must be the last.
@@ -152,5 +171,39 @@ impl Activation for Logits {
 
     fn describe() -> String {
         "logits: a float tensor of rank 2, or two that they are the product of, and their bias".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn options_of_the_loss_count_in_training_alone() {
+        let plain = Device::default();
+        let options = LossOptions { label_smoothing: 0.1, z_loss: 0.01 };
+        let loss = |device: &Device, options| {
+            let logits = Tensor::<2>::from_floats([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]], device);
+            let targets = Tensor::<1, Int>::from_ints([1, 0], device);
+            let (loss, correct) = Logits::Whole(logits).cross_entropy_with(targets, None, options, 1);
+            [loss, correct].map(|sum| sum.into_data().iter::<f32>().next().unwrap())
+        };
+        let usual = loss(&plain, LossOptions::default());
+        assert_eq!(loss(&plain, options), usual);
+        let trained = loss(&plain.clone().autodiff(), options);
+        assert_eq!(trained[1], usual[1]);
+        // Of each row: what the target lacks of the mean logit, and the squared logarithm of the denominator.
+        let rows = [([1.0f64, 2.0, 0.5], 1), ([0.0, -1.0, 3.0], 0)];
+        let expected: f64 = rows
+            .iter()
+            .map(|(row, target)| {
+                let log = row.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+                let mean = row.iter().sum::<f64>() / 3.0;
+                log - 0.9 * row[*target] - 0.1 * mean + 0.01 * log * log
+            })
+            .sum();
+        assert!((f64::from(trained[0]) - expected).abs() < 1e-5, "{} {expected}", trained[0]);
     }
 }

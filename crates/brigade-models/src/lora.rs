@@ -5,32 +5,14 @@ use brigade_sorted::{SortedMap, SortedSet};
 use burn::module::Module;
 use burn::tensor::Device;
 use glob::Pattern;
-use serde::{Deserialize, Serialize};
 
-use crate::layers::{Linear, Lora};
+use crate::layers::{Linear, Lora, LoraConfig};
 
 /// How many names a message suggests.
 const SUGGESTIONS: usize = 3;
 
 /// The modules that make up the head of a classifier, as names of tensors have them.
 const HEAD_MODULES: [&str; 3] = ["classifier.", "pooler.", "score."];
-
-/// `[lora]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LoraConfig {
-    /// The rank of adapters (LoRA); only these are then trained, on top of the model of `--model`; 0 trains the model itself.
-    pub rank: usize,
-    /// An adapter's output is multiplied by `alpha / rank`.
-    pub alpha: f64,
-    /// Dropout probability for an adapter's input, from 0 to below 1.
-    pub dropout: f64,
-    /// The linear layers that get adapters: the last parts of their names (`q_proj`, `layers.0.mlp.down_proj`), in which `*` stands for any text. Empty: those of queries and
-    /// values.
-    pub targets: Vec<String>,
-    /// Whether the factor is `alpha / sqrt(rank)` instead.
-    pub rslora: bool,
-}
 
 /// Why there are no such adapters.
 #[derive(Debug, thiserror::Error)]
@@ -48,20 +30,7 @@ impl LoraError {
     }
 }
 
-impl Default for LoraConfig {
-    /// None, of queries and values otherwise, as `peft` has them.
-    fn default() -> Self {
-        Self { rank: 0, alpha: 8.0, dropout: 0.0, targets: Vec::new(), rslora: false }
-    }
-}
-
 impl LoraConfig {
-    /// What multiplies the product of an adapter's matrices.
-    pub fn scale(&self) -> f64 {
-        let rank = self.rank as f64;
-        self.alpha / if self.rslora { rank.sqrt() } else { rank }
-    }
-
     /// The adapters of a model with the head of a task. A classifier or regression has its whole head trained beside them, which no file of the model may have.
     ///
     /// # Errors

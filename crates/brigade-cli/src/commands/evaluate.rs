@@ -15,8 +15,8 @@ use clap::Args;
 use serde_json::json;
 
 use crate::config::Config;
+use crate::corpus;
 use crate::data::columns::columns;
-use crate::data::corpus;
 use crate::data::tasks::{TaskModel, TaskName};
 use crate::model_files::model_folder::model_folder;
 use crate::model_files::weights::Weights;
@@ -27,7 +27,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   brigade evaluate --model runs/tuned --data held-out.jsonl
   brigade evaluate --model Llama-3.2-1B --data corpus/ --sequence-length 2048 --json
-  brigade evaluate --model runs/tuned --data a.jsonl --nproc-per-node 4 --pp 2 --dp 2 --zero 3
+  brigade evaluate --model runs/tuned --data a.jsonl --nproc-per-node 4 --pp 2 --dp 2
 
 Every token of the data but the first is predicted once; a model for labels, a number or masked tokens does its own task. \
 The numbers are the same on every mesh, for the same --micro-batch-size.";
@@ -58,7 +58,7 @@ pub struct EvaluateArgs {
     /// Data-parallel ranks [default: all that pipeline stages leave].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     dp: Option<usize>,
-    /// 3 shards parameters over data-parallel ranks [default: 0].
+    /// 3 shards parameters over data-parallel ranks, so that none holds all of its layers; 0 does not [default: 3 with several of them].
     #[arg(long, value_name = "STAGE", allow_negative_numbers = true, value_parser = parse_whole_number::<u8>)]
     zero: Option<u8>,
     #[command(flatten)]
@@ -143,6 +143,7 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
         "model.sequence_length=0",
     ];
     let sets: Vec<String> = own.into_iter().map(str::to_owned).chain(args.sets.clone()).collect();
+    let is_set = |name: &str| args.sets.iter().any(|set| set.trim_start().starts_with(name));
     let folder = model_folder(&args.model)?;
     let mut config = Config::read_as_is(&folder, &sets)?;
     config.model.path = folder;
@@ -155,13 +156,15 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     shape.sequence_length = args.sequence_length.unwrap_or(shape.sequence_length);
     let settings = &mut config.settings;
     args.ranks.apply(settings);
-    settings.zero.stage = args.zero.unwrap_or(settings.zero.stage);
     let train = &mut settings.train;
     train.micro_batch_size = args.micro_batch_size.unwrap_or(train.micro_batch_size);
     let pp = settings.mesh.pp.max(1);
     let world = args.ranks.world_size(args.dp.map(|dp| dp.saturating_mul(pp)), settings.compute.backend)?;
     let dp = args.dp.unwrap_or(world / pp).max(1);
     settings.mesh.dp = dp;
+    // Otherwise each rank would hold the whole model; the numbers are the same.
+    let usual = if dp > 1 && !is_set("zero.stage") { 3 } else { settings.zero.stage };
+    settings.zero.stage = args.zero.unwrap_or(usual);
     settings.strategy = StrategySettings::default();
     // Nothing is trained: an optimizer without state.
     (settings.optimizer.name, settings.optimizer.momentum) = ("sgd".into(), 0.0);
@@ -169,7 +172,7 @@ fn resolved(args: &EvaluateArgs) -> anyhow::Result<Config> {
     settings.resolve();
     config.resolve()?;
     // Every token is predicted once; the label of a text is that of the whole.
-    if !config.task.has_labels() && !args.sets.iter().any(|set| set.trim_start().starts_with("data.long")) {
+    if !config.task.has_labels() && !is_set("data.long") {
         config.data.long = LongExamples::Split;
     }
     Ok(config)

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{anyhow, bail};
 use brigade::core::Float;
 use brigade::launcher::StandardStreams;
-use brigade::{CachedText, ComputeType, Session, Settings, UsageError, exit, parse_whole_number};
+use brigade::{Backend, CachedText, ComputeType, Session, Settings, UsageError, exit, parse_whole_number};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -58,6 +58,9 @@ pub struct GenerateArgs {
     /// The system message, which the assistant gets first.
     #[arg(long, value_name = "TEXT", requires = "chat", conflicts_with_all = ["prompt", "prompts"], allow_hyphen_values = true)]
     system: Option<String>,
+    /// File with a chat template (Jinja), instead of that of the model.
+    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
+    chat_template: Option<PathBuf>,
     /// How results are printed.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -118,7 +121,9 @@ enum Format {
 impl GenerateArgs {
     /// Whether it starts ranks, or is one.
     pub fn uses_ranks(&self) -> bool {
-        self.dp.is_some() || self.ranks.are_given()
+        // A process alone computes on the CPU.
+        let on_cpu = Backend::Auto.resolved() == Backend::Cpu;
+        self.dp.is_some() || self.ranks.are_given() || !on_cpu
     }
 
     /// What a process alone computes in.
@@ -131,7 +136,7 @@ impl GenerateArgs {
 
     fn described(&self) -> anyhow::Result<UnloadedModel> {
         let checks = !self.uses_ranks() || self.ranks.checks_for_all()?;
-        UnloadedModel::read(&model_folder(&self.model)?, checks)
+        UnloadedModel::read(&model_folder(&self.model)?, checks, self.chat_template.clone())
     }
 
     fn settings(&self, described: &UnloadedModel) -> GenerationSettings {

@@ -35,20 +35,28 @@ pub struct Chats {
 }
 
 impl Chats {
-    /// Reads what stands beside the tokenizer.
+    /// Reads what stands beside the tokenizer, and the file of a template if one is given.
     ///
     /// # Errors
-    /// If a file there cannot be read.
-    pub fn new(given: &TokenizerSpec, learn: Learn) -> std::result::Result<Self, HfError> {
+    /// If a file cannot be read.
+    pub fn new(
+        given: &TokenizerSpec,
+        learn: Learn,
+        template: Option<&Path>,
+    ) -> std::result::Result<Self, HfError> {
         let folder = match given {
             TokenizerSpec::File(path) => path.parent().map(Path::to_owned),
             TokenizerSpec::Bytes | TokenizerSpec::Bpe(_) => None,
         };
-        let tokenizer = match &folder {
+        let mut tokenizer = match &folder {
             Some(folder) => TokenizerConfig::read(folder)?,
             None => TokenizerConfig::default(),
         };
-        let place = folder.unwrap_or_else(|| PathBuf::from(given.to_string()));
+        let mut place = folder.unwrap_or_else(|| PathBuf::from(given.to_string()));
+        if let Some(template) = template {
+            tokenizer = tokenizer.with_template_of(template)?;
+            place = template.to_owned();
+        }
         let template = |tools| {
             let template = tokenizer.chat_template(&place, tools).and_then(|found| found.with_time(TODAY));
             template.map_err(|error| error.to_string())
@@ -90,7 +98,7 @@ impl RecordEncoder for Chats {
             chat::Record::Chat(chat) => match &self.templates[usize::from(chat.has_tools())] {
                 Ok(template) => Some(template),
                 Err(problem) => {
-                    let without = "a `prompt` and a `completion` that are texts need none";
+                    let without = "data.chat_template gives another; a `prompt` and a `completion` that are texts need none";
                     return Err(place.error(format!("it is a chat, and {problem}; {without}")));
                 }
             },
@@ -147,6 +155,15 @@ mod tests {
         }
 
         fn prepared(&self, tokenizer: &str, learn: Learn) -> Result<PreparedData> {
+            self.prepared_with(tokenizer, learn, None)
+        }
+
+        fn prepared_with(
+            &self,
+            tokenizer: &str,
+            learn: Learn,
+            template: Option<&Path>,
+        ) -> Result<PreparedData> {
             let tokenizer = match tokenizer {
                 "" => TokenizerSpec::File(self.path("tokenizer.json")),
                 other => other.parse()?,
@@ -155,7 +172,7 @@ mod tests {
             let source = DataSource { columns: Columns::new(&[], &COLUMNS), ..DataSource::new(corpus) };
             prepare(
                 &PrepareOptions {
-                    records: Some(Arc::new(Chats::new(&tokenizer, learn).unwrap())),
+                    records: Some(Arc::new(Chats::new(&tokenizer, learn, template).unwrap())),
                     tokenizer,
                     rows: RowOptions::new(128, SequenceLayout::Auto),
                     validation_fraction: 0.0,
@@ -243,6 +260,24 @@ mod tests {
         let path = bench.path("chat_template.jinja");
         fs::write(&path, fs::read_to_string(&path).unwrap() + "!").unwrap();
         assert!(!bench.prepared("", Learn::Assistant).unwrap().summary.from_cache);
+    }
+
+    #[test]
+    fn a_template_that_is_given_takes_the_place_of_that_beside_the_tokenizer() {
+        let bench = Bench::new(RECORDS.lines().next().unwrap());
+        fs::write(
+            bench.path("own.jinja"),
+            "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}",
+        )
+        .unwrap();
+        let own = bench.path("own.jinja");
+        let prepared = bench.prepared_with("", Learn::Assistant, Some(&own)).unwrap();
+        assert!(texts(&prepared)[0].0.starts_with("user: A\nassistant: é1"), "{:?}", texts(&prepared));
+        // A tokenizer without any gets one.
+        assert!(bench.prepared_with("bytes", Learn::Assistant, Some(&own)).is_ok());
+        fs::write(&own, "{% for").unwrap();
+        let message = bench.prepared_with("", Learn::Assistant, Some(&own)).unwrap_err().to_string();
+        assert!(message.contains("own.jinja"), "{message}");
     }
 
     #[test]

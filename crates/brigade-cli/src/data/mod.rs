@@ -2,9 +2,7 @@
 
 pub(crate) mod chats;
 pub(crate) mod columns;
-pub(crate) mod corpus;
 pub(crate) mod tasks;
-pub(crate) mod vocabulary;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +12,7 @@ use brigade::data::{
     Columns, Corpus, DataSource, Error, LongExamples, RowOptions, SequenceLayout, TargetToken, TokenizerSpec,
     check_url,
 };
+use brigade_files::cache_folder;
 use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +48,8 @@ pub struct DataSection {
     pub long: LongExamples,
     /// The tokens of chats and completions that are learned: the `assistant`'s (or the completion's), or `all`.
     pub learn: Learn,
+    /// A file with a chat template (Jinja), for chats instead of the tokenizer's own; the run's folder gets a copy. Empty: that of the tokenizer.
+    pub chat_template: PathBuf,
     /// The most bytes read from the sources of the locked dependencies; other sources are read completely.
     pub max_bytes: u64,
     /// The folder of the token cache; empty means the user's cache folder. The variable `BRIGADE_CACHE_DIR` comes before both.
@@ -113,8 +114,30 @@ impl DataSection {
         sources.chain(validation).chain(of_sections)
     }
 
+    /// The file of the chat template, if one is given.
+    pub fn template(&self) -> Option<&Path> {
+        Some(self.chat_template.as_path()).filter(|path| !path.as_os_str().is_empty())
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_secs_f64(self.timeout_seconds)
+    }
+
+    /// Whether any are given; otherwise the text is that of the locked dependencies.
+    pub fn has_sources(&self) -> bool {
+        !self.sources.is_empty() || !self.source.is_empty()
+    }
+
+    /// The folder of the token cache: `BRIGADE_CACHE_DIR`, the setting, or `brigade` in the user's cache folder.
+    pub fn cache_folder(&self) -> anyhow::Result<PathBuf> {
+        let variable = |name: &str| std::env::var_os(name);
+        let own = variable("BRIGADE_CACHE_DIR").is_some_and(|folder| !folder.is_empty());
+        if !own && !self.cache_dir.as_os_str().is_empty() {
+            return Ok(self.cache_dir.clone());
+        }
+        cache_folder(variable).context(
+            "there is no folder for the token cache: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME",
+        )
     }
 }
 

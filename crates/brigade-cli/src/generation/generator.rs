@@ -4,9 +4,9 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use brigade::core::Float;
-use brigade::data::Tokenizer;
+use brigade::data::{Tokenizer, conversion_hint};
 use brigade::models::{CausalLm, LoraConfig};
 use brigade::{CachedText, LanguageModel, Session};
 use brigade_hf::chat::{Chat, ChatTemplate};
@@ -14,7 +14,7 @@ use brigade_hf::config::GenerationConfig;
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 
 use super::{GenerationSettings, Prompt, PromptContent, TextStream, TokenLimit, TokenSampler};
-use crate::config::TOKENIZER_FILE;
+use crate::config::{TEMPLATE_FILE, TOKENIZER_FILE};
 use crate::model_files::adapters::Origin;
 use crate::model_files::weights::Weights;
 
@@ -28,15 +28,29 @@ pub struct UnloadedModel {
     weights: Weights,
     pub file: ConfigFile,
     tokenizer: Tokenizer,
+    /// The file of a template of chats, in place of the tokenizer's own.
+    chat_template: Option<PathBuf>,
 }
 
 impl UnloadedModel {
-    /// Of a finished run or a model; `compares_copies` as for [`Weights::find`].
-    pub fn read(folder: &Path, compares_copies: bool) -> anyhow::Result<Self> {
+    /// Of a finished run or a model; `compares_copies` as for [`Weights::find`]. A template of chats may be in another file.
+    pub fn read(
+        folder: &Path,
+        compares_copies: bool,
+        chat_template: Option<PathBuf>,
+    ) -> anyhow::Result<Self> {
         let given = || format!("--model {}", folder.display());
         let origin = Origin::read(folder).with_context(given)?;
         let Origin { base, adapters } = &origin;
         let file = origin.config_file().with_context(given)?;
+        if let Some(task @ (Task::SequenceClassification | Task::MaskedLanguageModel)) = file.task {
+            let is = if task == Task::SequenceClassification {
+                "a classifier"
+            } else {
+                "a model of masked tokens"
+            };
+            bail!("{}: it is {is}, which does not generate text; brigade evaluate measures it", given());
+        }
         let lora = adapters.as_ref().map_or_else(LoraConfig::default, |saved| saved.lora.clone());
         let model = CausalLm::from_config(&file.config, None);
         let model = model.and_then(|model| model.with_adapters(&lora)).with_context(given)?;
@@ -44,7 +58,7 @@ impl UnloadedModel {
         let weights = weights.with_context(given)?;
         let path = beside(folder, base, TOKENIZER_FILE);
         if !path.is_file() {
-            bail!("{}: it has no {TOKENIZER_FILE}", given());
+            bail!("{}: it has no {TOKENIZER_FILE}{}", given(), conversion_hint(&path));
         }
         let tokenizer = Tokenizer::from_file(&path).with_context(given)?;
         let (ids, vocabulary) = (tokenizer.vocabulary_size(), model.vocabulary());
@@ -55,7 +69,8 @@ impl UnloadedModel {
                 folder.join("config.json").display()
             );
         }
-        Ok(Self { folder: folder.to_owned(), base: base.clone(), model, weights, file, tokenizer })
+        let (folder, base) = (folder.to_owned(), base.clone());
+        Ok(Self { folder, base, model, weights, file, tokenizer, chat_template })
     }
 
     /// The model on this process alone, in this number type.
@@ -112,8 +127,18 @@ impl UnloadedModel {
         let given = || format!("--model {}", self.folder.display());
         let own = self.folder.join("tokenizer_config.json").is_file();
         let folder = if own { &self.folder } else { &self.base };
-        let config = TokenizerConfig::read(folder).with_context(given)?;
-        config.chat_template(folder, tools).with_context(given)
+        let mut config = TokenizerConfig::read(folder).with_context(given)?;
+        let trained = self.folder.join(TEMPLATE_FILE);
+        if !own && trained.is_file() {
+            config = config.with_template_of(&trained).with_context(given)?;
+        }
+        if let Some(template) = &self.chat_template {
+            let given = || format!("--chat-template {}", template.display());
+            config = config.with_template_of(template).with_context(given)?;
+            return config.chat_template(template, tools).with_context(given);
+        }
+        let template = config.chat_template(folder, tools);
+        template.map_err(|error| anyhow!("{error}; --chat-template gives another")).with_context(given)
     }
 
     /// The tokens of prompts, each of which leaves some to generate. All are made before the first is continued, so that a mistake is found at once.

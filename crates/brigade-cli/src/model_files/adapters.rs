@@ -3,14 +3,15 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use brigade::models::{Adapters, LoraConfig, stored_tensors};
 use brigade::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE};
-use brigade_hf::{ConfigFile, Task};
+use brigade_hf::weights::adapters_file;
+use brigade_hf::{ConfigFile, HfError, Task};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::model_files::model_folder::{FindFolder, model_folder};
+use crate::model_files::model_folder::{FindFolder, hub_hint, model_folder};
 
 /// Modules that may be trained whole beside adapters: the head of a classifier.
 const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
@@ -117,7 +118,7 @@ impl Origin {
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
         if !self.base.join("config.json").is_file() {
             if !self.base.exists() {
-                bail!("there is no such folder");
+                bail!("there is no such folder{}", hub_hint(&self.base));
             }
             bail!("it has no config.json; is it the folder of a finished run or of a model?");
         }
@@ -151,14 +152,14 @@ impl SavedAdapters {
         let file = folder.join(ADAPTERS_FILE);
         let chooses = CHOOSING.iter().filter_map(|name| fields.others.get(*name)).any(|value| !is_off(value));
         let targets = match &fields.target_modules {
-            _ if chooses => adapted_modules(&file)?,
+            _ if chooses => adapted_modules(folder)?,
             Value::String(all) if all == "all-linear" => vec!["*".to_owned()],
             Value::Array(names) => {
                 let names = names.iter().map(|name| name.as_str().map(str::to_owned));
                 names.collect::<Option<_>>().with_context(|| format!("{}: `target_modules`", given()))?
             }
             // A regular expression of Python.
-            Value::String(_) => adapted_modules(&file)?,
+            Value::String(_) => adapted_modules(folder)?,
             other => bail!("{}: `target_modules` = {other} is neither a text nor a list of names", given()),
         };
         let are_for_labels = fields.others.get("task_type").is_some_and(|name| name == "SEQ_CLS");
@@ -169,9 +170,24 @@ impl SavedAdapters {
     }
 }
 
-/// The modules that adapters in a file belong to.
-fn adapted_modules(file: &Path) -> anyhow::Result<Vec<String>> {
-    let tensors = stored_tensors(&[file])?;
+impl SavedAdapters {
+    /// Their file in a folder.
+    ///
+    /// # Errors
+    /// If it is not there; the message says what makes it.
+    pub fn file_in(folder: &Path) -> anyhow::Result<PathBuf> {
+        adapters_file(folder).map_err(|error| match error {
+            HfError::NoAdapters { command: None, .. } => anyhow!(
+                "{error}; a run writes it when it ends, and brigade checkpoint consolidate makes it from a checkpoint"
+            ),
+            error => error.into(),
+        })
+    }
+}
+
+/// The modules that the adapters in a folder belong to.
+fn adapted_modules(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let tensors = stored_tensors(&[&SavedAdapters::file_in(folder)?])?;
     let module = |name: &String| {
         let name = name.strip_suffix(".lora_A.weight")?;
         Some(name.strip_prefix("base_model.model.").unwrap_or(name).to_owned())

@@ -22,13 +22,35 @@ pub fn folder_without_weights(given: &Path) -> anyhow::Result<PathBuf> {
 
 /// The same for who reads the configuration alone: of a model on the hub, nothing else need be in the folder.
 pub fn configuration_folder(given: &Path) -> anyhow::Result<PathBuf> {
-    folder(given, |hub, name, progress| hub.configuration(name, progress).map(Into::into))
+    let folder = folder(given, |hub, name, progress| hub.configuration(name, progress).map(Into::into))?;
+    anyhow::ensure!(
+        folder.join("config.json").is_file(),
+        "{} has adapters alone, without the config.json of their model: name that model, with the rank of the adapters (--lora-rank)",
+        given.display()
+    );
+    Ok(folder)
 }
 
 /// The name of a model on the hub, where this is no folder.
 pub fn hub_name(given: &Path) -> Option<ModelName> {
     let name = given.to_str().filter(|text| text.contains('/') && !given.exists());
     name?.parse().ok()
+}
+
+/// How names begin that the hub had before it had organizations, with the organizations that have them now.
+const OLD_NAMES: [(&str, &str); 3] =
+    [("gpt2", "openai-community/"), ("bert-", "google-bert/"), ("roberta-", "FacebookAI/")];
+
+/// What the name of a model on the hub looks like, for a path that is no folder.
+pub fn hub_hint(missing: &Path) -> String {
+    let name = missing.file_name().unwrap_or_default().to_string_lossy();
+    let organization =
+        OLD_NAMES.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, organization)| organization);
+    let example = match organization {
+        Some(organization) => format!("{organization}{name}"),
+        None => "openai-community/gpt2".to_owned(),
+    };
+    format!(", and a model on the hub is given as organization/name, such as {example}")
 }
 
 /// What takes a model, or a part of it, from the cache or the hub.

@@ -11,7 +11,7 @@ use brigade_hf::weights::{MatchedTensors, compare_tensors, match_tensors, weight
 use brigade_hf::{Config, ConfigFile, Task};
 use brigade_sorted::SortedMap;
 
-use crate::model_files::adapters::Origin;
+use crate::model_files::adapters::{Origin, SavedAdapters};
 
 /// How many tensors a message names at most.
 const MAX_NAMES: usize = 10;
@@ -60,12 +60,7 @@ impl Weights {
         check_types(&file, &found, names.values())?;
         let mut files = vec![file];
         if let Some(saved) = &origin.adapters {
-            if !saved.file.exists() {
-                bail!(
-                    "there is no {}; a run writes it when it ends, and brigade checkpoint consolidate makes it from a checkpoint",
-                    saved.file.display()
-                );
-            }
+            SavedAdapters::file_in(saved.file.parent().unwrap_or(Path::new("")))?;
             let found = stored_tensors(&[&saved.file])?;
             let head = adapters.head_tensors().filter(|(name, _)| found.contains_key(name));
             let needed: Vec<_> = adapters.tensors().into_iter().chain(head).collect();

@@ -18,9 +18,9 @@ pub use dataset::{
     TokenFile, TokenSequences, TokenWriter,
 };
 pub use prepare::{
-    DataCounts, DataSource, DataSummary, PrepareOptions, PreparedData, PreparedSource, prepare,
+    DataCounts, DataSource, DataSummary, PrepareOptions, PreparedData, PreparedSource, cached_list, prepare,
 };
 pub use progress::{NoProgress, Progress};
 pub use tokenizer::{
-    CachingEncoder, END_OF_TEXT, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec, WholeText,
+    CachingEncoder, END_OF_TEXT, TRAINING_SAMPLE_BYTES, Tokenizer, TokenizerSpec, WholeText, conversion_hint,
 };

@@ -10,10 +10,14 @@ use serde_json::Value;
 use super::name::ModelName;
 use super::{Hub, name};
 use crate::config::read_object;
+use crate::weights::ADAPTERS;
 
 pub(super) const CONFIG: &str = "config.json";
 pub(super) const WEIGHTS: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+/// What adapters have in place of a configuration.
+pub(super) const ADAPTERS_CONFIG: &str = "adapter_config.json";
 
 /// How long the name of a commit or of a content is, in hexadecimal digits.
 const GIT_ID_LENGTH: usize = 40;
@@ -39,7 +43,8 @@ impl Cache {
     /// The folder of the revision, if its configuration is there.
     pub fn configured_snapshot(&self) -> Option<PathBuf> {
         let snapshot = self.snapshot(&self.commit()?);
-        snapshot.join(CONFIG).is_file().then_some(snapshot)
+        let configured = [CONFIG, ADAPTERS_CONFIG].into_iter().any(|name| snapshot.join(name).is_file());
+        configured.then_some(snapshot)
     }
 
     /// What the revision lacks, if parts of it are there.
@@ -87,9 +92,12 @@ pub(super) fn indexed_files(index: &serde_json::Map<String, Value>) -> Option<So
     files.map(|file| file.as_str().filter(|file| name::is_part(file)).map(str::to_owned)).collect()
 }
 
-/// The first file that a folder lacks of those that every model needs.
+/// The first file that a folder lacks of those that every model needs, or adapters without their model.
 fn first_missing(folder: &Path) -> Option<String> {
     let there = |name: &str| folder.join(name).is_file();
+    if there(ADAPTERS_CONFIG) && !there(WEIGHTS) && !there(INDEX) {
+        return (!there(ADAPTERS)).then(|| ADAPTERS.to_owned());
+    }
     if !there(CONFIG) {
         return Some(CONFIG.to_owned());
     }

@@ -13,7 +13,7 @@ use brigade_sorted::SortedSet;
 use serde::Deserialize;
 use ureq::http::StatusCode;
 
-use super::cache::{CONFIG, Cache, INDEX, WEIGHTS, indexed_files, is_git_id};
+use super::cache::{ADAPTERS_CONFIG, CONFIG, Cache, INDEX, WEIGHTS, indexed_files, is_git_id};
 use super::checksum::Checksum;
 use super::http::{Client, Failure, read};
 use super::name::is_part;
@@ -21,7 +21,7 @@ use super::{Hub, ModelName, Progress, Wanted};
 use crate::config::{ConfigFile, read_object};
 use crate::error::{HfError, refused_pickle};
 use crate::templates::template_name;
-use crate::weights::{PICKLES, class_of};
+use crate::weights::{ADAPTERS, PICKLED_ADAPTERS, PICKLES, class_of};
 
 /// Files beside the weights that are taken where a model has them.
 const BESIDE: [&str; 10] = [
@@ -36,6 +36,9 @@ const BESIDE: [&str; 10] = [
     "merges.txt",
     "vocab.txt",
 ];
+
+/// The labels beside adapters.
+const ADAPTERS_LABELS: &str = "labels.json";
 
 /// How many bytes are read and written at once.
 const BUFFER: usize = 1 << 20;
@@ -126,8 +129,11 @@ impl Download<'_> {
     fn wanted(&self, wanted: Wanted, progress: &mut dyn FnMut(Progress<'_>)) -> Result<PathBuf, HfError> {
         let snapshot = self.cache.snapshot(&self.revision.sha);
         let has = |name: &str| self.remote(name).is_some();
+        if has(ADAPTERS_CONFIG) && !has(WEIGHTS) && !has(INDEX) {
+            return self.adapters(wanted, &snapshot, progress);
+        }
         if !has(CONFIG) {
-            return Err(self.client.error(format!("it has no {CONFIG}")));
+            return Err(self.client.error(format!("it has neither {CONFIG} nor {ADAPTERS_CONFIG}")));
         }
         match wanted {
             Wanted::Configuration => {
@@ -150,6 +156,32 @@ impl Download<'_> {
         self.all(weights.iter().map(String::as_str), &snapshot, progress)
     }
 
+    /// Adapters without their model. Their file is small, and says which layers have any.
+    fn adapters(
+        &self,
+        wanted: Wanted,
+        snapshot: &Path,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<PathBuf, HfError> {
+        if self.remote(ADAPTERS).is_none() {
+            let pickle = match self.remote(PICKLED_ADAPTERS) {
+                Some(_) => format!(
+                    " ({PICKLED_ADAPTERS} is a Python pickle, which may run any code when read; `peft` loads it, and saves it as {ADAPTERS})"
+                ),
+                None => String::new(),
+            };
+            return Err(self.client.error(format!("it has {ADAPTERS_CONFIG}, but no {ADAPTERS}{pickle}")));
+        }
+        self.file(ADAPTERS_CONFIG, snapshot, progress)?;
+        if self.remote(ADAPTERS_LABELS).is_some() {
+            self.file(ADAPTERS_LABELS, snapshot, progress)?;
+        }
+        match wanted {
+            Wanted::Configuration => self.file(ADAPTERS, snapshot, progress).map(|()| snapshot.to_owned()),
+            Wanted::AllButWeights | Wanted::Model => self.all(iter::once(ADAPTERS), snapshot, progress),
+        }
+    }
+
     /// The configuration, what stands beside weights, and files of weights.
     fn all<'n>(
         &'n self,
@@ -157,10 +189,10 @@ impl Download<'_> {
         snapshot: &Path,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<PathBuf, HfError> {
-        let beside = BESIDE.into_iter().filter(|name| self.remote(name).is_some());
+        let beside = [CONFIG].into_iter().chain(BESIDE).filter(|name| self.remote(name).is_some());
         let names = self.revision.siblings.iter().map(|file| file.rfilename.as_str());
         let templates = names.filter(|name| template_name(name).is_some_and(is_part));
-        for name in [CONFIG].into_iter().chain(beside).chain(templates).chain(weights) {
+        for name in beside.chain(templates).chain(weights) {
             self.file(name, snapshot, progress)?;
         }
         Ok(snapshot.to_owned())

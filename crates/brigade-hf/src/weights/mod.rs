@@ -20,6 +20,10 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Files of weights as Python pickles.
 pub(crate) const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
+/// The file of adapters, as `peft` writes it, and as it wrote it before.
+pub(crate) const ADAPTERS: &str = "adapter_model.safetensors";
+pub(crate) const PICKLED_ADAPTERS: &str = "adapter_model.bin";
+
 /// Other files of weights, by their ends.
 const OTHERS: [&str; 7] = [".bin", ".pt", ".pth", ".h5", ".msgpack", ".gguf", ".onnx"];
 
@@ -42,16 +46,43 @@ pub fn weights_file(folder: &Path, config: &Config, task: Option<Task>) -> Resul
     Err(HfError::NoWeights { folder: folder.to_owned(), others, command })
 }
 
+/// The file of adapters in a folder (`adapter_model.safetensors`).
+///
+/// # Errors
+/// If there is none. Where they are in a pickle, the message says how to convert it.
+pub fn adapters_file(folder: &Path) -> Result<PathBuf, HfError> {
+    let file = folder.join(ADAPTERS);
+    if file.is_file() {
+        return Ok(file);
+    }
+    let command = folder.join(PICKLED_ADAPTERS).is_file().then(|| pickled_adapters_conversion(folder));
+    Err(HfError::NoAdapters { folder: folder.to_owned(), command })
+}
+
 /// The class of `transformers` that loads a model for a task, or else as a language model.
 pub(crate) fn class_of(config: &Config, task: Option<Task>) -> Option<String> {
     let family = config.family();
     task.and_then(|task| family.class(task)).or_else(|| family.class(family.language_model()))
 }
 
+/// The command that writes safetensors beside a pickle of adapters.
+fn pickled_adapters_conversion(folder: &Path) -> String {
+    let folder = quoted(folder);
+    format!(
+        "python -c 'import torch; from safetensors.torch import save_file; f = \"{folder}/\"; \
+        tensors = torch.load(f + \"{PICKLED_ADAPTERS}\", map_location=\"cpu\", weights_only=True); \
+        save_file({{name: tensor.contiguous() for name, tensor in tensors.items()}}, f + \"{ADAPTERS}\", {{\"format\": \"pt\"}})'"
+    )
+}
+
+/// A folder's path within double quotes of Python, within single quotes of a shell.
+fn quoted(folder: &Path) -> String {
+    folder.display().to_string().replace('\\', "\\\\").replace('"', "\\\"").replace('\'', r"'\''")
+}
+
 /// The command that writes safetensors beside a pickle.
 fn conversion(folder: &Path, class: &str) -> String {
-    let folder =
-        folder.display().to_string().replace('\\', "\\\\").replace('"', "\\\"").replace('\'', r"'\''");
+    let folder = quoted(folder);
     format!(
         "python -c 'from transformers import {class} as Model; f = \"{folder}\"; Model.from_pretrained(f).save_pretrained(f)'"
     )

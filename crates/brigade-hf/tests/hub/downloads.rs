@@ -62,6 +62,43 @@ fn a_model_is_downloaded_into_the_layout_of_the_cache_and_then_found_there() {
     assert_eq!(server.requests(), [], "it is in the cache");
 }
 
+#[test]
+fn adapters_without_their_model_are_whole() {
+    let adapters = weights(0);
+    let files: [(&str, &[u8]); 5] = [
+        ("adapter_config.json", b"{}"),
+        ("adapter_model.safetensors", &adapters),
+        ("labels.json", b"{\"l\": 1}"),
+        ("tokenizer.json", b"{}"),
+        ("training_args.bin", b"no"),
+    ];
+    let server = Server::start(&files);
+    let (hub, _folder) = hub(&server.endpoint);
+    let configuration = hub.configuration(&name("org/model"), &mut |_| ()).unwrap();
+    assert!(configuration.join("adapter_model.safetensors").is_file());
+    assert!(!configuration.join("tokenizer.json").exists());
+    let without = hub.folder_without_weights(&name("org/model"), &mut |_| ()).unwrap();
+    assert_eq!((without.path, without.note), (configuration.clone(), None));
+    assert_eq!(fs::read(configuration.join("tokenizer.json")).unwrap(), b"{}");
+    let found = folder(&hub).unwrap();
+    assert_eq!(fs::read(found.join("adapter_model.safetensors")).unwrap(), adapters);
+    assert_eq!(fs::read(found.join("labels.json")).unwrap(), b"{\"l\": 1}");
+    assert!(!found.join("training_args.bin").exists());
+    server.requests();
+    let offline = Hub { offline: true, ..hub.clone() };
+    assert_eq!((folder(&offline).unwrap(), folder(&hub).unwrap()), (found.clone(), found.clone()));
+    assert_eq!(server.requests(), [], "it is in the cache");
+    fs::remove_file(found.join("adapter_model.safetensors")).unwrap();
+    assert!(message(&offline).contains("without `adapter_model.safetensors`"), "{}", message(&offline));
+    server.state().files.remove("adapter_model.safetensors");
+    server.state().files.insert("adapter_model.bin".into(), b"pickle".to_vec());
+    let said = message(&hub);
+    assert!(
+        said.contains("but no adapter_model.safetensors (adapter_model.bin is a Python pickle"),
+        "{said}"
+    );
+}
+
 /// As `AutoModel.from_pretrained` leaves a model in the cache.
 #[test]
 fn what_lies_beside_a_cached_model_is_fetched_unless_the_hub_is_out_of_reach() {
@@ -268,7 +305,7 @@ fn what_the_hub_does_not_have_is_said() {
     server.state().files.remove("pytorch_model.bin");
     assert!(message(&hub).ends_with("nor model.safetensors.index.json"));
     server.state().files.remove("config.json");
-    assert!(message(&hub).ends_with("it has no config.json"));
+    assert!(message(&hub).ends_with("it has neither config.json nor adapter_config.json"));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use brigade_hf::weights::{MatchedTensors, match_tensors, weights_file};
+use brigade_hf::weights::{MatchedTensors, adapters_file, match_tensors, weights_file};
 use brigade_hf::{Config, HfError, Task};
 use brigade_sorted::SortedMap;
 use serde_json::{Value, json};
@@ -162,4 +162,17 @@ fn differences_are_one_message_each_with_the_first_ten() {
         assert!(message.contains(part), "{part}\n{message}");
     }
     assert!(!message.contains("experts.10."));
+}
+
+#[test]
+fn pickled_adapters_are_refused_with_the_command_that_converts_them() {
+    let folder = tempdir().unwrap();
+    let message = || adapters_file(folder.path()).unwrap_err().to_string();
+    assert!(message().ends_with("has no adapter_model.safetensors"), "{}", message());
+    fs::write(folder.path().join("adapter_model.bin"), "").unwrap();
+    let said = message();
+    assert!(said.contains("adapter_model.bin is a Python pickle"), "{said}");
+    assert!(said.contains("This command writes adapter_model.safetensors beside it: python -c '"), "{said}");
+    fs::write(folder.path().join("adapter_model.safetensors"), "").unwrap();
+    assert!(adapters_file(folder.path()).is_ok());
 }

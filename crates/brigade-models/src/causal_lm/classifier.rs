@@ -18,7 +18,9 @@ impl CausalLm {
     ) -> Result<Chain<Tokens, Tensor<2>>, CausalLmError> {
         let adapters = &self.adapters;
         Ok(match &self.kind {
-            Kind::Gpt2(config) => gpt::sequence_classification(config, labels, adapters, seed, device)?,
+            Kind::Gpt2(config, details) => {
+                gpt::sequence_classification((config, details), labels, adapters, seed, device)?
+            }
             Kind::Decoder(config) => {
                 let positions = self.sequence_length;
                 decoder::sequence_classification(config, labels, adapters, positions, seed, device)?
@@ -29,7 +31,7 @@ impl CausalLm {
     /// Relative costs of these blocks, in order.
     pub(crate) fn classifier_costs(&self, labels: usize) -> Result<Vec<f64>, CausalLmError> {
         let (width, of_norm) = match &self.kind {
-            Kind::Gpt2(config) => (config.width, 2 * config.width),
+            Kind::Gpt2(config, _) => (config.width, 2 * config.width),
             Kind::Decoder(config) => (config.hidden_size, config.hidden_size),
         };
         let mut costs = self.costs()?;
@@ -43,7 +45,7 @@ impl CausalLm {
         const HEAD: &str = "score.weight";
         let head = if beside_adapters { in_adapters(HEAD) } else { HEAD.to_owned() };
         match &self.kind {
-            Kind::Gpt2(_) => gpt::classifier_mapping(head),
+            Kind::Gpt2(..) => gpt::classifier_mapping(head),
             Kind::Decoder(_) => decoder::classifier_mapping(head),
         }
     }

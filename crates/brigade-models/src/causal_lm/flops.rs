@@ -11,13 +11,13 @@ impl CausalLm {
     pub fn flops_per_target(&self, blocks: &[ParameterCounts]) -> f64 {
         let length = self.sequence_length();
         let (table, is_tied, width) = match &self.kind {
-            Kind::Gpt2(config) => (config.vocabulary * config.width, config.tied_head, config.width),
+            Kind::Gpt2(config, _) => (config.vocabulary * config.width, config.tied_head, config.width),
             Kind::Decoder(config) => {
                 (config.vocab_size * config.hidden_size, config.tied_embeddings, config.query_size())
             }
         };
         let seen = |layer: usize| match &self.kind {
-            Kind::Gpt2(_) => length,
+            Kind::Gpt2(..) => length,
             Kind::Decoder(config) => config.layers[layer].window.unwrap_or(length).min(length),
         };
         let first_trained = blocks.iter().position(|counts| counts.trained > 0).unwrap_or(blocks.len());

@@ -10,10 +10,11 @@ use brigade_hf::{Config, ConfigFile, DecoderConfig, Family, HfError, Task};
 use burn::tensor::{Device, Tensor};
 use serde_json::json;
 
-use crate::gpt::{self, ACCURACY, Gelu, GptConfig, Targets, cross_entropy_in};
-use crate::lora::{Adapters, LoraConfig, LoraError};
+use crate::gpt::{self, ACCURACY, Gelu, GptConfig, GptDetails, Targets, cross_entropy_with};
+use crate::layers::LoraConfig;
+use crate::lora::{Adapters, LoraError};
 use crate::weights::WeightsMapping;
-use crate::{Logits, Tokens, decoder};
+use crate::{Logits, LossOptions, Tokens, decoder};
 
 /// A language model in which a token sees those before it, and the length of its rows.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,21 +22,24 @@ pub struct CausalLm {
     kind: Kind,
     sequence_length: usize,
     adapters: Adapters,
+    loss: LossOptions,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum Kind {
-    Gpt2(GptConfig),
+    Gpt2(GptConfig, GptDetails),
     Decoder(Box<DecoderConfig>),
 }
 
 impl From<GptConfig> for CausalLm {
     /// A GPT-2, with rows as long as its table of positions.
     fn from(config: GptConfig) -> Self {
+        let details = GptDetails::from(&config);
         Self {
             sequence_length: config.sequence_length,
-            kind: Kind::Gpt2(config),
+            kind: Kind::Gpt2(config, details),
             adapters: Adapters::default(),
+            loss: LossOptions::default(),
         }
     }
 }
@@ -86,13 +90,16 @@ impl CausalLm {
             return Err(CausalLmError::TooLong { given: sequence_length, most });
         }
         let kind = match config.family {
-            Family::Gpt2 => Kind::Gpt2(gpt2(config)?),
+            Family::Gpt2 => {
+                let (shape, details) = gpt2(config)?;
+                Kind::Gpt2(shape, details)
+            }
             _ => {
                 decoder::check(config)?;
                 Kind::Decoder(Box::new(config.clone()))
             }
         };
-        Ok(Self { kind, sequence_length, adapters: Adapters::default() })
+        Ok(Self { kind, sequence_length, adapters: Adapters::default(), loss: LossOptions::default() })
     }
 
     /// The same model with adapters, which alone are trained then.
@@ -109,10 +116,15 @@ impl CausalLm {
         Self { adapters, ..self }
     }
 
+    /// The same model, whose [`model`](Self::model) is trained with these options of its loss.
+    pub fn with_loss_options(self, loss: LossOptions) -> Self {
+        Self { loss, ..self }
+    }
+
     /// As `config.json` describes it.
     fn config(&self) -> Result<Config, HfError> {
         match &self.kind {
-            Kind::Gpt2(config) => gpt2_fields(config),
+            Kind::Gpt2(config, details) => gpt2_fields(config, details),
             Kind::Decoder(config) => Ok(Config::Decoder((**config).clone())),
         }
     }
@@ -125,7 +137,7 @@ impl CausalLm {
     /// Rows of the table of embeddings: all tokens are below it.
     pub fn vocabulary(&self) -> usize {
         match &self.kind {
-            Kind::Gpt2(config) => config.vocabulary,
+            Kind::Gpt2(config, _) => config.vocabulary,
             Kind::Decoder(config) => config.vocab_size,
         }
     }
@@ -141,7 +153,7 @@ impl CausalLm {
     /// If there is no such model.
     pub fn chain(&self, seed: u64, device: &Device) -> Result<Chain<Tokens, Logits>, CausalLmError> {
         Ok(match &self.kind {
-            Kind::Gpt2(config) => gpt::chain(config, &self.adapters, seed, device)?,
+            Kind::Gpt2(config, details) => gpt::chain_with((config, details), &self.adapters, seed, device)?,
             Kind::Decoder(config) => {
                 decoder::chain(config, &self.adapters, self.sequence_length, seed, device)?
             }
@@ -165,7 +177,8 @@ impl CausalLm {
         device: &Device,
         rows_divisor: usize,
     ) -> Result<Model<Tokens, Logits, Targets>, CausalLmError> {
-        let loss = move |logits, targets| cross_entropy_in(logits, targets, rows_divisor);
+        let options = self.loss;
+        let loss = move |logits, targets| cross_entropy_with(logits, targets, options, rows_divisor);
         Ok(self.chain(seed, device)?.loss_with_metrics([ACCURACY], loss))
     }
 
@@ -175,7 +188,7 @@ impl CausalLm {
     /// If there is no such model.
     pub fn costs(&self) -> Result<Vec<f64>, CausalLmError> {
         Ok(match &self.kind {
-            Kind::Gpt2(config) => config.costs()?,
+            Kind::Gpt2(config, details) => config.costs_with(details)?,
             Kind::Decoder(config) => decoder::costs(config),
         })
     }
@@ -191,7 +204,7 @@ impl CausalLm {
     /// Where Hugging Face's files have its parameters.
     pub fn mapping(&self) -> WeightsMapping {
         match &self.kind {
-            Kind::Gpt2(_) => gpt::mapping(),
+            Kind::Gpt2(..) => gpt::mapping(),
             Kind::Decoder(_) => decoder::mapping(),
         }
     }
@@ -206,29 +219,26 @@ impl CausalLm {
 }
 
 /// The GPT-2 of a configuration.
-fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
+fn gpt2(config: &DecoderConfig) -> Result<(GptConfig, GptDetails), CausalLmError> {
     let d = &config.dropout;
-    let usual_scale = (config.head_dim as f64).powf(-0.5);
     decoder::refuse(
         config.family,
         &[
+            (config.norm.kind != NormKind::Layer, "a norm other than layer norm"),
             (
-                d.embedding != d.attention || d.attention != d.residual,
-                "an `embd_pdrop`, `attn_pdrop` and `resid_pdrop` that differ",
-            ),
-            (config.intermediate_size != 4 * config.hidden_size, "an `n_inner` other than 4 times `n_embd`"),
-            (
-                config.norm.kind != NormKind::Layer || config.norm.epsilon != gpt::EPSILON,
-                "a `layer_norm_epsilon` other than 1e-5",
-            ),
-            (
-                config.attention_scale != usual_scale,
-                "`scale_attn_weights` = false, or `scale_attn_by_inverse_layer_idx`",
+                [d.embedding, d.attention].into_iter().any(|p| !(0.0..1.0).contains(&(p as f32))),
+                "an `embd_pdrop` or `attn_pdrop` that is not from 0 to below 1",
             ),
             (config.activation == ActivationFunction::Silu, "an `activation_function` of SiLU"),
         ],
     )?;
-    Ok(GptConfig {
+    let details = GptDetails {
+        inner: config.intermediate_size,
+        epsilon: config.norm.epsilon,
+        attention_scale: config.attention_scale,
+        dropout: [d.embedding, d.attention, d.residual],
+    };
+    let shape = GptConfig {
         vocabulary: config.vocab_size,
         sequence_length: config.max_positions,
         width: config.hidden_size,
@@ -238,10 +248,12 @@ fn gpt2(config: &DecoderConfig) -> Result<GptConfig, CausalLmError> {
         activation: if config.activation == ActivationFunction::Gelu { Gelu::Gelu } else { Gelu::GeluTanh },
         dropout: d.residual,
         initializer_range: config.initializer_range,
-    })
+    };
+    Ok((shape, details))
 }
 
-fn gpt2_fields(config: &GptConfig) -> Result<Config, HfError> {
+fn gpt2_fields(config: &GptConfig, details: &GptDetails) -> Result<Config, HfError> {
+    let [embedding, attention, residual] = details.dropout;
     let fields = json!({
         "model_type": "gpt2",
         "vocab_size": config.vocabulary,
@@ -251,9 +263,12 @@ fn gpt2_fields(config: &GptConfig) -> Result<Config, HfError> {
         "n_head": config.heads,
         "tie_word_embeddings": config.tied_head,
         "activation_function": if config.activation == Gelu::Gelu { "gelu" } else { "gelu_new" },
-        "embd_pdrop": config.dropout,
-        "attn_pdrop": config.dropout,
-        "resid_pdrop": config.dropout,
+        "n_inner": details.inner,
+        "layer_norm_epsilon": details.epsilon,
+        "scale_attn_weights": details.attention_scale != 1.0 || config.width == config.heads,
+        "embd_pdrop": embedding,
+        "attn_pdrop": attention,
+        "resid_pdrop": residual,
         "initializer_range": config.initializer_range,
         "bos_token_id": null,
         "eos_token_id": null,
@@ -289,6 +304,38 @@ mod tests {
         let model = CausalLm::from(gpt);
         let written = Value::Object(model.config_file().unwrap().to_fields().unwrap());
         assert_eq!(CausalLm::from_config(&config(written), None).unwrap(), model);
+    }
+
+    #[test]
+    fn a_gpt_has_the_details_of_its_config() {
+        let described = |own: Value| {
+            let mut fields = json!({ "model_type": "gpt2", "vocab_size": 5, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 2 });
+            fields.as_object_mut().unwrap().extend(own.as_object().unwrap().clone());
+            CausalLm::from_config(&config(fields), None).unwrap()
+        };
+        let logits = |model: &CausalLm| {
+            let device = Device::flex();
+            let mut chain = model.chain(1, &device).unwrap();
+            chain.initialize(1).unwrap();
+            let ids = Tensor::<2, burn::tensor::Int>::from_ints([[0, 3, 1, 2]], &device);
+            chain.valid().predict(ids.into()).unwrap().whole().into_data()
+        };
+        let usual = described(json!({}));
+        for own in [
+            json!({ "n_inner": 7 }),
+            json!({ "layer_norm_epsilon": 0.1 }),
+            json!({ "scale_attn_weights": false }),
+            json!({ "attn_pdrop": 0.0, "embd_pdrop": 0.2 }),
+        ] {
+            let model = described(own.clone());
+            let written = Value::Object(model.config_file().unwrap().to_fields().unwrap());
+            assert_eq!(CausalLm::from_config(&config(written), None).unwrap(), model);
+            // Dropout is of training alone.
+            assert_eq!(logits(&model) == logits(&usual), own.get("attn_pdrop").is_some(), "{own}");
+        }
+        let parameters = described(json!({ "n_inner": 7 })).chain(0, &Device::flex()).unwrap().parameters();
+        let usual = usual.chain(0, &Device::flex()).unwrap().parameters();
+        assert_eq!(usual - parameters, (16 - 7) * (4 + 4 + 1));
     }
 
     #[test]
@@ -336,17 +383,6 @@ mod tests {
             json!({"model_type": "mistral", "max_position_embeddings": 8}),
             Some(9),
             "model.sequence_length = 9 is not possible: the model has 8 positions",
-        );
-        refused(
-            json!({"model_type": "gpt2", "n_inner": 7}),
-            None,
-            "an `n_inner` other than 4 times `n_embd`",
-        );
-        refused(json!({"model_type": "gpt2", "attn_pdrop": 0.2}), None, "`resid_pdrop` that differ");
-        refused(
-            json!({"model_type": "gpt2", "layer_norm_epsilon": 1e-6}),
-            None,
-            "a `layer_norm_epsilon` other than 1e-5",
         );
     }
 }

@@ -5,7 +5,7 @@ use brigade_hf::DecoderConfig;
 use burn::tensor::{Device, Tensor};
 
 use super::{CausalLm, Kind};
-use crate::gpt::{GptConfig, Targets};
+use crate::gpt::{GptConfig, GptDetails, Targets};
 use crate::smaller::{Division, divided_rows, stand_ins};
 use crate::{Logits, Tokens};
 
@@ -31,12 +31,15 @@ impl CausalLm {
     pub(crate) fn divided(&self, divisor: usize) -> Option<Self> {
         let whole = |size: usize| size.is_multiple_of(divisor).then(|| size / divisor);
         let kind = match &self.kind {
-            Kind::Gpt2(config) => Kind::Gpt2(GptConfig {
-                vocabulary: config.vocabulary.div_ceil(divisor),
-                sequence_length: config.sequence_length.div_ceil(divisor),
-                width: config.heads * whole(config.width / config.heads)?,
-                ..config.clone()
-            }),
+            Kind::Gpt2(config, details) => {
+                let shape = GptConfig {
+                    vocabulary: config.vocabulary.div_ceil(divisor),
+                    sequence_length: config.sequence_length.div_ceil(divisor),
+                    width: config.heads * whole(config.width / config.heads)?,
+                    ..config.clone()
+                };
+                Kind::Gpt2(shape, GptDetails { inner: whole(details.inner)?, ..*details })
+            }
             Kind::Decoder(config) => {
                 let mut layers = config.layers.clone();
                 for layer in &mut layers {
@@ -54,6 +57,6 @@ impl CausalLm {
             }
         };
         let sequence_length = self.sequence_length.div_ceil(divisor);
-        Some(Self { kind, sequence_length, adapters: self.adapters.divided(divisor) })
+        Some(Self { kind, sequence_length, adapters: self.adapters.divided(divisor), loss: self.loss })
     }
 }

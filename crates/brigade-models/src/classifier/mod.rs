@@ -10,7 +10,8 @@ use burn::tensor::{Device, Int, Tensor};
 
 use crate::causal_lm::{CausalLm, CausalLmError};
 use crate::encoder::{self, Encoder, EncoderError};
-use crate::lora::{Adapters, LoraConfig, LoraError};
+use crate::layers::LoraConfig;
+use crate::lora::{Adapters, LoraError};
 use crate::smaller::{Division, divided_rows, stand_ins};
 use crate::tokens::Tokens;
 use crate::weights::WeightsMapping;

@@ -4,9 +4,9 @@ use brigade_core::{Chain, Model};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::gpt::{Targets, cross_entropy_in};
+use crate::gpt::{Targets, cross_entropy_with};
 use crate::metrics::ACCURACY;
-use crate::{Logits, Tokens};
+use crate::{Logits, LossOptions, Tokens};
 
 /// With the cross entropy of masked tokens, in nats; metric: [`ACCURACY`]. Positions whose target does not count are not masked.
 pub fn with_masked_tokens(chain: Chain<Tokens, Logits>) -> Model<Tokens, Logits, Targets> {
@@ -18,8 +18,9 @@ pub(super) fn with_masked_tokens_in(
     chain: Chain<Tokens, Logits>,
     rows_divisor: usize,
 ) -> Model<Tokens, Logits, Targets> {
-    chain
-        .loss_with_metrics([ACCURACY], move |logits, targets| cross_entropy_in(logits, targets, rows_divisor))
+    chain.loss_with_metrics([ACCURACY], move |logits, targets| {
+        cross_entropy_with(logits, targets, LossOptions::default(), rows_divisor)
+    })
 }
 
 /// How tokens are masked for an encoder to predict (Devlin et al., 2018): of those chosen, 80% become the mask, 10% any token, and 10% stay as they are.

@@ -6,7 +6,6 @@ use burn::module::{Module, Param};
 use burn::nn::{Dropout, LayerNorm};
 use burn::tensor::Tensor;
 
-use super::EPSILON;
 use crate::Logits;
 use crate::layers::{KeyValueCache, Linear, attend, attend_packed, dropped, dropped_onto};
 use crate::tokens::{Documents, Hidden, Tokens, causal_mask, last_tokens, positions};
@@ -60,6 +59,7 @@ pub(super) struct Layer {
     pub attn: Attention,
     pub ln_2: LayerNorm,
     pub mlp: FeedForward,
+    pub epsilon: f64,
     pub dropout: Dropout,
 }
 
@@ -81,8 +81,8 @@ impl Block for Layer {
     }
 }
 
-fn norm(layer: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
-    layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(Param::val), EPSILON)
+fn norm(layer: &LayerNorm, x: Tensor<2>, epsilon: f64) -> Tensor<2> {
+    layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(Param::val), epsilon)
 }
 
 impl Layer {
@@ -100,9 +100,10 @@ impl Layer {
     fn run(&self, Hidden { x, documents }: Hidden, cache: Option<&mut KeyValueCache>) -> Hidden {
         let [batch, length, width] = x.dims();
         let x = x.reshape([batch * length, width]);
-        let mixed = self.attn.forward(norm(&self.ln_1, x.clone()), batch, documents.as_ref(), cache);
+        let mixed =
+            self.attn.forward(norm(&self.ln_1, x.clone(), self.epsilon), batch, documents.as_ref(), cache);
         let x = self.add(mixed, &self.attn.c_proj, x);
-        let normed = norm(&self.ln_2, x.clone());
+        let normed = norm(&self.ln_2, x.clone(), self.epsilon);
         let x = match self.dropout.prob > 0.0 {
             false => self.mlp.forward(normed, Some(x)),
             true => dropped_onto(self.mlp.forward(normed, None), x, &self.dropout),
@@ -125,6 +126,7 @@ pub(super) struct Attention {
     pub c_attn: Linear,
     pub c_proj: Linear,
     pub heads: usize,
+    pub scale: f64,
     pub dropout: Dropout,
 }
 
@@ -141,7 +143,7 @@ impl Attention {
         let qkv = self.c_attn.forward(x);
         let qkv = qkv.reshape([batch, rows / batch, 3 * width]);
         let (heads, depth) = (self.heads, width / self.heads);
-        let (mask, scale) = (causal_mask(documents, None), (depth as f64).powf(-0.5));
+        let (mask, scale) = (causal_mask(documents, None), self.scale);
         let Some(cache) = cache else {
             return attend_packed(qkv, heads, mask, scale, &self.dropout).reshape([rows, width]);
         };
@@ -181,6 +183,7 @@ impl FeedForward {
 pub(super) struct Head {
     pub ln_f: LayerNorm,
     pub lm_head: Param<Tensor<2>>,
+    pub epsilon: f64,
 }
 
 impl Block for Head {
@@ -189,7 +192,8 @@ impl Block for Head {
 
     fn forward(&self, Hidden { x, .. }: Hidden) -> Logits {
         let [batch, length, width] = x.dims();
-        Logits::new(norm(&self.ln_f, x.reshape([batch * length, width])), self.lm_head.val())
+        let x = norm(&self.ln_f, x.reshape([batch * length, width]), self.epsilon);
+        Logits::new(x, self.lm_head.val())
     }
 
     fn forward_cached(&self, hidden: Hidden, _: &mut BlockCache) -> Option<Logits> {
@@ -206,6 +210,7 @@ impl Block for Head {
 #[derive(Module, Debug)]
 pub(super) struct LastToken {
     pub ln_f: LayerNorm,
+    pub epsilon: f64,
 }
 
 impl Block for LastToken {
@@ -213,7 +218,7 @@ impl Block for LastToken {
     type Output = Tensor<2>;
 
     fn forward(&self, hidden: Hidden) -> Tensor<2> {
-        norm(&self.ln_f, last_tokens(hidden))
+        norm(&self.ln_f, last_tokens(hidden), self.epsilon)
     }
 
     /// Few: of one token of a row.

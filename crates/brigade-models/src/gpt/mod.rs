@@ -9,7 +9,7 @@ mod targets;
 
 use brigade_core::{Batch, Chain, Model};
 use burn::module::Param;
-use burn::nn::{Dropout, DropoutConfig, LayerNorm, LayerNormConfig};
+use burn::nn::{DropoutConfig, LayerNorm, LayerNormConfig};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ use crate::tokens::{Hidden, Tokens};
 use crate::weights::WeightsMapping;
 use blocks::{Attention, Embedding, FeedForward, Head, LastToken, Layer};
 
-pub(crate) use targets::cross_entropy_in;
+pub(crate) use targets::cross_entropy_with;
 pub use targets::{ACCURACY, Targets, cross_entropy};
 
 /// That of GPT-2, which is Burn's default, too.
@@ -67,6 +67,30 @@ pub struct GptConfig {
     /// Standard deviation of initial weights. Those of the two layers of a block that write to the residual stream have it divided by sqrt(2 · `layers`).
     #[serde(default = "usual_deviation")]
     pub initializer_range: f64,
+}
+
+/// What the `config.json` of a GPT-2 may say otherwise than a [`GptConfig`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct GptDetails {
+    /// Width of the feed-forward layers.
+    pub inner: usize,
+    /// What norms add to the variance.
+    pub epsilon: f64,
+    /// What the products of queries and keys are multiplied by.
+    pub attention_scale: f64,
+    /// Dropout probabilities: of embeddings, of attention probabilities, and of the outputs of attention and feed-forward layers.
+    pub dropout: [f64; 3],
+}
+
+impl From<&GptConfig> for GptDetails {
+    fn from(config: &GptConfig) -> Self {
+        Self {
+            inner: config.width.saturating_mul(4),
+            epsilon: EPSILON,
+            attention_scale: (config.width as f64 / config.heads as f64).powf(-0.5),
+            dropout: [config.dropout; 3],
+        }
+    }
 }
 
 /// Why a [`GptConfig`] is invalid.
@@ -138,10 +162,16 @@ impl GptConfig {
     /// # Errors
     /// As [`GptConfig::check`].
     pub fn costs(&self) -> Result<Vec<f64>, ShapeError> {
+        self.costs_with(&self.into())
+    }
+
+    /// The same with details.
+    pub(crate) fn costs_with(&self, details: &GptDetails) -> Result<Vec<f64>, ShapeError> {
         self.check()?;
-        let width = self.width as f64;
-        // Four squares each of attention and, twice, of the feed-forward layer; biases and norms.
-        let layers = std::iter::repeat_n(12.0 * width * width + 13.0 * width, self.layers);
+        let (width, inner) = (self.width as f64, details.inner as f64);
+        // Four squares of attention, two matrices of the feed-forward layer; biases and norms.
+        let layer = 4.0 * width * width + 2.0 * width * inner + 9.0 * width + inner;
+        let layers = std::iter::repeat_n(layer, self.layers);
         Ok(std::iter::once(width).chain(layers).chain([self.vocabulary as f64 * width]).collect())
     }
 
@@ -177,8 +207,18 @@ pub fn chain(
     seed: u64,
     device: &Device,
 ) -> Result<Chain<Tokens, Logits>, ShapeError> {
+    chain_with((config, &config.into()), adapters, seed, device)
+}
+
+/// [`chain`] with details.
+pub(crate) fn chain_with(
+    (config, details): (&GptConfig, &GptDetails),
+    adapters: &Adapters,
+    seed: u64,
+    device: &Device,
+) -> Result<Chain<Tokens, Logits>, ShapeError> {
     config.check()?;
-    let builder = Builder { config, adapters, seed, device };
+    let builder = Builder { config, details, adapters, seed, device };
     let chain = builder.layers().then("head", adapters.frozen(builder.head()));
     Ok(if config.tied_head { chain.tie("head.lm_head", "embedding.wte") } else { chain })
 }
@@ -188,22 +228,23 @@ pub fn chain(
 ///
 /// # Errors
 /// As [`GptConfig::check`].
-pub fn sequence_classification(
-    config: &GptConfig,
+pub(crate) fn sequence_classification(
+    (config, details): (&GptConfig, &GptDetails),
     labels: usize,
     adapters: &Adapters,
     seed: u64,
     device: &Device,
 ) -> Result<Chain<Tokens, Tensor<2>>, ShapeError> {
     config.check()?;
-    let builder = Builder { config, adapters, seed, device };
+    let builder = Builder { config, details, adapters, seed, device };
     let head = ScoreHead::new([labels, config.width], seed, builder.deviation(), device);
-    let norm = adapters.frozen(LastToken { ln_f: builder.norm() });
+    let norm = adapters.frozen(LastToken { ln_f: builder.norm(), epsilon: details.epsilon });
     Ok(builder.layers().begin_head().then("norm", norm).then("head", head))
 }
 
 struct Builder<'a> {
     config: &'a GptConfig,
+    details: &'a GptDetails,
     adapters: &'a Adapters,
     seed: u64,
     device: &'a Device,
@@ -234,23 +275,21 @@ impl Builder<'_> {
     }
 
     fn norm(&self) -> LayerNorm {
-        LayerNormConfig::new(self.config.width).with_epsilon(EPSILON).init(self.device)
-    }
-
-    fn dropout(&self) -> Dropout {
-        DropoutConfig::new(self.config.dropout).init()
+        LayerNormConfig::new(self.config.width).with_epsilon(self.details.epsilon).init(self.device)
     }
 
     fn embedding(&self) -> Embedding {
         Embedding {
             wte: self.weight("wte.weight", self.config.vocabulary),
             wpe: self.weight("wpe.weight", self.config.sequence_length),
-            dropout: self.dropout(),
+            dropout: DropoutConfig::new(self.details.dropout[0]).init(),
         }
     }
 
     fn layer(&self, name: &str) -> Layer {
         let GptConfig { width, layers, heads, activation, .. } = *self.config;
+        let GptDetails { inner, epsilon, attention_scale, dropout } = *self.details;
+        let [_, of_attention, of_outputs] = dropout.map(|probability| DropoutConfig::new(probability).init());
         let deviation = self.deviation();
         let residual = deviation / ((2 * layers) as f32).sqrt();
         let linear = |path: &str, inputs, outputs, deviation| -> Linear {
@@ -263,20 +302,23 @@ impl Builder<'_> {
                 c_attn: linear("attn.c_attn", width, 3 * width, deviation),
                 c_proj: linear("attn.c_proj", width, width, residual),
                 heads,
-                dropout: self.dropout(),
+                scale: attention_scale,
+                dropout: of_attention,
             },
             ln_2: self.norm(),
             mlp: FeedForward {
-                c_fc: linear("mlp.c_fc", width, 4 * width, deviation),
-                c_proj: linear("mlp.c_proj", 4 * width, width, residual),
+                c_fc: linear("mlp.c_fc", width, inner, deviation),
+                c_proj: linear("mlp.c_proj", inner, width, residual),
                 approximate: activation == Gelu::GeluTanh,
             },
-            dropout: self.dropout(),
+            epsilon,
+            dropout: of_outputs,
         }
     }
 
     fn head(&self) -> Head {
-        Head { ln_f: self.norm(), lm_head: self.weight("lm_head.weight", self.config.vocabulary) }
+        let lm_head = self.weight("lm_head.weight", self.config.vocabulary);
+        Head { ln_f: self.norm(), lm_head, epsilon: self.details.epsilon }
     }
 }
 

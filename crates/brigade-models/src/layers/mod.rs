@@ -16,6 +16,7 @@ pub(crate) use cache::KeyValueCache;
 pub(crate) use dropout::{dropped, dropped_onto};
 pub(crate) use linear::{Linear, LinearConfig};
 pub(crate) use lora::Lora;
+pub use lora::LoraConfig;
 pub(crate) use norm::{LayerNorm, RmsNorm, RmsNormConfig};
 pub(crate) use rotary::RotaryTable;
 pub(crate) use score::ScoreHead;

@@ -138,6 +138,9 @@ pub(super) struct Weights {
     pub mapping: WeightsMapping,
 }
 
+/// Rows of a matrix that are read at once for their mean.
+const ROWS_AT_ONCE: usize = 1024;
+
 /// A piece of a parameter, and the name of its tensor in the file, if it is there.
 type FoundPiece = (Piece, Option<String>);
 
@@ -200,11 +203,12 @@ impl Weights {
         held().unwrap_or_else(|| shape.to_vec())
     }
 
-    /// A range of a parameter's values in row-major order. No others are read, where they lie in the file as in the parameter.
+    /// A range of a parameter's values in row-major order. No others are held at once, where they lie in the file as in the parameter, and none are read but for rows that
+    /// the file lacks.
     fn values_in(&self, name: &str, shape: &[usize], range: Range<usize>) -> Result<Vec<f32>, WeightsError> {
         let held = self.held_shape(name, shape);
         let found = self.pieces(name, &held)?;
-        if held != shape || found.iter().any(|(piece, _)| piece.first_of_run().is_none()) {
+        if found.iter().any(|(piece, _)| piece.first_of_run().is_none()) {
             let mut values = self.values(name, shape)?;
             values.truncate(range.end);
             return Ok(values.split_off(range.start));
@@ -230,14 +234,36 @@ impl Weights {
                 None => {}
             }
         }
+        let added = range.start.max(held.iter().product())..range.end;
+        if !added.is_empty() {
+            let mean = self.mean_row(name, &held)?;
+            for at in added {
+                values[at - range.start] = mean[at % mean.len()];
+            }
+        }
         Ok(values)
+    }
+
+    /// The mean of the rows that the file has of a matrix, which each row has that it lacks.
+    fn mean_row(&self, name: &str, held: &[usize]) -> Result<Vec<f32>, WeightsError> {
+        let (rows, columns) = (held[0], held[1]);
+        let mut sums = vec![0.0f64; columns];
+        for first in (0..rows).step_by(ROWS_AT_ONCE) {
+            let last = rows.min(first + ROWS_AT_ONCE);
+            for row in self.values_in(name, held, first * columns..last * columns)?.chunks_exact(columns) {
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
+            }
+        }
+        Ok(sums.into_iter().map(|sum| (sum / rows as f64) as f32).collect())
     }
 
     /// A parameter's values in row-major order.
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let held = self.held_shape(name, shape);
-        let mut values = vec![0.0; held.iter().product()];
-        let found = self.pieces(name, &held)?;
+        if self.held_shape(name, shape) != shape {
+            return self.values_in(name, shape, 0..shape.iter().product());
+        }
+        let mut values = vec![0.0; shape.iter().product()];
+        let found = self.pieces(name, shape)?;
         for (piece, _, tensor) in self.tensors(&found) {
             let path = &self.files.path;
             match tensor.number {
@@ -251,24 +277,7 @@ impl Weights {
                 None => {}
             }
         }
-        if held != shape {
-            add_mean_rows(&mut values, shape);
-        }
         Ok(values)
-    }
-}
-
-/// Adds rows, each the mean of those that are there, up to a shape.
-fn add_mean_rows(values: &mut Vec<f32>, shape: &[usize]) {
-    let columns = shape[1];
-    let mut sums = vec![0.0f64; columns];
-    for row in values.chunks_exact(columns) {
-        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
-    }
-    let rows = (values.len() / columns) as f64;
-    let mean: Vec<f32> = sums.into_iter().map(|sum| (sum / rows) as f32).collect();
-    while values.len() < shape[0] * columns {
-        values.extend_from_slice(&mean);
     }
 }
 
@@ -331,4 +340,29 @@ fn copy<const N: usize>(
         }
         Ok(())
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_range_of_a_matrix_with_more_rows_than_its_file_is_that_of_the_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let header = r#"{"t":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend([1.0f32, 2.0, 3.0, 6.0].iter().flat_map(|value| value.to_le_bytes()));
+        std::fs::write(&path, file).unwrap();
+        let mapping = WeightsMapping::default().rule("t", "t").more_rows("t");
+        let weights = Weights { files: Files::open(&path).unwrap(), mapping };
+        let all = [1.0, 2.0, 3.0, 6.0, 2.0, 4.0, 2.0, 4.0, 2.0, 4.0];
+        assert_eq!(weights.values("t", &[5, 2]).unwrap(), all);
+        for start in 0..=10 {
+            for end in start..=10 {
+                assert_eq!(weights.values_in("t", &[5, 2], start..end).unwrap(), all[start..end]);
+            }
+        }
+    }
 }

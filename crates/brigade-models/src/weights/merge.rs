@@ -86,7 +86,7 @@ mod tests {
 
     use super::*;
     use crate::encoder::{Encoder, mapping, masked_lm};
-    use crate::lora::LoraConfig;
+    use crate::layers::LoraConfig;
     use crate::weights::save_safetensors;
 
     #[test]

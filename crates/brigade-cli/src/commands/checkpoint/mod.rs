@@ -33,7 +33,7 @@ Examples:
   brigade checkpoint consolidate runs/a --step 50 --out a-50     a folder that transformers loads
 
 A location is the folder of a run or of its checkpoints, or the URL of either (gs://, s3://, in a build with object stores).
-Exit codes: 0 whole, 1 damaged or unreadable, 2 wrong usage.";
+Exit codes: 0 complete, 1 damaged or unreadable, 2 wrong usage.";
 
 /// How often checkpoints are listed again if the run removes some in the meantime.
 const MAX_LISTINGS: usize = 20;
@@ -188,7 +188,7 @@ fn listed(storage: &Arc<dyn Storage>) -> anyhow::Result<String> {
                 rows.push(vec![Cell::new(format!("step {step}")), size(bytes), Cell::new(rest)]);
             }
             Err(error) => {
-                let rest = format!("not whole: {error}");
+                let rest = format!("not complete: {error}");
                 rows.push(vec![Cell::new(format!("step {step}")), Cell::new(""), Cell::new(rest)]);
             }
         }

@@ -3,19 +3,29 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use brigade::data::DataSource;
+use brigade::data::{Columns, DataSource, NoProgress, PrepareOptions, cached_list};
 use serde_json::Value;
+
+use crate::data::{DataSection, sources};
 
 /// More labels than this are taken for something else.
 const MOST: usize = 10_000;
 
+/// The labels of all records to train on. The cache keeps them, so that a run reads the records once to find them, not once in each rank.
+pub fn labels_of(data: &DataSection, columns: &Columns) -> anyhow::Result<Vec<String>> {
+    let sources = sources(data, columns)?;
+    let work = PrepareOptions::of(sources.clone(), data.cache_folder()?);
+    cached_list(&work, "labels", &NoProgress, |works| labels_in(&sources, works))
+}
+
 /// The labels in the column `label` of all records to train on, where a text may have a list of them: names sorted; where they are whole numbers, the names that the data
 /// say of them, or else `LABEL_0` and so on.
-pub fn labels_in(sources: &[DataSource]) -> anyhow::Result<Vec<String>> {
+fn labels_in(sources: &[DataSource], works: &dyn Fn()) -> anyhow::Result<Vec<String>> {
     let (mut names, mut highest) = (BTreeSet::new(), None);
     for source in sources {
         for record in source.corpus.records(&source.columns)? {
             let record = record?;
+            works();
             let label = record.fields.get("label").unwrap_or(&Value::Null);
             let each = if let Value::Array(several) = label {
                 several.as_slice()

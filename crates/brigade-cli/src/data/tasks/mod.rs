@@ -1,6 +1,7 @@
 //! What a model is trained for: `[task]` and `--task`.
 
 mod labels;
+mod loss;
 mod records;
 
 use std::collections::BTreeSet;
@@ -8,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use brigade::core::ParameterCounts;
 use brigade::data::{
     Columns, LongExamples, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec,
 };
@@ -15,19 +17,22 @@ use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::{Encoder, Masking};
 use brigade::models::{Adapters, CausalLm, LoraConfig};
 use brigade::report::counted;
-use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression, TextTask};
+use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression, Settings, TextTask};
 use brigade_hf::config::{Labels, Problem};
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::data::DataSection;
 use crate::data::chats::COLUMNS;
-use crate::data::{DataSection, sources};
-use labels::labels_in;
+use labels::labels_of;
 use records::{LabelMap, LabelledTexts};
 
 /// The most labels when a text may have any number of them.
 const MAX_LABELS_OF_TEXT: usize = 64;
+
+/// How many labels a dry run assumes where only the data say how many there are.
+const UNKNOWN_LABELS: usize = 2;
 
 /// `[task]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,6 +45,10 @@ pub struct TaskSection {
     pub labels: Vec<String>,
     /// The probability that a token is masked.
     pub mask_probability: f64,
+    /// With `causal-lm`, the share of the target's probability that all tokens get equally in training; 0 is none.
+    pub label_smoothing: f64,
+    /// With `causal-lm`, the factor of the squared logarithm of the softmax's denominator that is added to the loss in training; 0 is none.
+    pub z_loss: f64,
 }
 
 /// What a model is trained for.
@@ -58,6 +67,20 @@ pub enum TaskName {
     MultiLabelClassification,
     /// The number of each text.
     Regression,
+}
+
+impl TaskName {
+    /// As it is given.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::CausalLm => "causal-lm",
+            Self::MaskedLm => "masked-lm",
+            Self::Classification => "classification",
+            Self::MultiLabelClassification => "multi-label-classification",
+            Self::Regression => "regression",
+        }
+    }
 }
 
 /// A model with its task.
@@ -90,6 +113,19 @@ impl TaskModel {
             Self::Classification(Classification(model))
             | Self::MultiLabel(MultiLabelClassification(model))
             | Self::Regression(Regression(model)) => model.vocabulary(),
+        }
+    }
+
+    /// How many parameters of each block are trained with these settings, and how many are not.
+    pub fn parameter_counts(&self, settings: &Settings) -> anyhow::Result<Vec<ParameterCounts>> {
+        match self {
+            Self::CausalLm(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
+            Self::MaskedLm(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
+            Self::Classification(task) => {
+                settings.parameter_counts(|device| TextTask::model(task, 0, device))
+            }
+            Self::MultiLabel(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
+            Self::Regression(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
         }
     }
 
@@ -133,13 +169,14 @@ fn padding_of(tokenizer: &Path) -> anyhow::Result<Option<u32>> {
 }
 
 impl TaskSection {
-    /// The task of a model, and the labels that it has or that the data have. `given` is the model, for messages; `keeps_head`: whether its weights are loaded.
+    /// The task of a model, and the labels that it has or that the data have. `given` is the model, for messages; `keeps_head`: whether its weights are loaded;
+    /// `reads_data`: whether the data are read where they alone say what the labels are, which are unknown otherwise.
     pub fn resolved(
         mut self,
         file: &ConfigFile,
         data: &DataSection,
         given: &str,
-        keeps_head: bool,
+        (keeps_head, reads_data): (bool, bool),
     ) -> anyhow::Result<Self> {
         let labels = file.config.labels();
         let is_classifier = file.task == Some(Task::SequenceClassification);
@@ -168,12 +205,18 @@ impl TaskSection {
         if is_classifier && keeps_head {
             self.check_head(labels, given)?;
         }
+        if self.has_labels() && reads_data && !data.has_sources() {
+            bail!(
+                "task.name (--task) = {:?} needs records, each with a `text` and a `label`; give them with --data (data.sources)",
+                self.name.as_str()
+            );
+        }
         match self.name {
             TaskName::Classification | TaskName::MultiLabelClassification => {
                 if self.labels.is_empty() && is_classifier {
                     self.labels.clone_from(&labels.names);
-                } else if self.labels.is_empty() {
-                    self.labels = labels_in(&sources(data, &self.columns())?)?;
+                } else if self.labels.is_empty() && reads_data {
+                    self.labels = labels_of(data, &self.columns())?;
                 }
                 let mut seen = BTreeSet::new();
                 if let Some(twice) = self.labels.iter().find(|label| !seen.insert(*label)) {
@@ -210,6 +253,22 @@ impl TaskSection {
         )
     }
 
+    /// A note where the labels are unknown, as in a dry run, which reads no data.
+    pub fn note_on_labels(&self) -> Option<String> {
+        let tells_labels = matches!(self.name, TaskName::Classification | TaskName::MultiLabelClassification);
+        (tells_labels && self.labels.is_empty()).then(|| {
+            format!("the labels are not known without reading the data, so the model is shown with {UNKNOWN_LABELS} of them; task.labels names them")
+        })
+    }
+
+    /// The labels, or as many as are assumed where they are unknown.
+    fn labels_or_unknown(&self) -> Vec<String> {
+        match self.labels.is_empty() {
+            true => (0..UNKNOWN_LABELS).map(|label| format!("LABEL_{label}")).collect(),
+            false => self.labels.clone(),
+        }
+    }
+
     /// Checks that the head of a model that is a classifier already, with these labels, has as many outputs as the task needs.
     fn check_head(&self, own: &Labels, given: &str) -> anyhow::Result<()> {
         let is_number =
@@ -228,12 +287,10 @@ impl TaskSection {
                 bail!("task.name (--task) = \"regression\" is not possible: {given} {has}; {instead}")
             }
             TaskName::Classification | TaskName::MultiLabelClassification if is_number => {
-                let name = if self.name == TaskName::Classification {
-                    "classification"
-                } else {
-                    "multi-label-classification"
-                };
-                bail!("task.name (--task) = {name:?} is not possible: {given} {has}; {instead}")
+                bail!(
+                    "task.name (--task) = {:?} is not possible: {given} {has}; {instead}",
+                    self.name.as_str()
+                )
             }
             TaskName::Classification | TaskName::MultiLabelClassification
                 if !self.labels.is_empty() && self.labels.len() != own.names.len() =>
@@ -259,10 +316,10 @@ impl TaskSection {
             TaskName::Auto | TaskName::CausalLm => (Task::CausalLanguageModel, None),
             TaskName::MaskedLm => (Task::MaskedLanguageModel, None),
             TaskName::Classification => {
-                (Task::SequenceClassification, Some((self.labels.clone(), Problem::SingleLabel)))
+                (Task::SequenceClassification, Some((self.labels_or_unknown(), Problem::SingleLabel)))
             }
             TaskName::MultiLabelClassification => {
-                (Task::SequenceClassification, Some((self.labels.clone(), Problem::MultiLabel)))
+                (Task::SequenceClassification, Some((self.labels_or_unknown(), Problem::MultiLabel)))
             }
             TaskName::Regression => {
                 let own = &file.config.labels().names;
@@ -285,7 +342,7 @@ impl TaskSection {
         }
         if task == Task::CausalLanguageModel {
             let model = CausalLm::from_config(&file.config, Some(sequence_length))?;
-            return Ok(TaskModel::CausalLm(model.with_adapters(lora)?));
+            return Ok(TaskModel::CausalLm(model.with_adapters(lora)?.with_loss_options(self.loss())));
         }
         let encoder = Encoder::from_config(&file.config, task, Some(sequence_length))?.with_adapters(lora)?;
         let masking = self.masking(&encoder, tokenizer)?;

@@ -217,3 +217,24 @@ fn results_of_an_earlier_run_are_safe_from_ranks_by_hand() {
     assert!(second.err.contains("rank 0 aborted: --out a holds results"), "{}", second.err);
     assert_eq!(place.metrics("a").len(), 1);
 }
+
+#[test]
+fn rank_0_of_another_launcher_tells_how_the_run_ended() {
+    let too_fast = "--set optimizer.learning_rate=1e30 --set schedule.warmup_steps=0";
+    let told = |line: &str, code: i32| {
+        let place = Place::new();
+        let mut command = place.train(line);
+        command.args(["--set", "output.notify=['sh', '-c', 'cat >told']"]);
+        rank(&mut command, 0, 1, port());
+        let ended = place.run(&mut command);
+        assert_eq!(ended.code, Some(code), "{}", ended.err);
+        let told = place.path("told").exists().then(|| place.text("told"))?;
+        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(told["exit_code"].as_i64(), Some(code.into()));
+        assert!(told["run"].as_str().unwrap().ends_with('a'), "{told}");
+        told["event"].as_str().map(str::to_owned)
+    };
+    assert_eq!(told("--out a", 0).as_deref(), Some("finished"));
+    assert_eq!(told(&format!("--out a {too_fast}"), 1).as_deref(), Some("failed"));
+    assert_eq!(told("--out a --pp 2", 2), None, "a mistake is not the end of a run");
+}

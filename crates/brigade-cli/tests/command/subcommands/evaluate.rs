@@ -26,7 +26,8 @@ fn what_a_model_knows_of_a_text_is_the_same_on_every_mesh() {
     for mesh in [
         "--pp 2",
         "--dp 2",
-        "--nproc-per-node 2 --zero 3",
+        "--nproc-per-node 2",
+        "--nproc-per-node 2 --zero 0",
         "--nproc-per-node 4 --pp 2 --zero 3 --transport tcp",
     ] {
         assert_eq!(run(&format!("{mesh} --json")), alone, "{mesh}");

@@ -164,6 +164,10 @@ fn what_is_missing_is_named() {
         "there is no chat template, neither `chat_template` in tokenizer_config.json",
     );
     refused("--model a --chat --pp 2", "there is no chat template");
+    refused("--model a --chat --chat-template none.jinja", "--chat-template none.jinja: none.jinja");
+    std::fs::write(place.path("own.jinja"), "{% for message in messages %}{{ message.content }}{% endfor %}")
+        .unwrap();
+    place.succeed(&mut place.brigade("generate --model a --chat --chat-template own.jinja"));
     refused(
         "--model a --chat --dp 2",
         "--dp 2 is not possible with --chat, which answers one line at a time",

@@ -20,6 +20,11 @@ fn program(place: &Place, name: &str, body: &str) {
     fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
+/// A script in place of `ssh`, of hosts that are ready: after three options and their values come the host and what it runs.
+fn hosts(place: &Place, body: &str) {
+    program(place, "ssh", &format!("case \"$8\" in *'command -v'*) date +%s; exit ;; esac\n{body}"));
+}
+
 /// The command, with these programs before all others, or with no others at all.
 fn brigade(place: &Place, line: &str) -> Command {
     let mut command = place.brigade(line);
@@ -33,6 +38,12 @@ fn a_job_is_rendered_submitted_and_followed() {
     let done = place.succeed(&mut brigade(&place, &format!("{SLURM} --render job {TRAIN}")));
     assert!(done.out.starts_with("job/slurm.sh\nsubmit:  sbatch --parsable job/slurm.sh\n"), "{}", done.out);
     let script = place.text("job/slurm.sh");
+    let done = place.succeed(&mut brigade(&place, &format!("{SLURM} --render {TRAIN}")));
+    assert!(
+        done.out.starts_with("my-run/slurm.sh\n") && place.text("my-run/slurm.sh") == script,
+        "{}",
+        done.out
+    );
     assert!(
         script.contains("#SBATCH --job-name=my-run\n")
             && script
@@ -81,7 +92,7 @@ fn ctrl_c_leaves_a_job_that_nobody_cancels() {
 #[test]
 fn ctrl_c_ends_a_job_on_hosts_that_nobody_is_asked_about() {
     let place = Place::new();
-    program(&place, "ssh", "touch begun; while read -r line; do :; done; touch ended; exit 75");
+    hosts(&place, "touch begun; while read -r line; do :; done; touch ended; exit 75");
     let line = "submit --to ssh --hosts one --nodes 1 --gpus 0 -- train --out a --config tiny.toml --nproc-per-node 1";
     let mut running = place.start(&mut brigade(&place, line));
     running.until("the host runs it", |_| place.path("begun").exists().then_some(()));
@@ -131,10 +142,7 @@ fn hosts_by_ssh_train_the_weights_of_one_process() {
     let place = Place::new();
     place.succeed(&mut place.train("--out one --nproc-per-node 1"));
     let train = |out: &str, more: &str, nodes: &str, unless: &str, ranks: usize| {
-        // After three options and their values comes the host.
-        let host =
-            format!("case $7 in localhost) {unless} ;; esac; for last; do :; done; exec sh -c \"$last\"");
-        program(&place, "ssh", &host);
+        hosts(&place, &format!("case $7 in localhost) {unless} ;; esac; exec sh -c \"$8\""));
         let line = format!(
             "submit --to ssh --hosts 127.0.0.1,localhost --nodes {nodes} --gpus 0 --program {} -- train --config tiny.toml --data text --out {out} --nproc-per-node 1 {more}",
             env!("CARGO_BIN_EXE_brigade")
@@ -169,7 +177,7 @@ fn hosts_by_ssh_train_the_weights_of_one_process() {
 fn a_host_without_the_program_ends_the_others_at_once() {
     let place = Place::new();
     // The first host waits until its input ends.
-    program(&place, "ssh", "case $7 in one) while read -r line; do :; done; exit 75 ;; *) exit 127 ;; esac");
+    hosts(&place, "case $7 in one) while read -r line; do :; done; exit 75 ;; *) exit 127 ;; esac");
     let line = "submit --to ssh --hosts one,two --nodes 2 --gpus 0 --restarts 0 -- train --out a --config tiny.toml --nproc-per-node 1";
     let done = place.run(&mut brigade(&place, line));
     assert_eq!(done.code, Some(127), "{}", done.err);
@@ -184,13 +192,35 @@ fn a_host_without_the_program_ends_the_others_at_once() {
 #[test]
 fn only_a_job_that_has_never_run_ends_with_wrong_usage() {
     let place = Place::new();
-    program(&place, "ssh", "echo >> starts; case $(wc -l < starts) in 1) exit 75 ;; 2) exit 2 ;; esac");
+    hosts(&place, "echo >> starts; case $(wc -l < starts) in 1) exit 75 ;; 2) exit 2 ;; esac");
     let line = "submit --to ssh --hosts one --nodes 1 --gpus 0 -- train --out a --config tiny.toml --nproc-per-node 1";
     let done = place.succeed(&mut brigade(&place, line));
     assert!(done.err.contains("failed with code 2: restart 1 of 3"), "{}", done.err);
     assert_eq!(place.text("starts").lines().count(), 3);
-    program(&place, "ssh", "exit 2");
+    hosts(&place, "exit 2");
     assert_eq!(place.run(&mut brigade(&place, line)).code, Some(2));
+}
+
+#[test]
+fn hosts_that_are_not_ready_are_named_before_a_job_begins() {
+    let place = Place::new();
+    program(&place, "ssh", "case $7 in one) date +%s; exit 127 ;; *) echo refused >&2; exit 255 ;; esac");
+    let job =
+        "--to ssh --hosts one,two --nodes 2 --gpus 0 -- train --out a --config tiny.toml --nproc-per-node 1";
+    let done = place.run(&mut brigade(&place, &format!("submit {job}")));
+    let said = "nothing was submitted, as the job needs: brigade on one, where it is not found; --program gives its path; a connection to two: refused";
+    assert!(done.code == Some(1) && done.err.contains(said), "{:?} {}", done.code, done.err);
+    let done = place.run(&mut brigade(&place, &format!("submit --dry-run {job}")));
+    let said = "missing: a connection to two: refused\n";
+    assert!(done.code == Some(1) && done.out.contains(said), "{:?} {}", done.code, done.out);
+    // The clock of one host.
+    program(&place, "ssh", "case $7 in one) date +%s ;; *) echo 1000 ;; esac");
+    let done = place.run(&mut brigade(&place, &format!("submit --dry-run {job}")));
+    assert!(
+        done.out.contains("\nthe clock of one is ") && done.out.contains(" s ahead of that of two"),
+        "{}",
+        done.out
+    );
 }
 
 #[test]
@@ -204,8 +234,9 @@ fn results_may_go_to_a_bucket_that_vertex_mounts() {
     fs::write(place.path("saved.toml"), "[checkpoint]\ndir = \"gs://other/c\"\n").unwrap();
     let done = place.succeed(&mut brigade(&place, &format!("{line} gs://bucket/a --config saved.toml")));
     let job = String::from_utf8(place.read("jobs/vertex.json")).unwrap();
-    assert!(!job.contains("checkpoint.dir"), "{job}");
-    let said = "not checked: --config saved.toml; the containers do not see the files of this machine";
+    let settings = r#""checkpoint.dir=\"gs://other/c\"""#;
+    assert!(job.contains(settings) && !job.contains("gs://bucket/a") && !job.contains("--config"), "{job}");
+    let said = "the settings of saved.toml are part of the command, as the nodes do not see that file";
     assert!(done.err.contains(said), "{}", done.err);
     // A file that only the nodes have may say another place.
     let done =
@@ -232,6 +263,49 @@ fn results_may_go_to_a_bucket_that_vertex_mounts() {
     );
     let done = place.run(&mut brigade(&place, &format!("{line} s3://bucket/a")));
     assert!(done.code == Some(2) && done.err.contains("s3://bucket/a"), "{}", done.err);
+}
+
+#[test]
+fn settings_of_a_file_that_containers_do_not_see_are_part_of_the_command() {
+    let place = Place::new();
+    let line = "submit --to jobset --nodes 2 --gpus 8 --image b:1 --volume data:/data --render jobs";
+    let file = "[train]\nglobal_batch_size = 64\n[data]\nsources = [\"/data/a b\"]\n[data.columns]\ntext = \"body\"\n[output]\ndir = \"\"\n";
+    fs::write(place.path("some.toml"), file).unwrap();
+    let train = "train --config some.toml --set train.global_batch_size=128 --out /data/a";
+    place.succeed(&mut brigade(&place, &format!("{line} -- {train}")));
+    let job: serde_json::Value = serde_json::from_slice(&place.read("jobs/jobset.json")).unwrap();
+    let args =
+        &job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["args"];
+    let args: Vec<&str> = args.as_array().unwrap().iter().filter_map(|arg| arg.as_str()).collect();
+    let sets: Vec<&str> = args.windows(2).filter(|pair| pair[0] == "--set").map(|pair| pair[1]).collect();
+    assert_eq!(
+        sets,
+        [
+            "train.global_batch_size=64",
+            r#"data.sources=["/data/a b"]"#,
+            r#"data.columns={ text = "body" }"#,
+            "train.global_batch_size=128"
+        ]
+    );
+    assert!(!args.contains(&"--config"), "{args:?}");
+    // Where they are secrets, or the program is another one, they cannot be.
+    let secret = "hf_abcdefghijklmnopqrstuvwx";
+    fs::write(place.path("secret.toml"), format!("[model]\npath = \"{secret}\"\n")).unwrap();
+    let program = line.replace("--render", "--program program --render");
+    for (line, said) in [
+        (
+            format!("{line} -- {}", train.replace("some", "secret")),
+            "the settings of --config secret.toml, which become part of the command",
+        ),
+        (
+            format!("{program} -- --config some.toml --out /data/a"),
+            "--config some.toml is not possible: the nodes do not see the files of this machine",
+        ),
+    ] {
+        let done = place.run(&mut brigade(&place, &line));
+        assert!(done.code == Some(2) && done.err.contains(said), "{:?} {}", done.code, done.err);
+        assert!(!done.err.contains(secret), "{}", done.err);
+    }
 }
 
 #[test]
@@ -366,6 +440,24 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     let lacks = done.out.contains("no plan: --model /nowhere is not on this machine")
         && done.out.contains("missing: kubectl is not installed on this machine");
     assert!(done.code == Some(1) && lacks, "{}", done.out);
+}
+
+#[test]
+fn a_dry_run_names_all_that_was_not_given_and_plans() {
+    let place = Place::new();
+    let job = "--to vertex --nodes 2 --gpus 8 --gpu-kind a100-80gb -- train --config tiny.toml --global-batch-size 64";
+    let done = dry_run(&place, job);
+    for said in [
+        "missing: --out is needed: ",
+        "missing: --image is needed: ",
+        "missing: --region is needed: ",
+        "missing: --token-file is needed: ",
+        "missing: gcloud is not installed on this machine",
+        "2x8xA100-80GB: 2 nodes of 8 A100-80GB",
+    ] {
+        assert!(done.code == Some(1) && done.out.contains(said), "{said}: {}{}", done.out, done.err);
+    }
+    assert!(!done.out.contains("# vertex.json"), "{}", done.out);
 }
 
 /// Its configuration is in the cache, its weights need not be.

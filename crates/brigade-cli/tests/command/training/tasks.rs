@@ -98,6 +98,28 @@ fn long_texts_with_labels_are_cut_and_counted_or_refused() {
     }
 }
 
+#[test]
+fn labels_are_found_once_and_not_in_a_dry_run() {
+    let place = with_bert();
+    let line = format!(
+        "train --config tiny.toml {SET} --model bert --set model.pretrained=false --task classification --steps 1 --nproc-per-node 2"
+    );
+    let done = place.run(&mut place.brigade(&format!("{line} --out a")));
+    let said = "task.name (--task) = \"classification\" needs records, each with a `text` and a `label`; give them with --data";
+    assert!(done.code == Some(2) && done.err.contains(said), "{:?}: {}", done.code, done.err);
+    for data in ["", "--data reviews.jsonl"] {
+        let done = place.succeed(&mut place.brigade(&format!("{line} {data} --out a --dry-run")));
+        assert!(done.err.contains("the labels are not known without reading the data"), "{}", done.err);
+        assert!(done.out.contains("labels = []"), "{}", done.out);
+    }
+    assert!(!place.path("cache").exists());
+    place.succeed(&mut place.brigade(&format!("{line} --data reviews.jsonl --out a")));
+    let entries = std::fs::read_dir(place.path("cache")).unwrap().map(|entry| entry.unwrap().path());
+    let lists: Vec<_> = entries.map(|entry| entry.join("list.json")).filter(|list| list.exists()).collect();
+    let list: Value = serde_json::from_slice(&std::fs::read(&lists[0]).unwrap()).unwrap();
+    assert_eq!((lists.len(), &list["list"]), (1, &json!(["blame", "praise"])));
+}
+
 /// Trains alone, on a mesh, and on another one after a resume.
 fn same_everywhere(place: &Place, line: &str) {
     let line = format!("{line} --model bert --set model.pretrained=false --checkpoint-every 40");

@@ -113,7 +113,7 @@ fn settings() {
         ("--zero 4", ["zero.stage (--zero) = 4", "0 shards nothing"]),
         ("--pp 2 --chunks 2", ["pipeline.chunks (--chunks) is 2", "--schedule interleaved-1f1b"]),
         ("--pp 2 --schedule interleaved-1f1b", ["--chunks 2", "--schedule 1f1b"]),
-        ("--pp 2 --schedule zbv", ["zbv has two chunks a rank", "--chunks 2"]),
+        ("--pp 2 --schedule zbv --chunks 3", ["zbv has two chunks a rank", "--chunks 2"]),
         (
             "--pp 2 --schedule interleaved-1f1b --chunks 2 --global-batch-size 6",
             ["there are 3 (train.global_batch_size", "make it 2 or 4"],
@@ -233,7 +233,7 @@ fn settings() {
         ),
         (
             "--strategy diloco --inner-steps 5 --overlap-steps 2 --set strategy.outer_mixing=2",
-            ["strategy.outer_mixing = 2", "from 0, which keeps nothing"],
+            ["strategy.outer_mixing = 2", "from 0 to 1; 0 keeps none"],
         ),
         ("--strategy diloco --inner-steps 0", ["strategy.inner_steps (--inner-steps) = 0", "at least 1"]),
         (

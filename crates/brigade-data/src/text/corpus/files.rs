@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::remote::{Object, is_url, remote_files};
-use super::text;
 use crate::{Error, Result};
 
 /// The extensions of files that are read as one document of text.
@@ -303,4 +302,9 @@ fn allowed() -> String {
     let known = TEXT_EXTENSIONS.iter().chain(&["jsonl", "json", "parquet", "arrow"]);
     let known: Vec<String> = known.map(|extension| format!(".{extension}")).collect();
     format!("{}; text, JSONL and JSON also as .gz and .zst", known.join(" "))
+}
+
+/// The path in lossless text where it is UTF-8.
+pub(super) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cargo_metadata::MetadataCommand;
 
-use super::files::{Compression, Format, SourceFile};
+use super::files::{Compression, Format, SourceFile, text};
 use crate::{Error, Result};
 
 /// The platform that this program was built for.
@@ -72,7 +72,7 @@ fn collect(package: &Package, folder: &Path, candidates: &mut Vec<([u8; 16], Pat
 
 fn order(package: &Package, path: &Path) -> [u8; 16] {
     let relative = path.strip_prefix(&package.root).unwrap_or(path);
-    let hash = blake3::hash(format!("{}/{}", package.name, super::text(relative)).as_bytes());
+    let hash = blake3::hash(format!("{}/{}", package.name, text(relative)).as_bytes());
     std::array::from_fn(|index| hash.as_bytes()[index])
 }
 

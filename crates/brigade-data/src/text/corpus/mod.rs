@@ -8,7 +8,7 @@ mod locked;
 mod records;
 mod remote;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use bytes::BytesRead;
@@ -146,11 +146,6 @@ impl Corpus {
             Origin::Sources(sources) => source_files(sources, self.timeout),
         }
     }
-}
-
-/// The path in lossless text where it is UTF-8.
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use ::parquet::file::properties::WriterProperties;
 use ::parquet::file::writer::SerializedFileWriter;
 use ::parquet::schema::parser::parse_message_type;
 
+use super::files::text;
 use super::*;
 use crate::Error;
 

@@ -8,6 +8,7 @@
 
 mod cache;
 mod counts;
+mod found;
 mod options;
 mod parallel;
 mod share;
@@ -24,6 +25,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 pub use self::counts::DataCounts;
+pub use self::found::cached_list;
 pub use self::options::{DataSource, PrepareOptions};
 use self::parallel::Workers;
 pub use self::sources::PreparedSource;

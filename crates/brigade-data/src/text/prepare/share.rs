@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::spans::Span;
 use super::tokenize::{Piece, PieceWriter};
-use crate::text::prepare::cache::{CacheEntry, FileLock, Patience};
+use crate::text::prepare::cache::{CacheEntry, FileLock, LockWait};
 use crate::{Error, Result};
 
 /// How many threads of the pool one piece keeps busy: reading and parsing it is the work of one.
@@ -55,7 +55,7 @@ impl SharedPieces<'_> {
 
     /// Makes pieces that nobody else makes, until all are there.
     fn work(&self, finished: &[AtomicBool], ended: &dyn Fn() -> bool) -> Result<()> {
-        let mut patience = Patience::new(self.timeout);
+        let mut wait = LockWait::new(self.timeout);
         loop {
             let mut busy = Vec::new();
             for number in 0..finished.len() {
@@ -69,7 +69,7 @@ impl SharedPieces<'_> {
             let Some(last) = busy.last() else { return Ok(()) };
             let done = finished.iter().filter(|finished| finished.load(Ordering::Relaxed)).count();
             let bytes: u64 = busy.iter().map(|number| self.place.piece_bytes(*number)).sum();
-            patience.check((done, bytes), &self.place.piece_lock(*last))?;
+            wait.check((done, bytes), &self.place.piece_lock(*last))?;
             thread::sleep(INTERVAL.min(self.timeout));
         }
     }

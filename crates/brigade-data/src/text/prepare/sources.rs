@@ -56,11 +56,20 @@ impl SourceFiles {
         workers: &Workers,
         progress: &dyn Progress,
     ) -> Result<(Self, Option<Self>)> {
-        let read = |corpus: &Corpus| -> Result<Self> {
-            let files = hashed_files(corpus, &settings.cache_dir, settings.lock_timeout, workers, progress)?;
-            Ok(Self { name: corpus.describe(), columns: source.columns.clone(), files })
-        };
+        let read = |corpus: &Corpus| Self::of(corpus, source, settings, workers, progress);
         Ok((read(&source.corpus)?, source.validation.as_ref().map(read).transpose()?))
+    }
+
+    /// Those of a corpus, which is one of the source's.
+    pub(super) fn of(
+        corpus: &Corpus,
+        source: &DataSource,
+        settings: &PrepareOptions,
+        workers: &Workers,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let files = hashed_files(corpus, &settings.cache_dir, settings.lock_timeout, workers, progress)?;
+        Ok(Self { name: corpus.describe(), columns: source.columns.clone(), files })
     }
 
     /// Adds all that decides the texts to the name of an entry.

@@ -582,3 +582,36 @@ fn sources_have_tokens_of_their_own_and_one_tokenizer() {
         "{error}"
     );
 }
+
+#[test]
+fn a_list_is_found_once_for_the_same_content() {
+    let bench = Bench::new(3);
+    let asked = std::cell::Cell::new(0);
+    let found = |what: &str| {
+        cached_list(&bench.settings("bytes"), what, &NoProgress, |works| {
+            works();
+            asked.set(asked.get() + 1);
+            Ok::<_, Error>(vec![format!("{what} {}", asked.get())])
+        })
+        .unwrap()
+    };
+    assert_eq!(
+        (found("labels"), found("labels")),
+        (vec!["labels 1".to_owned()], vec!["labels 1".to_owned()])
+    );
+    assert_eq!(found("others"), ["others 2"]);
+    let entries = bench.entries();
+    assert_eq!(entries.len(), 2);
+    for name in entries {
+        let list = bench.cache().join(name).join("list.json");
+        fs::write(&list, fs::read_to_string(&list).unwrap().replace("labels", "lapels")).unwrap();
+    }
+    assert_eq!(found("labels"), ["labels 3"], "a damaged list is found again");
+    fs::write(bench.data(), "{\"text\":\"other\"}\n").unwrap();
+    assert_eq!(found("labels"), ["labels 4"]);
+    let refused = cached_list(&bench.settings("bytes"), "none", &NoProgress, |_| {
+        Err(Error::EmptyCorpus { corpus: String::new(), files: 0 })
+    });
+    assert!(refused.is_err());
+    assert_eq!(bench.entries().len(), 3);
+}

@@ -2,6 +2,7 @@
 
 mod beside;
 mod class;
+mod conversion;
 mod encode;
 mod marked;
 mod pre_tokenizer;
@@ -19,6 +20,7 @@ use tokenizers::{Encoding, PostProcessor, TruncationDirection, TruncationParams,
 
 use beside::{Beside, SPECIAL_TOKENS};
 use class::ClassSettings;
+pub use conversion::conversion_hint;
 pub use encode::CachingEncoder;
 use encode::SpecialNames;
 pub use spec::TokenizerSpec;
@@ -106,7 +108,8 @@ impl Tokenizer {
         match std::fs::read_to_string(path) {
             Ok(json) => Self::with_beside(&name, json, Beside::read(path)),
             Err(error) => {
-                Err(Error::Tokenizer { tokenizer: name, message: format!("it cannot be read: {error}") })
+                let message = format!("it cannot be read: {error}{}", conversion_hint(path));
+                Err(Error::Tokenizer { tokenizer: name, message })
             }
         }
     }

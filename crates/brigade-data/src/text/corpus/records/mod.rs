@@ -13,11 +13,10 @@ mod tables;
 mod value;
 mod values;
 
-use std::ops::Range;
-
 pub use columns::Columns;
 pub use encoder::RecordEncoder;
 pub(crate) use encoder::text_of_record;
+pub(crate) use record::Part;
 pub use record::{Record, RecordLocation};
 
 use super::bytes::BytesRead;
@@ -25,16 +24,11 @@ use super::files::{Compression, Format, SourceFile};
 use super::input::Input;
 use crate::{Error, Result};
 use lines::Lines;
+use record::{MAX_RECORD_BYTES, too_large};
 use values::Values;
-
-/// A record above this size is refused rather than held in memory.
-const MAX_RECORD_BYTES: u64 = 256 << 20;
 
 /// A stream of records.
 pub(crate) type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
-
-/// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text, JSON, Arrow and compressed files have no parts.
-pub(crate) type Part = Option<Range<u64>>;
 
 /// The file in parts of about `part_bytes`, each with its size; whole where it is not larger, or cannot be read from the middle.
 pub(crate) fn parts(file: &SourceFile, bytes: u64, part_bytes: u64) -> Result<Vec<(Part, u64)>> {
@@ -82,10 +76,6 @@ pub(crate) fn records(
         Format::Json => Box::new(Values::open(file, columns, read)?),
         Format::Parquet | Format::Arrow => rows(file, part, columns, read)?,
     })
-}
-
-fn too_large(what: &str) -> String {
-    format!("{what} has more than {} MiB", MAX_RECORD_BYTES >> 20)
 }
 
 #[cfg(feature = "parquet")]

@@ -2,12 +2,19 @@
 
 use std::fmt;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use crate::{Error, Result};
+
+/// A record above this size is refused rather than held in memory.
+pub(super) const MAX_RECORD_BYTES: u64 = 256 << 20;
+
+/// A part of a file: the bytes in which its lines begin, or the groups of its rows. Text, JSON, Arrow and compressed files have no parts.
+pub(crate) type Part = Option<Range<u64>>;
 
 /// A record of a file: a line of JSONL, an object of a file of JSON, or a row of a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,4 +141,9 @@ fn line_ends(path: &Path, bytes: u64) -> std::io::Result<u64> {
         let count = buffer.len();
         std::io::BufRead::consume(&mut read, count);
     }
+}
+
+/// Why a record is refused that is above [`MAX_RECORD_BYTES`].
+pub(super) fn too_large(what: &str) -> String {
+    format!("{what} has more than {} MiB", MAX_RECORD_BYTES >> 20)
 }

@@ -12,10 +12,9 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::{Map, Value};
 
-use super::Part;
 use super::chunks::ChunkFile;
 use super::columns::{Columns, missing};
-use super::record::{Record, RecordLocation};
+use super::record::{Part, Record, RecordLocation};
 use super::value::value;
 use crate::text::corpus::bytes::{BytesRead, Counted, Failure};
 use crate::text::corpus::files::{Format, SourceFile};

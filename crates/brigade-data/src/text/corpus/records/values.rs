@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::columns::Columns;
-use super::record::{Record, RecordLocation};
-use super::{MAX_RECORD_BYTES, object, too_large};
+use super::object;
+use super::record::{MAX_RECORD_BYTES, Record, RecordLocation, too_large};
 use crate::text::corpus::bytes::BytesRead;
 use crate::text::corpus::files::SourceFile;
 use crate::text::corpus::input::Input;

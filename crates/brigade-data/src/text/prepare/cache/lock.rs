@@ -47,7 +47,7 @@ impl FileLock {
         timeout: Duration,
         progress: &dyn Progress,
     ) -> Result<Self> {
-        let (mut patience, mut waits) = (Patience::new(timeout), false);
+        let (mut wait, mut waits) = (LockWait::new(timeout), false);
         loop {
             if let Some(lock) = Self::try_acquire(path)? {
                 if waits {
@@ -58,7 +58,7 @@ impl FileLock {
             if !std::mem::replace(&mut waits, true) {
                 progress.start(0, "waiting for another process to tokenize the same text");
             }
-            patience.check((shown_at(path), building.map(bytes_in)), path)?;
+            wait.check((shown_at(path), building.map(bytes_in)), path)?;
             std::thread::sleep(INTERVAL.min(timeout));
         }
     }
@@ -75,14 +75,14 @@ impl FileLock {
 }
 
 /// The wait for a process that holds a lock.
-pub(crate) struct Patience<S> {
+pub(crate) struct LockWait<S> {
     timeout: Duration,
     began: Instant,
     /// What it has done, and when that was first seen.
     seen: Option<(S, Instant)>,
 }
 
-impl<S: PartialEq> Patience<S> {
+impl<S: PartialEq> LockWait<S> {
     /// That ends when nothing has changed for so long.
     pub(crate) fn new(timeout: Duration) -> Self {
         Self { timeout, began: Instant::now(), seen: None }
@@ -163,9 +163,9 @@ mod tests {
         let path = folder.path().join("k.lock");
         let lock = FileLock::try_acquire(&path).unwrap().unwrap();
         lock.file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        let mut patience = Patience::new(Duration::ZERO);
+        let mut wait = LockWait::new(Duration::ZERO);
         let building = folder.path().join("k.building");
-        let mut look = || patience.check((shown_at(&path), bytes_in(&building)), &path);
+        let mut look = || wait.check((shown_at(&path), bytes_in(&building)), &path);
         look().unwrap();
         lock.show_progress();
         look().unwrap();

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub(crate) use file_hashes::{HashedFile, hashed_files};
-pub(crate) use lock::{FileLock, Patience};
+pub(crate) use lock::{FileLock, LockWait};
 
 use lock::bytes_in;
 

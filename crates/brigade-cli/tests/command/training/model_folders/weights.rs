@@ -174,6 +174,22 @@ fn a_table_of_embeddings_grows_to_its_tokenizer() {
             }
         }
     }
+    // A classifier's as well.
+    let texts = [("fn a", "code"), ("so it goes", "prose"), ("let b", "code"), ("a b c", "prose")];
+    let records =
+        texts.map(|(text, label)| format!("{}\n", json!({ "text": text, "label": label }))).concat();
+    std::fs::write(place.path("kinds.jsonl"), records).unwrap();
+    let kinds = format!("{line} --task classification --data kinds.jsonl --nproc-per-node 2 --zero 3");
+    let kinds = format!("train --config tiny.toml {kinds} --set data.validation_fraction=0 --out kinds");
+    place.succeed(&mut place.brigade(&kinds));
+    let kinds = read(&place.path("kinds/model.safetensors"));
+    assert_eq!(
+        kinds["model.embed_tokens.weight"].floats(),
+        grown["model.embed_tokens.weight"].floats(),
+        "the same rows"
+    );
+    let config: Value = serde_json::from_str(&place.text("kinds/config.json")).unwrap();
+    assert_eq!((&config["vocab_size"], &config["id2label"]["1"]), (&json!(257), &json!("prose")));
     // It goes on, and is a model like any other.
     place.succeed(&mut place.train(&format!(
         "{} --nproc-per-node 2 --resume auto --out alone",

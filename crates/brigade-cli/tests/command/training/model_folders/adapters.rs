@@ -19,6 +19,25 @@ const LORA: &str = "--model base --lora-rank 4 --set lora.dropout=0.1 --set lora
                     --set schedule.name=constant --checkpoint-every 5";
 
 #[test]
+fn adapters_are_planned_as_they_are_trained() {
+    let place = with_llama();
+    let plan = |flags: &str| -> serde_json::Value {
+        let line = format!(
+            "plan --model llama --cluster 1x1xL4 --global-batch-size 8 --sequence-length 32 --json {flags}"
+        );
+        serde_json::from_str(&place.succeed(&mut place.brigade(&line)).out).unwrap()
+    };
+    let (whole, adapters) = (plan(""), plan("--lora-rank 4"));
+    let counts = adapters["model"]["counts"].as_array().unwrap();
+    let sum = |name: &str| counts.iter().map(|count| count[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum("frozen"), whole["parameters"].as_u64().unwrap());
+    assert!(counts[0]["trained"] == 0 && counts[1]["trained"].as_u64() > Some(0), "{adapters}");
+    // Masters and two moments.
+    assert_eq!(adapters["plan"]["best"][0]["memory"]["optimizer"].as_u64().unwrap(), 12 * sum("trained"));
+    assert!(adapters["commands"][0].as_str().unwrap().contains(" --lora-rank 4 "), "{adapters}");
+}
+
+#[test]
 fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
     let place = with_base();
     let train = |name: &str, line: &str| {
@@ -138,7 +157,7 @@ fn what_cannot_be_adapted_is_said() {
     assert!(done.code == Some(2) && done.err.contains(needs), "{}", done.err);
     refused(
         "--model llama --set model.pretrained=false --lora-rank 4",
-        &["lora.rank (--lora-rank) = 4", needs],
+        &["lora.rank (--lora-rank) = 4", "adapters need a trained model, but model.pretrained = false"],
     );
     refused(
         "--model base --lora-rank 4 --set lora.targets=[\"q_poj\"]",

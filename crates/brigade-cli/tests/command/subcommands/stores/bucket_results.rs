@@ -43,6 +43,10 @@ fn a_run_goes_on_on_another_machine_with_its_results() {
     // What looks at runs takes the URL.
     let status = place.succeed(&mut on(&place, "three", place.brigade(&format!("status {url}"))));
     assert!(status.out.contains("finished") && status.out.contains("step 10"), "{}", status.out);
+    let status = place.succeed(&mut on(&place, "three", place.brigade(&format!("status {url} --json"))));
+    let status: serde_json::Value = serde_json::from_str(&status.out).unwrap();
+    assert_eq!((status["ranks"].as_u64(), status["unit"].as_str()), (Some(2), Some("tokens")), "{status}");
+    assert!(status["mesh"].as_array().unwrap().contains(&serde_json::json!(["dp", 2])), "{status}");
     let listed = place.succeed(&mut place.brigade(&format!("checkpoint list {url}")));
     assert!(listed.out.starts_with("step 10 "), "{}", listed.out);
     let report = place.succeed(&mut place.brigade(&format!("report {url}")));

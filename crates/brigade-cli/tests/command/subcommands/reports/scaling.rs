@@ -15,6 +15,11 @@ fn runs_on_more_ranks_are_compared() {
     for said in ["strong scaling", "speed-up  efficiency", "1.00      100.0%", "Amdahl's law: "] {
         assert!(text.contains(said), "{said}: {text}");
     }
+    let json = place.succeed(&mut place.brigade("scaling 2 1 --json")).out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let ranks = |at: usize| json["runs"][at]["ranks"].as_u64();
+    assert_eq!((json["kind"].as_str(), ranks(0), ranks(1)), (Some("strong"), Some(1), Some(2)), "{json}");
+    assert!(json["findings"].is_array() && json["explained"] == "2", "{json}");
     // A damaged line is left out, which each command says once.
     let metrics = place.path("2/metrics.jsonl");
     let whole = std::fs::read_to_string(&metrics).unwrap();
@@ -48,6 +53,16 @@ fn sizes_are_measured_and_compared() {
         assert!(text.starts_with("strong scaling") && text.contains(said), "{said}: {text}");
     }
     assert_eq!([1, 2].map(|ranks| place.metrics(&format!("measured/{ranks}")).len()), [10, 10]);
+    let line = format!("scaling --measure 1,2 --weak --out weak --json {train} --global-batch-size 4");
+    let json: serde_json::Value =
+        serde_json::from_str(&place.succeed(&mut place.brigade(&line)).out).unwrap();
+    assert_eq!(
+        (json["kind"].as_str(), json["law"]["name"].as_str()),
+        (Some("weak"), Some("gustafson")),
+        "{json}"
+    );
+    let tokens = [1, 2].map(|ranks| place.metrics(&format!("weak/{ranks}"))[0]["tokens"].as_u64().unwrap());
+    assert_eq!(tokens[1], 2 * tokens[0]);
     for (line, said) in [
         (
             format!("scaling --measure 1,2 --out measured {train}"),

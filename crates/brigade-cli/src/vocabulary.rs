@@ -1,14 +1,14 @@
 //! Tokenizers with more ids than their model has embeddings.
 
 use anyhow::{Context, bail};
-use brigade::models::{CausalLm, WeightsMapping};
+use brigade::models::WeightsMapping;
 use brigade_hf::Config as ModelConfig;
 
 use crate::config::{Config, ConfiguredModel};
 use crate::data::tasks::TaskModel;
 
 /// The matrices that have a row for each token.
-const TABLES: [&str; 3] = ["embedding.embed_tokens", "embedding.wte", "head.lm_head"];
+const TABLES: [&str; 4] = ["embedding.embed_tokens", "embedding.wte", "embedding.words", "head.lm_head"];
 
 impl Config {
     /// Checks that the model has an embedding for each of the tokenizer's ids; with `model.resize_embeddings`, those that it lacks are added.
@@ -23,14 +23,12 @@ impl Config {
             self.model.given()
         );
         let other_way = "give the model's own tokenizer, or a model whose embeddings were resized";
-        let (ModelConfig::Decoder(config), TaskModel::CausalLm(model)) =
-            (&mut described.file.config, &described.model)
-        else {
+        if matches!(described.model, TaskModel::MaskedLm(_)) {
             bail!(
-                "{more}; {other_way} (model.resize_embeddings = true only adds them for the task causal-lm, task.name, --task)"
+                "{more}; {other_way} (model.resize_embeddings = true does not add them for task.name (--task) = \"masked-lm\", whose head has a bias for each token)"
             );
-        };
-        if !model.adapters().is_empty() {
+        }
+        if !described.model.adapters().is_empty() {
             bail!(
                 "{more}; {other_way} (model.resize_embeddings = true cannot add them with adapters, which are saved without \
                 embeddings)"
@@ -39,9 +37,13 @@ impl Config {
         if !self.model.resize_embeddings {
             bail!("{more}; model.resize_embeddings = true adds the missing ones");
         }
-        config.vocab_size = ids;
-        let resized = CausalLm::from_config(&described.file.config, Some(model.sequence_length()));
-        described.model = TaskModel::CausalLm(resized.with_context(|| self.model.given())?);
+        match &mut described.file.config {
+            ModelConfig::Decoder(config) => config.vocab_size = ids,
+            ModelConfig::Encoder(config) => config.vocab_size = ids,
+        }
+        let length = described.model.sequence_length();
+        let resized = self.task.model(&mut described.file, length, &self.lora, &self.data.tokenizer);
+        described.model = resized.with_context(|| self.model.given())?;
         Ok(())
     }
 

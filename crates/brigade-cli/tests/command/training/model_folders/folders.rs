@@ -121,7 +121,17 @@ fn what_is_wrong_with_a_folder_is_said() {
         assert!(said.iter().all(|part| done.err.contains(part)), "{line}: {}", done.err);
         assert!(!place.path("a").exists(), "{line}");
     };
-    refused("--model nowhere", &["model.path (--model) ", "nowhere: there is no such folder"]);
+    refused(
+        "--model nowhere",
+        &[
+            "model.path (--model) ",
+            "nowhere: there is no such folder, and a model on the hub is given as organization/name",
+        ],
+    );
+    refused(
+        "--model bert-base-uncased",
+        &["there is no such folder", "such as google-bert/bert-base-uncased"],
+    );
     refused(
         "--model some/model@v1",
         &["--model some/model@v1: it is neither a folder", "HF_HUB_OFFLINE forbids"],
@@ -144,7 +154,9 @@ fn what_is_wrong_with_a_folder_is_said() {
     change("\"num_experts\": 8");
     refused(&line, &["`num_experts` = 8", "llama/config.json"]);
     std::fs::write(place.path("llama/config.json"), config.replace("260", "200")).unwrap();
-    refused(&line, &["257 ids, more than the 200 embeddings"]);
+    for line in [line.clone(), format!("{line} --dry-run")] {
+        refused(&line, &["257 ids, more than the 200 embeddings"]);
+    }
     std::fs::write(place.path("llama/config.json"), config.replace("\"llama\"", "\"mamba\"")).unwrap();
     refused(&line, &["`mamba`", "known are `gpt2`, `llama`"]);
 }
@@ -173,8 +185,22 @@ fn a_dry_run_takes_a_model_of_the_hub_without_its_weights() {
         "peft_type": "LORA", "base_model_name_or_path": "org/model", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
     });
     std::fs::write(place.path("adapted/adapter_config.json"), adapters.to_string()).unwrap();
-    let line = line.replace("org/model", "adapted");
-    place.succeed(&mut place.brigade(&format!("{line} --dry-run")));
+    let adapted = line.replace("org/model", "adapted");
+    place.succeed(&mut place.brigade(&format!("{adapted} --dry-run")));
+    // Which are on the hub themselves.
+    let adapters = place.path("hub/hub/models--org--adapted");
+    let snapshot = adapters.join("snapshots").join(&commit);
+    std::fs::create_dir_all(adapters.join("refs")).unwrap();
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::write(adapters.join("refs/main"), &commit).unwrap();
+    std::fs::copy(place.path("adapted/adapter_config.json"), snapshot.join("adapter_config.json")).unwrap();
+    let adapted = line.replace("org/model", "org/adapted");
+    let done = place.succeed(&mut place.brigade(&format!("{adapted} --dry-run")));
+    for setting in ["rank = 2", "alpha = 4.0", "learning_rate = 0.0002"] {
+        assert!(done.out.contains(setting), "{setting} in {}", done.out);
+    }
+    let done = place.run(&mut place.brigade(&adapted));
+    assert!(done.code == Some(2) && done.err.contains("`adapter_model.safetensors`"), "{}", done.err);
 }
 
 /// A Llama of 8 and one of 70 billion parameters, in 1.5 GiB of addresses. Shapes: the `config.json` of Llama 3.1.

@@ -1,15 +1,13 @@
 //! The corpus of `brigade train`: its text, the cache of its tokens, and the progress of tokenizing.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use brigade::UsageError;
 use brigade::data::{
     LongExamples, PrepareOptions, PreparedData, PreparedSource, Progress, SequenceLayout, prepare,
 };
 use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted};
-use brigade_files::cache_folder;
 
 use crate::config::Config;
 use crate::data::chats::Chats;
@@ -24,19 +22,20 @@ const FAR_AT_LEAST: f64 = 0.02;
 /// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings, .. } = config;
-    let mut work = PrepareOptions::of(sources(data, &config.task.columns())?, cache_dir(data)?);
+    let mut work = PrepareOptions::of(sources(data, &config.task.columns())?, data.cache_folder()?);
     work.tokenizer = data.tokenizer.clone();
     let length = model.shape.sequence_length;
     work.rows = config.task.rows(data.rows(length));
     work.records = match config.task.records(length, data.long) {
         Some(labelled) => Some(labelled),
-        None => Some(Arc::new(Chats::new(&data.tokenizer, data.learn)?)),
+        None => Some(Arc::new(Chats::new(&data.tokenizer, data.learn, data.template())?)),
     };
     work.validation_fraction = data.validation_fraction;
     let prepared = prepare(&work, &PhaseProgress { show, phase: Mutex::new(None) })?;
     if show != ConsoleMode::Quiet {
         describe(&prepared, settings.train.validate_every);
-        let unused = config.notes_on_unused(prepared.summary.counts.examples)?;
+        let are_windows = prepared.sources.iter().all(|source| source.train.row_counts().is_none());
+        let unused = config.notes_on_unused(prepared.summary.counts.examples, are_windows)?;
         notes_on_amounts(&prepared, data, length).iter().chain(&unused).for_each(|note| {
             brigade::print_stderr(format_args!("note: {note}"));
         });
@@ -50,18 +49,6 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
         .into());
     }
     Ok(prepared)
-}
-
-/// `BRIGADE_CACHE_DIR`, the setting, or `brigade` in the user's cache folder.
-fn cache_dir(data: &DataSection) -> anyhow::Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name);
-    let own = variable("BRIGADE_CACHE_DIR").is_some_and(|folder| !folder.is_empty());
-    if !own && !data.cache_dir.as_os_str().is_empty() {
-        return Ok(data.cache_dir.clone());
-    }
-    cache_folder(variable).context(
-        "there is no folder for the token cache: set data.cache_dir, BRIGADE_CACHE_DIR, XDG_CACHE_HOME or HOME",
-    )
 }
 
 fn describe(prepared: &PreparedData, validate_every: u64) {
