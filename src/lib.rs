@@ -122,7 +122,7 @@
 //! # fn main() -> anyhow::Result<()> {
 //! let storage = brigade::checkpoints::open_storage("runs/a/checkpoints")?;
 //! for found in brigade::checkpoints::list(&*storage)? {
-//!     println!("step {}: whole: {}", found.step, found.summary.is_ok());
+//!     println!("step {}: complete: {}", found.step, found.summary.is_ok());
 //! }
 //! # Ok(())
 //! # }
@@ -220,7 +220,7 @@ pub use device::{NodeGpu, doctor, most_ranks_per_node, node_gpus};
 pub use error::{UsageError, format_error, print_stderr};
 pub use folder::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, FLIGHT_FOLDER, TOKENIZER_COMPANIONS,
-    WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_lock_of_this_host, lock_folder,
+    WEIGHTS_FILE, WEIGHTS_INDEX_FILE, lock_folder,
 };
 pub use run::{Launch, Program, Ranks, Role, Session, launch};
 pub use settings::{

@@ -12,7 +12,7 @@ use data::{POINTS, spirals};
 use model::{Net, loss};
 
 const DEFAULTS: &str = "
-train = { steps = 200, global_batch_size = 64, micro_batch_size = 32, gradient_clipping = 0, validate_every = 50 }
+train = { epochs = 25, global_batch_size = 64, micro_batch_size = 32, gradient_clipping = 0, validate_every = 8 }
 optimizer = { learning_rate = 1e-2, weight_decay = 0, beta2 = 0.999, epsilon = 1e-5 }
 schedule.name = 'constant'";
 

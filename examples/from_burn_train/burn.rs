@@ -21,9 +21,9 @@ use in_order::InOrder;
 use model::{Net, loss};
 use same_bits::{Batches, first_weights, save};
 
-const EPOCHS: usize = 4;
+const EPOCHS: usize = 25;
 /// Steps of an epoch.
-const STEPS: u64 = 50;
+const STEPS: u64 = 8;
 
 #[derive(Clone, Debug)]
 pub struct Batch {

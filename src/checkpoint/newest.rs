@@ -1,6 +1,6 @@
 //! The checkpoint that a run resumes from.
 
-use anyhow::bail;
+use anyhow::Context;
 use brigade_checkpoint::{Checkpoint, list, open_storage};
 
 use super::RunDescription;
@@ -15,11 +15,12 @@ pub(crate) fn newest(location: &str) -> anyhow::Result<Result<(u64, RunDescripti
     let mut wrong = Vec::new();
     for found in list(&*storage)? {
         let opened = found.summary.and_then(|_| Checkpoint::open(storage.clone(), found.step));
-        if let Err(error) = &opened
-            && !error.is_corruption()
-        {
-            bail!("cannot resume from step {}: {error}", found.step);
-        }
+        let opened = match opened {
+            Err(error) if !error.is_corruption() => {
+                return Err(error).with_context(|| format!("cannot resume from step {}", found.step));
+            }
+            opened => opened,
+        };
         let described = opened.map_err(|error| error.to_string()).and_then(|checkpoint| {
             serde_json::from_value(checkpoint.manifest().state.settings.clone())
                 .map_err(|error| format!("its description of the run cannot be read: {error}"))

@@ -12,13 +12,21 @@ use brigade_launch::exit;
 pub struct UsageError(pub anyhow::Error);
 
 impl UsageError {
-    /// The exit code of a command that ends with it: 1 if a node was lost meanwhile, which is nobody's mistake, else 2.
+    /// The exit code of a command that ends with it: 1 for what is nobody's mistake and may be over when the command starts again, as a node that was lost or
+    /// a store that does not answer, else 2.
     pub fn exit_code(&self) -> u8 {
-        match self.0.downcast_ref() {
-            Some(brigade_launch::Error::NodeLost { .. }) => exit::FAILED,
-            _ => exit::USAGE,
-        }
+        if self.0.chain().any(may_pass) { exit::FAILED } else { exit::USAGE }
     }
+}
+
+fn may_pass(cause: &(dyn std::error::Error + 'static)) -> bool {
+    #[cfg(feature = "object-store")]
+    if cause.downcast_ref().is_some_and(brigade_store::Error::may_pass) {
+        return true;
+    }
+    matches!(cause.downcast_ref(), Some(brigade_launch::Error::NodeLost { .. }))
+        || cause.downcast_ref().is_some_and(brigade_checkpoint::Error::may_pass)
+        || cause.downcast_ref().is_some_and(brigade_data::Error::may_pass)
 }
 
 /// A signal ended the run.
@@ -53,4 +61,30 @@ pub(crate) enum CheckpointUsageError {
     /// The ranks do not share the storage.
     #[error("{0}")]
     NotShared(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_no_wrong_usage() {
+        let code = |error: anyhow::Error| UsageError(error).exit_code();
+        let store = |may_pass| {
+            let (operation, path, message) = ("read", "gs://a/b".to_owned(), "503".to_owned());
+            brigade_checkpoint::Error::Object { operation, path, message, may_pass }
+        };
+        assert_eq!(code(store(true).into()), exit::FAILED);
+        assert_eq!(code(Err::<(), _>(store(true)).context("--out").unwrap_err()), exit::FAILED);
+        assert_eq!(code(store(false).into()), exit::USAGE);
+        let io = |kind: std::io::ErrorKind| {
+            let path = std::path::Path::new("a");
+            code(brigade_checkpoint::Error::io("read", path)(kind.into()).into())
+        };
+        assert_eq!(io(std::io::ErrorKind::StaleNetworkFileHandle), exit::FAILED);
+        assert_eq!(io(std::io::ErrorKind::PermissionDenied), exit::USAGE);
+        assert_eq!(code(anyhow::anyhow!("--out is a file")), exit::USAGE);
+    }
 }

@@ -1,5 +1,6 @@
 //! Leases on the places of a run, where no lock of the operating system reaches.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -43,8 +44,17 @@ pub(crate) fn lease(
     };
     let duration = Duration::from_secs_f64(settings.checkpoint.lease_seconds);
     let waits = &mut |text: &str| print_stderr(format_args!("{text} (checkpoint.lease_seconds)"));
-    let check = || check().map_err(|error| format_error(&error));
+    // Whether it may pass is not in its text.
+    let failed = RefCell::new(None);
+    let check = || {
+        check().map_err(|error| {
+            let text = format_error(&error);
+            failed.replace(Some(error));
+            text
+        })
+    };
     let lease = lease_location(place).and_then(|place| take_lease(place, &holder, duration, waits, &check));
+    let lease = lease.map_err(|error| failed.take().unwrap_or_else(|| error.into()));
     let lease = lease.with_context(|| option.to_owned())?;
     let warn = |message: &str| print_stderr(format_args!("warning: {message}"));
     let (folder, steps) = (folder.to_owned(), settings.train.steps);

@@ -14,7 +14,7 @@ pub(crate) use contents::{
     write_config,
 };
 pub(crate) use lease::lease;
-pub use lock::{is_lock_of_this_host, lock_folder};
+pub use lock::lock_folder;
 pub(crate) use lock::{may_be_shared, name_host};
 
 /// The folder of flight records in a run's folder: what each rank did last before a failure.

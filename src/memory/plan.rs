@@ -85,6 +85,22 @@ impl Session {
         }
     }
 
+    /// On rank 0, warns if the machine has less memory than the parameters take of a model that is not trained.
+    pub(crate) fn check_memory_of_parameters(&self, plan: &RunPlan, chain: &Blocks) {
+        let Some(machine) = Machine::of(self).filter(|_| self.rank() == 0 && !self.quiet) else { return };
+        // Whatever is wrong with the model, running it finds and reports.
+        let Ok(mut configuration) = configuration(plan, chain, MeasuredActivations::default()) else {
+            return;
+        };
+        configuration.units.iter_mut().for_each(|unit| unit.trainable = false);
+        let Ok(footprint) = Footprint::of(&configuration) else { return };
+        let need = Need::of(&footprint, configuration.dp * configuration.replicas, &machine);
+        let assessment = assessment(&machine, need, None, Vec::new);
+        if !assessment.fits {
+            print_stderr(format_args!("warning: {}", assessment.text));
+        }
+    }
+
     /// The plan with what was measured. `smaller` measures fewer samples.
     fn plan_with(
         &self,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use brigade_comm::{Group, ProcessGroup};
 use brigade_core::Buckets;
 
-use crate::settings::Settings;
+use crate::settings::{CollectivesBackend, Settings, SumOrder};
 
 /// Messages one after the other whose mean is the network's delay: a rank that began late finds some of the others' there, and waits the longer
 /// for the next.
@@ -24,12 +24,17 @@ const LARGEST: f64 = 25e6;
 const SMALLEST: f64 = 64e3;
 
 /// What travels together: as much as `comm.bucket_cap_mb` says, or else, between hosts, what 1 Gbit/s moves in two delays of the network, which an all-reduce costs at
-/// least.
+/// least. NCCL does not say which of its groups are on several hosts, and how MPI adds by itself may depend on the size, so that a measured one would change the bits.
 pub(super) fn buckets(settings: &Settings, network_delay: Option<Duration>) -> Buckets {
     let set = settings.comm.bucket_cap_mb;
     match set > 0.0 {
         true => Buckets { bytes: (set * 1e6).ceil() as usize, within_hosts: true },
-        false => Buckets { bytes: network_delay.map_or(0, for_delay), within_hosts: false },
+        false => {
+            let is_fit =
+                settings.collectives() != CollectivesBackend::Nccl && settings.comm.order == SumOrder::Tree;
+            let delay = network_delay.filter(|_| is_fit);
+            Buckets { bytes: delay.map_or(0, for_delay), within_hosts: false }
+        }
     }
 }
 
@@ -76,5 +81,23 @@ mod tests {
     fn buckets_grow_with_the_delay_up_to_a_limit() {
         let of = |micros| for_delay(Duration::from_micros(micros));
         assert_eq!([of(50), of(1000), of(20_000), of(1_000_000)], [0, 250_000, 5_000_000, 25_000_000]);
+    }
+
+    #[test]
+    fn libraries_that_add_by_themselves_have_buckets_only_if_they_are_set() {
+        let mut settings = Settings::default();
+        let mut of = |collectives, order, set| {
+            let comm = &mut settings.comm;
+            (comm.collectives, comm.order, comm.bucket_cap_mb) = (collectives, order, set);
+            buckets(&settings, Some(Duration::from_millis(1))).bytes
+        };
+        assert_eq!(of(CollectivesBackend::Host, SumOrder::Tree, 0.0), 250_000);
+        assert_eq!(of(CollectivesBackend::Mpi, SumOrder::Tree, 0.0), 250_000);
+        for (collectives, order) in
+            [(CollectivesBackend::Mpi, SumOrder::Engine), (CollectivesBackend::Nccl, SumOrder::Tree)]
+        {
+            assert_eq!(of(collectives, order, 0.0), 0);
+            assert_eq!(of(collectives, order, 1.0), 1_000_000);
+        }
     }
 }

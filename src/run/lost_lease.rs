@@ -8,7 +8,7 @@ use std::time::Duration;
 use brigade_launch::{exit, stop_launches};
 use brigade_report::{RunEvent, add_to_history, now};
 
-use super::ending::notify::{Ending, notify};
+use super::ending::notify::{Ending, notify, notify_at_once};
 use crate::error::print_stderr;
 
 /// How long the launcher may take to end its ranks and to tell of it; longer than a command of `output.notify` may.
@@ -21,7 +21,7 @@ pub(crate) struct LostLease {
     began: f64,
     /// Whether the lock of its folder says that nobody else is there.
     is_locked: bool,
-    /// The command of `output.notify`; none in a rank, for which its launcher would run it.
+    /// The command of `output.notify`; none in a rank whose launcher runs it.
     notify: Vec<String>,
     /// Whether the launcher has ranks, which it ends first.
     has_ranks: AtomicBool,
@@ -60,7 +60,8 @@ impl LostLease {
                 return;
             }
         } else {
-            self.tell(message);
+            let ending = self.recorded(message);
+            notify_at_once(&self.notify, &self.dir, &ending);
         }
         // Ranks end with their launcher.
         std::process::exit(i32::from(exit::FAILED));
@@ -68,11 +69,15 @@ impl LostLease {
 
     /// Tells of the end: in the run's folder, if that is still its own, and to the command of `output.notify`.
     pub(crate) fn tell(&self, reason: &str) {
+        notify(&self.notify, &self.dir, &self.recorded(reason));
+    }
+
+    fn recorded(&self, reason: &str) -> Ending {
         let ending = Ending::failed(reason, exit::FAILED);
         if self.is_locked {
             // A run that cannot write its history ends as it would have.
             drop(add_to_history(&self.dir, self.began, RunEvent::Failed { reason: ending.reason.clone() }));
         }
-        notify(&self.notify, &self.dir, &ending);
+        ending
     }
 }

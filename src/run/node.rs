@@ -1,7 +1,7 @@
 //! The launcher of a node: it checks the settings, prepares the data, starts the ranks and supervises them.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -11,8 +11,8 @@ use brigade_report::{LogFormat, RunEvent, add_to_history, json_line, log_format,
 
 use super::elastic::{ElasticRun, NodeChanges};
 use super::ending::exhaustion::ExhaustionWatch;
-use super::ending::notify::{Ending, notify};
-use super::ending::{print_event, printed_its_error};
+use super::ending::notify::{Ending, notify, reason};
+use super::ending::{is_mistake, print_event, printed_its_error, report};
 use super::program::start::Prepare;
 use super::program::{Program, Role, environment, usage};
 use super::run_folder::{RUN_CHOICE, RUN_ID, RunFolder};
@@ -65,9 +65,18 @@ impl Program<'_> {
             let program = std::env::current_exe().context("cannot find this program's own file")?;
             Ok((token, folder, program, body))
         };
-        let (token, mut folder, program, _body) = prepared().map_err(usage)?;
+        let place = |dir: PathBuf| self.settings.output.url().map_or(dir, Into::into);
+        let (token, mut folder, program, _body) = match prepared().map_err(usage) {
+            Err(error) if node.node_rank == 0 && !is_mistake(&error) => {
+                let code = report(&error);
+                let ending = Ending::failed(&format_error(&error), code);
+                notify(&self.settings.output.notify, &place(self.settings.output.dir.clone()), &ending);
+                return Ok(code);
+            }
+            prepared => prepared?,
+        };
         let dir = folder.dir.clone();
-        let place = self.settings.output.url().map_or_else(|| dir.clone(), Into::into);
+        let place = place(dir.clone());
         let timeouts = timeouts(&self.settings.comm);
         let mut launch = LaunchConfig::local(program, nproc, token, dir.join(LOGS_FOLDER)).on_node(node);
         (launch.init_timeout, launch.host_timeout) = (timeouts.init, timeouts.host);
@@ -179,14 +188,4 @@ impl Program<'_> {
 fn last_flight_record(dir: &Path) -> Option<SystemTime> {
     let files = std::fs::read_dir(dir.join(FLIGHT_FOLDER)).ok()?;
     files.filter_map(|file| file.ok()?.metadata().ok()?.modified().ok()).max()
-}
-
-fn reason(outcome: &Outcome) -> String {
-    let text = outcome.to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let said = match outcome {
-        Outcome::Failed(failure) => failure.error_line(),
-        _ => None,
-    };
-    said.map_or_else(|| first.to_owned(), |said| format!("{first}: {said}"))
 }

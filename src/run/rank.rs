@@ -1,6 +1,7 @@
 //! A process that is a rank: it joins the world, runs the program's body, and ends together with the other ranks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,9 +10,10 @@ use brigade_launch::{Detected, RankInfo, exit, interrupt};
 use brigade_report::{counted, set_log_rank};
 
 use super::ending::exhaustion::ExhaustionWatch;
+use super::ending::notify::{Ending, notify};
 use super::ending::{
-    PANIC_EXIT_CODE, is_of_another_rank, is_on_all_ranks, needs_flight_record, panic_text, report,
-    write_flight,
+    PANIC_EXIT_CODE, is_mistake, is_of_another_rank, is_on_all_ranks, needs_flight_record, panic_text,
+    rank_failed, report, write_flight,
 };
 use super::program::start::Prepare;
 use super::program::{Program, Role, usage};
@@ -24,12 +26,35 @@ use crate::launched::launcher_folder;
 use crate::world::{HostEngine, all_gather_text, check_same_configuration, join, timeouts};
 
 impl Program<'_> {
-    /// Joins the world and runs `body` as one of its ranks.
+    /// Joins the world and runs `body` as one of its ranks. Rank 0 without a launcher of Brigade's tells the command of `output.notify` how the run ended.
     pub(super) fn run_rank(
         &self,
         info: &RankInfo,
         detected: &Detected,
         prepare: Prepare<'_>,
+    ) -> anyhow::Result<u8> {
+        let output = &self.settings.output;
+        let mut dir = output.dir.clone();
+        let result = self.as_rank(info, detected, prepare, &mut dir);
+        let result = result.or_else(|error| rank_failed(info.rank, error));
+        if info.rank > 0 || launcher_folder().is_some() || result.as_ref().is_err_and(is_mistake) {
+            return result;
+        }
+        let ending = Ending::of_rank(&result);
+        // What started the ranks may end this one while the command runs.
+        let code = result.unwrap_or_else(|error| report(&error));
+        let place: PathBuf = output.url().map_or(dir, Into::into);
+        notify(&output.notify, &place, &ending);
+        Ok(code)
+    }
+
+    /// The same but for the end; the folder of the run becomes `dir`.
+    fn as_rank(
+        &self,
+        info: &RankInfo,
+        detected: &Detected,
+        prepare: Prepare<'_>,
+        dir: &mut PathBuf,
     ) -> anyhow::Result<u8> {
         set_log_rank(info.rank);
         device::prepare_process(self.settings.compute.backend);
@@ -58,7 +83,7 @@ impl Program<'_> {
         world.group().use_init_timeout();
         let mut folder = match launched {
             Some(dir) => RunFolder::from_launcher(dir),
-            None if info.rank == 0 => RunFolder::lock(self, &[])
+            None if info.rank == 0 => RunFolder::lock(self, &self.settings.output.notify)
                 .inspect_err(|error| world.group().abort(&format_error(error)))
                 .map_err(usage)?,
             None if info.local_rank == 0 && self.settings.output.url().is_some() => RunFolder::of_node(self)
@@ -69,6 +94,7 @@ impl Program<'_> {
         let run = all_gather_text(world.group(), &folder.run).context("sharing the run's id")?.swap_remove(0);
         world.group().use_step_timeout();
         let out = folder.dir.clone();
+        dir.clone_from(&out);
         let world_text = match role {
             Role::LaunchedRank => format!("{}, started by Brigade", counted(info.world_size, "rank")),
             _ => detected.to_string(),

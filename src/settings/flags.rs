@@ -147,7 +147,7 @@ pub struct StandardFlags {
     /// Pipeline schedule: gpipe, 1f1b, interleaved-1f1b, zb-h1, zb-h2 or zbv [default: 1f1b].
     #[arg(long, value_name = "NAME")]
     pub schedule: Option<PipelineScheduleKind>,
-    /// Model chunks per pipeline stage, for interleaving [default: 1].
+    /// Model chunks per pipeline stage, for interleaving [default: 1, or 2 with --schedule zbv].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub chunks: Option<usize>,
     /// Activation checkpointing: blocks to recompute in the backward pass: none, all, every-2, … [default: none].
@@ -281,6 +281,11 @@ impl StandardFlags {
         lay(&self.pp, &mut settings.mesh.pp);
         lay(&self.zero, &mut settings.zero.stage);
         lay(&self.schedule, &mut settings.pipeline.schedule);
+        let may_have_two_chunks =
+            self.chunks.is_none() && settings.pipeline.chunks == 1 && settings.mesh.pp > 1;
+        if self.schedule == Some(PipelineScheduleKind::Zbv) && may_have_two_chunks {
+            settings.pipeline.chunks = 2;
+        }
         lay(&self.chunks, &mut settings.pipeline.chunks);
         lay(&self.recompute, &mut settings.compute.recompute);
         lay(&self.transport, &mut settings.comm.transport);

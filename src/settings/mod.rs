@@ -20,7 +20,7 @@ use std::path::Path;
 
 pub use brigade_comm::{Encryption, Transport};
 use brigade_core::plan::{ScheduleError, SplitError};
-use brigade_core::{Activation, LrSchedulerKind, Model, ParameterGroup};
+use brigade_core::{Activation, LrSchedulerKind, Model, ParameterCounts, ParameterGroup};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
@@ -217,6 +217,19 @@ impl Settings {
             model(&brigade_cpu::device())?.chain().check_groups(&groups)?;
         }
         Ok(())
+    }
+
+    /// How many parameters of each block of a model are trained, and how many are not; `model` makes it, without values, on the device it is given.
+    ///
+    /// # Errors
+    /// As [`check_groups`](Self::check_groups).
+    pub fn parameter_counts<I: Activation, O: Activation, T>(
+        &self,
+        model: impl FnOnce(&Device) -> anyhow::Result<Model<I, O, T>>,
+    ) -> anyhow::Result<Vec<ParameterCounts>> {
+        let mut model = model(&brigade_cpu::device())?;
+        self.freeze(&mut model)?;
+        Ok(model.chain().parameter_counts())
     }
 
     /// Freezes the parameters of a model that `train.freeze` and `optimizer.groups` freeze. A run does so itself; a model that is only

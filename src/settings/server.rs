@@ -209,14 +209,11 @@ impl Settings {
         let engine = match comm.collectives {
             CollectivesBackend::Mpi => Some("mpi"),
             CollectivesBackend::Nccl => Some("nccl"),
-            CollectivesBackend::Auto if self.compute.backend.resolved() == super::Backend::Cuda => {
-                Some("auto, which is nccl on CUDA,")
-            }
             _ => None,
         };
         if let Some(engine) = engine {
-            let allowed = "servers answer workers in order of arrival, which only Brigade's own connections can do; it must be host, \
-            or --strategy sync";
+            let allowed = "servers answer workers in order of arrival, which only Brigade's own connections can do; it must be host or \
+            auto, or --strategy sync";
             return refuse("comm.collectives (--collectives)", &engine, allowed);
         }
         if train.on_nonfinite == OnNonFinite::Rollback && strategy.staleness > 0 {

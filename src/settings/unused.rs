@@ -188,11 +188,31 @@ impl OptimizerSettings {
         unused([("optimizer.base_batch_size", is_scaled, self.base_batch_size == 0)])
     }
 
-    fn unused(&self) -> Vec<&'static str> {
+    /// Those that a program's own optimizer does not use.
+    pub(crate) fn unused_beside_own(&self) -> Vec<&'static str> {
         let usual = Self::default();
-        let is = |names: &[&str]| names.contains(&self.name.as_str());
+        let mut names = unused([
+            ("optimizer.name", false, self.name == usual.name),
+            (
+                "optimizer.weight_decay",
+                false,
+                self.weight_decay == usual.weight_decay
+                    || self.weight_decay == 0.0 && self.name != usual.name,
+            ),
+        ]);
+        names.extend(self.unused_of(|_| false));
+        names
+    }
+
+    fn unused(&self) -> Vec<&'static str> {
+        self.unused_of(|names| names.contains(&self.name.as_str()))
+    }
+
+    /// Those that an optimizer does not use which is one of some names or not.
+    fn unused_of(&self, is: impl Fn(&[&str]) -> bool) -> Vec<&'static str> {
+        let usual = Self::default();
         let (moments, sgd) = (is(&["adamw", "adam", "lion", "adan"]), is(&["sgd"]));
-        let has_variance = !is(&["sgd", "lion"]);
+        let has_variance = is(&["adamw", "adam", "rmsprop", "adagrad", "adan"]);
         unused([
             ("optimizer.beta1", moments, self.beta1 == usual.beta1),
             ("optimizer.beta2", moments, self.beta2 == usual.beta2),
@@ -245,6 +265,26 @@ impl CommSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_optimizer_of_the_programs_own_uses_learning_rates_alone() {
+        let names = |toml: &str| {
+            let settings: Settings = crate::settings::parse_defaults(toml).unwrap();
+            settings.optimizer.unused_beside_own().join(", ")
+        };
+        for (toml, expected) in [
+            ("", ""),
+            (
+                "learning_rate = 0.1\nlearning_rate_scaling = \"sqrt\"\nbase_batch_size = 64\nlayer_decay = 0.9",
+                "",
+            ),
+            ("beta2 = 0.999\nnesterov = true", "optimizer.beta2, optimizer.nesterov"),
+            ("name = \"sgd\"\nweight_decay = 0.01", "optimizer.name, optimizer.weight_decay"),
+            ("name = \"sgd\"\nweight_decay = 0", "optimizer.name"),
+        ] {
+            assert_eq!(names(&format!("[optimizer]\n{toml}")), expected, "{toml}");
+        }
+    }
 
     #[test]
     fn what_has_no_effect_is_named_with_what_ignores_it() {

@@ -17,7 +17,7 @@ use crate::training::DerivedMetric;
 pub const MACRO_F1: &str = "macro_f1";
 
 /// A model of text with a task: all that training it takes.
-pub trait TextTask {
+pub trait TextTask: Clone + 'static {
     /// What the last block gives.
     type Output: Activation;
     /// What a batch is to become.

@@ -26,6 +26,9 @@ impl Session {
         if data.len() == 0 {
             bail!("there are no samples to evaluate on");
         }
+        if !self.has_run.get() {
+            self.check_memory_of_parameters(&self.plan, model.chain());
+        }
         let mut engine = self.engine(model)?;
         self.validate(&mut engine, data, 0)
     }

@@ -2,7 +2,7 @@
 
 use brigade_core::{DP, Float, REPLICATE};
 
-use crate::settings::{Backend, CollectivesBackend, RunPlan, Settings};
+use crate::settings::{Backend, CollectivesBackend, RunPlan, Settings, SumOrder};
 
 /// What a run says before it starts; nothing where its weights are the same to the bit on every mesh and machine. `compresses`: whether
 /// gradients travel as codes; `sends_tied_once`: whether those of tied weights go to another stage once a step.
@@ -21,6 +21,14 @@ pub(super) fn same_bits_note(
          (pipeline.tied_gradients = \"micro_batch\")"
             .to_owned()
     };
+    let adds_by_itself = settings.collectives() == CollectivesBackend::Mpi
+        && settings.comm.order == SumOrder::Engine
+        && plan.data_ranks() > 1;
+    let in_order = || {
+        "the weights are the same to the bit on another number of data-parallel ranks only if sums over ranks are made pairwise, not as MPI adds (comm.order = \"tree\")"
+            .to_owned()
+    };
+    let condition = condition.or_else(|| adds_by_itself.then(in_order));
     let condition = condition.or_else(|| sends_tied_once.then(tied));
     let on_meshes = match (backend, settings.collectives()) {
         (Backend::Cpu, _) => return condition.map(|condition| format!("note: {condition}")),
@@ -105,6 +113,19 @@ mod tests {
         assert!(
             tied.contains("on other meshes only if") && tied.contains("pipeline.tied_gradients"),
             "{tied}"
+        );
+
+        even(&mut settings);
+        settings.train.micro_batch_size = 1;
+        let plan = settings.plan(2, 1).unwrap();
+        // This program need not be built for MPI.
+        settings.comm.collectives = CollectivesBackend::Mpi;
+        assert_eq!(same_bits_note(&settings, &plan, false, false), None);
+        settings.comm.order = SumOrder::Engine;
+        let by_itself = same_bits_note(&settings, &plan, false, false).unwrap();
+        assert!(
+            by_itself.contains("only if") && by_itself.ends_with("(comm.order = \"tree\")"),
+            "{by_itself}"
         );
 
         let masks = "dropout masks are the same on every mesh";

@@ -86,7 +86,7 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         device: &Device,
         seed: u64,
     ) -> anyhow::Result<Batch<D::Input, D::Target>> {
-        let items = samples.into_iter().map(|index| self.get(index)).collect::<anyhow::Result<Vec<_>>>()?;
+        let items = items(self, samples)?;
         Ok(with_seed(device, seed, || self.batch(items, device)))
     }
 
@@ -100,12 +100,7 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         let threads = ThreadSpans::default();
         let log = threads.clone();
         let read = move |position: u64| -> anyhow::Result<Vec<Vec<D::Item>>> {
-            let read = || {
-                let micro_batches = order(position)?.into_iter();
-                let items =
-                    micro_batches.map(|samples| samples.into_iter().map(|index| data.get(index)).collect());
-                items.collect()
-            };
+            let read = || order(position)?.into_iter().map(|samples| items(&*data, samples)).collect();
             log.during(format!("read {position}"), read)
         };
         let items = match ahead.readers {
@@ -117,6 +112,12 @@ impl<D: Dataset> Data<D::Input, D::Target> for D {
         };
         Ok(Box::new(InOrder { items, data: self, threads }))
     }
+}
+
+/// The items of some samples.
+fn items<D: Dataset>(data: &D, samples: Vec<usize>) -> anyhow::Result<Vec<D::Item>> {
+    let item = |index| data.get(index).with_context(|| format!("sample {index}"));
+    samples.into_iter().map(item).collect()
 }
 
 /// The items of the micro-batches of a position.

@@ -7,7 +7,7 @@ mod update;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use brigade_core::{Activation, Batch, Model, StepReport};
+use brigade_core::{Activation, Batch, Model, StepReport, with_seed};
 use brigade_data::SourceShare;
 use brigade_models::WeightsMapping;
 use brigade_sorted::{SortedMap, SortedSet};
@@ -15,6 +15,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::dataset::Dataset;
 use crate::folder::WEIGHTS_FILE;
+use crate::settings::{RunPlan, SettingError, Settings};
 
 pub(crate) use control::{AgreedAnswers, HookAnswers, Hooks};
 pub use control::{Control, HookAnswer};
@@ -23,6 +24,9 @@ pub(crate) use update::OwnUpdate;
 
 /// A metric: from the model's output and a batch's target to a sum over the valid targets, shape `[1]`.
 type Metric<O, T> = Box<dyn Fn(O, T) -> Tensor<1> + Send + Sync>;
+
+/// A micro-batch of so many samples, on a device.
+type MicroBatch<I, T> = Box<dyn Fn(usize, &Device) -> Batch<I, T>>;
 
 /// A metric as a function of others, by name.
 pub type DerivedMetric = Box<dyn Fn(&SortedMap<String, f64>) -> f64 + Send + Sync>;
@@ -92,6 +96,9 @@ pub(crate) struct Reported<'a> {
 pub struct Training<I, O, T> {
     pub(crate) train: Option<Arc<dyn Data<I, T>>>,
     pub(crate) validation: Option<Arc<dyn Data<I, T>>>,
+    measured_on: Option<MicroBatch<I, T>>,
+    /// What targets are called, and how many a sample has, if the program says so.
+    counted_in: Option<(String, usize)>,
     metrics: Vec<(String, Metric<O, T>)>,
     pub(crate) derived: DerivedMetrics,
     pub(crate) hooks: Hooks,
@@ -131,11 +138,14 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         Self { train: Some(Arc::new(data)), ..Self::without_data() }
     }
 
-    /// For [your own loop](crate::Trainer) that makes its own batches.
+    /// For [your own loop](crate::Trainer) that makes its own batches. [`measured_on`](Self::measured_on) and
+    /// [`counted_in`](Self::counted_in) say what a dataset would.
     pub fn without_data() -> Self {
         Self {
             train: None,
             validation: None,
+            measured_on: None,
+            counted_in: None,
             metrics: Vec::new(),
             derived: DerivedMetrics::default(),
             hooks: Hooks::default(),
@@ -150,6 +160,27 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     /// Validates on this data, every `train.validate_every` steps and at the end.
     pub fn validate(self, data: impl Dataset<Input = I, Target = T>) -> Self {
         Self { validation: Some(Arc::new(data)), ..self }
+    }
+
+    /// Runs each kind of block once, before the first step, on the micro-batch that `micro_batch` makes of a given number of samples, instead of on the first samples to
+    /// train on: to measure what blocks keep inside (for `--dry-run` and the plan of memory) and how long they take (`pipeline.balance = "measured"`), and to see whether ranks can
+    /// merge their running state. Any values of the right shapes will do.
+    ///
+    /// ```
+    /// # use brigade::{Batch, Training};
+    /// # use burn::prelude::*;
+    /// let training: Training<Tensor<2>, Tensor<2>, _> = Training::without_data().measured_on(|samples, device| {
+    ///     let zeros = Tensor::<2>::zeros([samples, 8], device);
+    ///     Batch::new(zeros.clone(), zeros, samples)
+    /// });
+    /// ```
+    pub fn measured_on(self, micro_batch: impl Fn(usize, &Device) -> Batch<I, T> + 'static) -> Self {
+        Self { measured_on: Some(Box::new(micro_batch)), ..self }
+    }
+
+    /// What targets are called where they are counted, in the plural (`tokens`, say), and how many of them a sample has: instead of what a [`Dataset`] says, or where there is none.
+    pub fn counted_in(self, unit: impl Into<String>, per_sample: usize) -> Self {
+        Self { counted_in: Some((unit.into(), per_sample)), ..self }
     }
 
     /// Adds a metric, as [`Model::metric`] does: from the last block's output and a batch's target to a **sum** (shape `[1]`)
@@ -220,6 +251,13 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self
     }
 
+    /// The plan of a run with what is given here.
+    pub(crate) fn plan(&self, plan: &RunPlan, settings: &Settings) -> Result<RunPlan, SettingError> {
+        let mut plan = self.update.plan(plan, settings)?;
+        plan.know_targets(settings.train.global_batch_size * self.targets_per_sample());
+        Ok(plan)
+    }
+
     /// What is given here that only the first model of a run has, in words.
     pub(crate) fn part_of_a_run(&self) -> Option<&'static str> {
         match self {
@@ -231,6 +269,7 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
             Self { files, .. } if !files.is_empty() => Some("a file (`Training::file`)"),
             Self { weights, .. } if weights.name != WEIGHTS_FILE => Some("`Training::adapters_only`"),
             Self { flops_per_target: Some(_), .. } => Some("`Training::flops_per_target`"),
+            Self { counted_in: Some(_), .. } => Some("`Training::counted_in`"),
             _ => None,
         }
     }
@@ -243,10 +282,14 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self.metrics.drain(..).fold(model, |model, (name, sum)| model.metric(name, sum))
     }
 
-    /// The first `size` samples to train on, as one micro-batch: from the beginning again where there are fewer.
+    /// A micro-batch of `size` samples to run blocks on: the program's, or else the first samples to train on, from the beginning again where there are fewer.
     pub(crate) fn first_samples(&self, size: usize, device: &Device) -> anyhow::Result<Batch<I, T>> {
-        let data =
-            self.train.as_ref().context("this run has no data of its own (`Training::without_data`); give `Session::stop_if_dry_run` a micro-batch")?;
+        if let Some(micro_batch) = &self.measured_on {
+            return Ok(with_seed(device, 0, || micro_batch(size, device)));
+        }
+        let data = self.train.as_ref().context(
+            "this run has no data of its own (`Training::without_data`); say what blocks run on (`Training::measured_on`)",
+        )?;
         ensure!(data.samples() > 0, "there are no samples to train on");
         data.read((0..data.samples()).cycle().take(size).collect(), device, 0)
     }
@@ -262,7 +305,11 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
 
     /// What a reporter takes of it.
     pub(crate) fn reported(&self) -> Reported<'_> {
-        let unit = self.train.as_ref().map_or_else(|| "samples".into(), |data| data.unit());
+        let unit = match (&self.counted_in, &self.train) {
+            (Some((unit, _)), _) => unit.clone(),
+            (None, Some(data)) => data.unit(),
+            (None, None) => "samples".into(),
+        };
         Reported { unit, flops_per_target: self.flops_per_target, files: &self.files }
     }
 
@@ -271,9 +318,13 @@ impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
         self.train.as_ref().map(|data| data.shares())
     }
 
-    /// Targets of a sample; 1 without data.
+    /// Targets of a sample; 1 where nothing says how many.
     pub(crate) fn targets_per_sample(&self) -> usize {
-        self.train.as_ref().map_or(1, |data| data.targets_per_sample())
+        match (&self.counted_in, &self.train) {
+            (Some((_, per_sample)), _) => *per_sample,
+            (None, Some(data)) => data.targets_per_sample(),
+            (None, None) => 1,
+        }
     }
 
     /// Samples to train on, and to validate on.

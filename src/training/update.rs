@@ -27,7 +27,7 @@ pub(crate) struct OwnUpdate {
 impl<I: Activation, O: Activation, T: 'static> Training<I, O, T> {
     /// Trains with this optimizer instead of the one in the settings: any of Burn's elementwise ones, or your own
     /// ([`Elementwise`](crate::core::Elementwise)). Its state is part of checkpoints, and can be restored on any mesh. The learning rate is
-    /// that of the settings.
+    /// that of the settings, with its scaling, `optimizer.layer_decay` and groups; a run names other settings of `[optimizer]` that were given, as they have no effect.
     ///
     /// Gradients are clipped by `train.gradient_clipping` alone: Burn applies its own configuration's (`with_grad_clipping`) only where it wraps the optimizer (`init`), not here.
     ///
@@ -193,7 +193,11 @@ impl OwnUpdate {
             lines.push("optimizer.groups replace the parameter groups of the program".to_owned());
         }
         if self.optimizer.is_some() {
-            lines.push("the optimizer is the program's own; optimizer.name is ignored".to_owned());
+            let unused = match &*settings.optimizer.unused_beside_own() {
+                [] => String::new(),
+                names => format!("; it does not use {}", names.join(", ")),
+            };
+            lines.push(format!("the optimizer is the program's own{unused}"));
         }
         if self.strategy.is_some() {
             lines.push("gradients are reduced by the program's own strategy".to_owned());

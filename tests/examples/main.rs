@@ -67,7 +67,7 @@ fn from_burn_train() {
     let folder = tempfile::tempdir().unwrap();
     // Its global batch has two micro-batches.
     let ended = ended_on_every_mesh("from_burn_train", "--nproc-per-node 4 --dp 2 --pp 2", folder.path());
-    assert_eq!((ended.weights.len(), ended.reports.len()), (1, 4));
+    assert_eq!((ended.weights.len(), ended.reports.len()), (1, 25));
 }
 
 #[test]

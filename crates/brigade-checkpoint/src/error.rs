@@ -53,6 +53,8 @@ pub enum Error {
         path: String,
         /// What the object store's client said.
         message: String,
+        /// Whether it may do it later: it did not answer, or was busy.
+        may_pass: bool,
     },
     /// Another process holds the place.
     #[error("{place}: another run is using it: {holder}; stop that run first, or give another location")]
@@ -248,12 +250,12 @@ pub enum Error {
 impl From<brigade_store::Error> for Error {
     fn from(error: brigade_store::Error) -> Self {
         use brigade_store::Error as Store;
-        let object = |operation, path, message| Self::Object { operation, path, message };
+        let object = |operation, path, message, may_pass| Self::Object { operation, path, message, may_pass };
         match error {
             Store::Url { url, message } => Self::InvalidUrl { url, message },
-            Store::Failed { operation, url, message } => object(operation, url, message),
-            Store::NotFound { url } => object("find", url, "it does not exist".into()),
-            Store::Changed { url } => object("read", url, "it changed in the meantime".into()),
+            Store::Failed { operation, url, message, may_pass } => object(operation, url, message, may_pass),
+            Store::NotFound { url } => object("find", url, "it does not exist".into(), false),
+            Store::Changed { url } => object("read", url, "it changed in the meantime".into(), false),
         }
     }
 }
@@ -271,6 +273,18 @@ impl Error {
                 | Self::Coverage { .. }
                 | Self::SlotNotFound { .. }
         )
+    }
+
+    /// Whether the same may succeed later, without anybody changing anything: an object store did not answer, or a file system on the network.
+    pub fn may_pass(&self) -> bool {
+        use io::ErrorKind::{Interrupted, StaleNetworkFileHandle, TimedOut};
+        match self {
+            Self::Object { may_pass, .. } => *may_pass,
+            Self::Io { source, .. } => {
+                matches!(source.kind(), Interrupted | StaleNetworkFileHandle | TimedOut)
+            }
+            _ => false,
+        }
     }
 
     /// An error of the system, for `map_err`; a full disk becomes [`Error::DiskFull`] with no byte written.

@@ -79,6 +79,18 @@ fn a_holder_that_lives(place: &str) {
 }
 
 #[test]
+fn nothing_stays_of_a_writer_that_was_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display().to_string();
+    let location = lease_location(&place).unwrap();
+    dead(&*location, "lock");
+    location.create("00000007.json.partial", b"{").unwrap();
+    let lease = take(&place, &Holder { lock: "lock".into(), ..holder(2) }, &mut Vec::new()).unwrap();
+    assert_eq!(location.names().unwrap(), ["00000008.json"]);
+    drop(lease);
+}
+
+#[test]
 fn a_silent_holder_is_replaced_by_exactly_one_and_not_before_its_time() {
     let folder = tempfile::tempdir().unwrap();
     places(&folder).iter().for_each(|place| a_silent_holder(place));

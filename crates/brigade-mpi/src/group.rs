@@ -139,6 +139,12 @@ impl ProcessGroup for MpiGroup {
         &self.0.shared.membership.name
     }
 
+    fn spans_hosts(&self) -> bool {
+        let Shared { membership: Membership { members, .. }, control, .. } = &*self.0.shared;
+        let host = |member: usize| control.locality(member).host;
+        members.iter().any(|member| host(*member) != host(members[0]))
+    }
+
     fn start(&self, args: OpArgs, buffer: Box<dyn OpBuffer>) {
         if let Some(error) = self.failure() {
             return buffer.complete(Err(error));

@@ -17,10 +17,9 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::credentials::{self, aws_files};
-use crate::fetch::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::location::{Location, Scheme};
-use crate::patience::Patience;
-use crate::reason::{is_without_bucket, one_line, reason, was_cut};
+use crate::reason::{is_without_bucket, may_pass, one_line, reason, was_cut};
+use crate::timeouts::{FIRST_PAUSE, LONGEST_PAUSE, RequestTimeouts};
 use crate::{Error, Result};
 
 /// A request is given up, and made again, when it takes longer than this part of the deadline, or than [`LONGEST_REQUEST`]. What it sends is not counted in.
@@ -65,7 +64,7 @@ impl Client {
         let options = ClientOptions::new().with_timeout(longest).with_allow_http(plain);
         let retry =
             RetryConfig { max_retries: usize::MAX, retry_timeout: deadline, ..RetryConfig::default() };
-        let patience = Patience { answer: longest, most: deadline / UPLOADS_A_DEADLINE };
+        let timeouts = RequestTimeouts { answer: longest, most: deadline / UPLOADS_A_DEADLINE };
         let asks = credentials::are_unknown(location.scheme());
         let store: Arc<dyn ObjectStore> = match location.scheme() {
             Scheme::S3 => {
@@ -73,7 +72,7 @@ impl Client {
                     let store = s3(location, credentials::brief()).build().map_err(wrong)?;
                     wait_for(credentials::ask(location, &**store.credentials()), location)?;
                 }
-                let builder = s3(location, (options, retry)).with_http_connector(patience);
+                let builder = s3(location, (options, retry)).with_http_connector(timeouts);
                 Arc::new(builder.build().map_err(wrong)?)
             }
             Scheme::Gs => {
@@ -81,7 +80,7 @@ impl Client {
                     let store = gs(location, credentials::brief()).build().map_err(wrong)?;
                     wait_for(credentials::ask(location, &**store.credentials()), location)?;
                 }
-                let builder = gs(location, (options, retry)).with_http_connector(patience);
+                let builder = gs(location, (options, retry)).with_http_connector(timeouts);
                 Arc::new(builder.build().map_err(wrong)?)
             }
             Scheme::Http => {
@@ -181,12 +180,12 @@ impl Client {
         path: &Path,
         work: impl Future<Output = object_store::Result<T>>,
     ) -> Result<T> {
-        let failed = |message| Error::Failed { operation, url: self.url(path), message };
+        let failed = |message, may_pass| Error::Failed { operation, url: self.url(path), message, may_pass };
         // The operation's own retries end at the deadline, and then say why.
         let longest = self.deadline + LONGEST_REQUEST.min(self.deadline);
         match self.runtime.handle.block_on(async { tokio::time::timeout(longest, work).await }) {
-            Ok(result) => result.map_err(|error| failed(reason(&error))),
-            Err(_) => Err(failed(format!("no answer within {} s", longest.as_secs()))),
+            Ok(result) => result.map_err(|error| failed(reason(&error), may_pass(&error))),
+            Err(_) => Err(failed(format!("no answer within {} s", longest.as_secs()), true)),
         }
     }
 
@@ -242,6 +241,7 @@ impl Runtime {
             operation: "start the thread for",
             url: root.into(),
             message: error.to_string(),
+            may_pass: false,
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();

@@ -35,5 +35,14 @@ pub enum Error {
         url: String,
         /// What the store said.
         message: String,
+        /// Whether it may do it later: it did not answer, or was busy.
+        may_pass: bool,
     },
+}
+
+impl Error {
+    /// Whether the same may succeed later, without anybody changing anything.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Failed { may_pass: true, .. })
+    }
 }

@@ -1,20 +1,15 @@
 //! Ranges of objects, asked for until all of their bytes are there.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use object_store::{GetOptions, GetRange};
 use tokio::time::{sleep, timeout};
 
-use crate::reason::reason;
+use crate::reason::{may_pass, reason};
+use crate::timeouts::{FIRST_PAUSE, LONGEST_PAUSE};
 use crate::{Error, Object, Result};
-
-/// The first pause after a connection that was cut.
-pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest.
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a request ended early.
 enum Ended {
@@ -47,8 +42,8 @@ impl Object {
                     Err(Ended::Cut(reason)) => reason,
                     _ => "the connection was cut".into(),
                 };
-                return Err(self
-                    .failed(format!("no byte arrived for {} s: {reason}", deadline.as_secs_f64().round())));
+                let seconds = deadline.as_secs_f64().round();
+                return Err(self.unanswered(format!("no byte arrived for {seconds} s: {reason}")));
             }
             sleep(pause).await;
             pause = (2 * pause).min(LONGEST_PAUSE);
@@ -95,6 +90,7 @@ impl Object {
             object_store::Error::NotSupported { .. } => self.failed(
                 "the server does not support range requests (RFC 9110, 14.2); download the file".into(),
             ),
+            other if may_pass(other) => self.unanswered(reason(other)),
             other => self.failed(reason(other)),
         }
     }
@@ -104,6 +100,11 @@ impl Object {
     }
 
     pub(crate) fn failed(&self, message: String) -> Error {
-        Error::Failed { operation: "read", url: self.url().into(), message }
+        Error::Failed { operation: "read", url: self.url().into(), message, may_pass: false }
+    }
+
+    /// The store did not answer, or was busy.
+    pub(crate) fn unanswered(&self, message: String) -> Error {
+        Error::Failed { operation: "read", url: self.url().into(), message, may_pass: true }
     }
 }

@@ -23,9 +23,9 @@ mod fetch;
 mod folder;
 mod location;
 mod object;
-mod patience;
 mod read;
 mod reason;
+mod timeouts;
 
 pub use access::{Access, access};
 pub use client::Client;

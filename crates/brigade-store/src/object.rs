@@ -28,7 +28,7 @@ impl Object {
         let Some(version) = version(&found) else {
             let message = "the server gives neither ETag nor Last-Modified, so a change of the file while it is read would go unnoticed; \
             download it";
-            return Err(Error::Failed { operation: "read", url, message: message.into() });
+            return Err(Error::Failed { operation: "read", url, message: message.into(), may_pass: false });
         };
         Ok(Self {
             client: client.clone(),

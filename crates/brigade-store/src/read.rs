@@ -130,11 +130,12 @@ impl Reader {
             // The request ends by itself: each of its waits has this deadline, or twice it.
             let longest = self.object.client.deadline() * PATIENCE;
             let content = coming.recv_timeout(longest).unwrap_or_else(|error| {
-                let reason = match error {
-                    RecvTimeoutError::Timeout => format!("it took more than {} s", longest.as_secs()),
-                    RecvTimeoutError::Disconnected => "the request was dropped".into(),
-                };
-                Err(self.object.failed(reason))
+                Err(match error {
+                    RecvTimeoutError::Timeout => {
+                        self.object.unanswered(format!("it took more than {} s", longest.as_secs()))
+                    }
+                    RecvTimeoutError::Disconnected => self.object.failed("the request was dropped".into()),
+                })
             });
             match content {
                 Ok(content) => block.content = Content::There(Arc::new(content)),

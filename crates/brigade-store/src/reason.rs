@@ -51,6 +51,22 @@ pub(crate) fn was_cut(error: &object_store::Error) -> bool {
     false
 }
 
+/// The status of a server that is busy, or fails at the moment.
+const MAY_PASS: [&str; 6] = ["408", "429", "500", "502", "503", "504"];
+
+/// What errors of connections say that no waiting helps with: the host's certificate is not trusted, or its name is wrong.
+const STAYS: [&str; 2] = ["certificate", "Name or service not known"];
+
+/// Whether the store did not answer, or was busy, so that it may do later what it was asked for.
+pub(crate) fn may_pass(error: &object_store::Error) -> bool {
+    let text = error.to_string();
+    match text.split_once(STATUS) {
+        _ if is_metadata(&text) => false,
+        Some((_, answer)) => MAY_PASS.iter().any(|status| answer.starts_with(status)),
+        None => was_cut(error) && !STAYS.iter().any(|said| one_line(error).contains(said)),
+    }
+}
+
 /// Whether not the object is missing, but its bucket.
 pub(crate) fn is_without_bucket(error: &object_store::Error) -> bool {
     error.to_string().contains(NO_BUCKET)

@@ -83,6 +83,28 @@ fn a_server_that_stays_faulty_is_one_message_in_time() {
 }
 
 #[test]
+fn what_may_pass_is_told_from_what_the_user_must_change() {
+    for (fault, may_pass) in [
+        (Fault::Status(503), true),
+        (Fault::Status(429), true),
+        (Fault::Silent(0), true),
+        (Fault::Cut(0), true),
+        (Fault::Status(403), false),
+        (Fault::Status(501), false),
+    ] {
+        let server = server();
+        let object = found(&server, Duration::from_secs(2)).unwrap();
+        server.plan(move |_| fault);
+        let listed = find(&Location::parse(&server.url("data/a.bin")).unwrap(), Duration::from_secs(2));
+        let read = read_at(&mut object.reader(0, u64::MAX), 0..1);
+        // What is cut or silent after the head has been found.
+        for error in listed.err().into_iter().chain([read.unwrap_err()]) {
+            assert_eq!(error.may_pass(), may_pass, "{fault:?}: {error}");
+        }
+    }
+}
+
+#[test]
 fn an_object_that_changes_is_noticed() {
     let server = server();
     let object = found(&server, PATIENT).unwrap();

@@ -26,9 +26,6 @@ use nodes::Nodes;
 pub use resumed::{CHOICE_FILE, earlier_choice};
 use trial::{Trial, run_trial};
 
-/// The share of memory that a run may take at its peak: what it needs differs from step to step.
-const MARGIN: f64 = 0.9;
-
 /// What was chosen for a run before it began.
 #[derive(Debug, Clone)]
 pub struct Chosen {

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::super::ranks::Ranks;
-use super::MARGIN;
 use super::command_line::{has_option, without};
 use super::processes::{processes_with, wait_for};
 use crate::settings::Settings;
@@ -27,6 +26,9 @@ const LOG: &str = "stderr";
 
 /// What a rank says whose memory is exhausted.
 pub(super) const OUT_OF_MEMORY: &str = " ran out of memory: ";
+
+/// The share of memory that a run may take at its peak: what it needs differs from step to step.
+const MARGIN: f64 = 0.9;
 
 /// How often a child's progress is looked at.
 const POLL: Duration = Duration::from_millis(10);

@@ -96,7 +96,7 @@ pub(crate) fn rank_failed(rank: usize, error: anyhow::Error) -> anyhow::Result<u
         while launcher_folder().is_some() && !interrupt.is_set() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
-        if interrupt.is_set() && rank == 0 {
+        if launcher_folder().is_some() && interrupt.is_set() && rank == 0 {
             return Ok(exit::FAILED);
         }
     }
@@ -110,13 +110,24 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 /// Prints an error and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> u8 {
+    if !(error.is::<Interrupted>() || error.is::<Preempted>()) {
+        print_stderr(format_args!("brigade: {}", format_error(error)));
+    }
+    exit_code(error)
+}
+
+/// Whether an error is a mistake in what the run was given, found before it began.
+pub(crate) fn is_mistake(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(|usage: &UsageError| usage.exit_code() == exit::USAGE)
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<Interrupted>() {
         return exit::INTERRUPTED;
     }
     if error.is::<Preempted>() {
         return exit::PREEMPTED;
     }
-    print_stderr(format_args!("brigade: {}", format_error(error)));
     if let Some(usage) = error.downcast_ref::<UsageError>() {
         return usage.exit_code();
     }

@@ -6,13 +6,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use brigade_launch::Outcome;
+use brigade_launch::{Outcome, exit};
 use serde_json::json;
 
-use crate::error::print_stderr;
+use super::exit_code;
+use crate::error::{Interrupted, Preempted, format_error, print_stderr};
 
 /// A command that takes longer is killed: the run itself is over.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long a process that must end at once waits for the command, which then goes on without it.
+const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// How a run ended, for those who only get to know that.
 pub(crate) struct Ending {
@@ -32,8 +36,25 @@ impl Ending {
             Outcome::Interrupted { .. } => "interrupted",
             _ => "failed",
         };
-        let reason = outcome.to_string().lines().next().unwrap_or_default().to_owned();
-        Self { event, reason, exit_code: outcome.exit_code() }
+        Self { event, reason: reason(outcome), exit_code: outcome.exit_code() }
+    }
+
+    /// Of a run whose rank 0 has no launcher of Brigade's, and ends so.
+    pub(crate) fn of_rank(result: &anyhow::Result<u8>) -> Self {
+        let (event, reason, exit_code) = match result {
+            Ok(exit::DONE) => ("finished", "all ranks are done".to_owned(), exit::DONE),
+            Ok(exit::INTERRUPTED) => ("interrupted", "interrupted".to_owned(), exit::INTERRUPTED),
+            Ok(code) => ("failed", "the run failed; rank 0 has printed why".to_owned(), *code),
+            Err(error) => {
+                let event = match () {
+                    () if error.is::<Preempted>() => "preempted",
+                    () if error.is::<Interrupted>() => "interrupted",
+                    () => "failed",
+                };
+                (event, format_error(error), exit_code(error))
+            }
+        };
+        Self { event, ..Self::failed(&reason, exit_code) }
     }
 
     /// Of a run that its launcher gave up.
@@ -42,34 +63,57 @@ impl Ending {
     }
 }
 
+/// Why a run ended: the first line of its outcome, and what the rank that failed printed.
+pub(crate) fn reason(outcome: &Outcome) -> String {
+    let text = outcome.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let said = match outcome {
+        Outcome::Failed(failure) => failure.error_line(),
+        _ => None,
+    };
+    said.map_or_else(|| first.to_owned(), |said| format!("{first}: {said}"))
+}
+
 /// Runs the command of `output.notify`, if there is one, with the end as JSON on its input. A command that fails changes nothing but a line of
 /// output.
 pub(crate) fn notify(command: &[String], dir: &Path, ending: &Ending) {
+    notify_within(command, dir, ending, DEADLINE, true);
+}
+
+/// The same for a process that others must not wait for: a command that takes long is left alone.
+pub(crate) fn notify_at_once(command: &[String], dir: &Path, ending: &Ending) {
+    notify_within(command, dir, ending, AT_ONCE, false);
+}
+
+fn notify_within(command: &[String], dir: &Path, ending: &Ending, deadline: Duration, kills: bool) {
     let Some((program, args)) = command.split_first() else { return };
     let Ending { event, reason, exit_code } = ending;
     let message = json!({
         "event": event, "run": dir, "reason": reason, "exit_code": exit_code, "time": brigade_report::now(),
     });
-    if let Err(error) = tell(Command::new(program).args(args), &format!("{message}\n")) {
+    if let Err(error) = tell(Command::new(program).args(args), &format!("{message}\n"), deadline, kills) {
         print_stderr(format_args!("warning: output.notify ({program}): {error:#}"));
     }
 }
 
-fn tell(command: &mut Command, message: &str) -> anyhow::Result<()> {
+fn tell(command: &mut Command, message: &str, deadline: Duration, kills: bool) -> anyhow::Result<()> {
     let mut child = command.stdin(Stdio::piped()).spawn().context("it cannot be started")?;
     if let Some(mut input) = child.stdin.take() {
         // It need not read it, and so little fits into the pipe of one that does not.
         let _ = input.write_all(message.as_bytes());
     }
     let begin = Instant::now();
-    while begin.elapsed() < DEADLINE {
+    while begin.elapsed() < deadline {
         if let Some(status) = child.try_wait()? {
             return if status.success() { Ok(()) } else { bail!("it ended with {status}") };
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+    if !kills {
+        return Ok(());
+    }
     kill(&mut child);
-    bail!("it did not end within {} s, and was killed", DEADLINE.as_secs())
+    bail!("it did not end within {} s, and was killed", deadline.as_secs())
 }
 
 fn kill(child: &mut Child) {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use brigade_launch::{Detected, interrupt};
 
-use crate::run::ending::{rank_failed, report};
+use crate::run::ending::report;
 use crate::run::program::{Program, Role, usage};
 use crate::run::session::Session;
 
@@ -43,9 +43,7 @@ impl Program<'_> {
                 interrupt::exit_on_signal()?;
                 self.launch_ranks(&node, prepare)
             }
-            Detected::Rank(ref info) => {
-                self.run_rank(info, &detected, prepare).or_else(|error| rank_failed(info.rank, error))
-            }
+            Detected::Rank(ref info) => self.run_rank(info, &detected, prepare),
         });
         ExitCode::from(result.unwrap_or_else(|error| report(&error)))
     }

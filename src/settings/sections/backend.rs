@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use crate::settings::{SettingError, Settings, TiedGradients};
+use crate::settings::{SettingError, Settings, StrategyName, TiedGradients};
 
 /// The backend that a rank computes on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -61,9 +61,12 @@ impl Backend {
         if self.resolved() == Self::Cuda { Float::Bf16 } else { Float::F32 }
     }
 
-    /// The collectives' backend that `auto` stands for.
-    fn collectives(self) -> CollectivesBackend {
-        if self.resolved() == Self::Cuda { CollectivesBackend::Nccl } else { CollectivesBackend::Host }
+    /// The collectives' backend that `auto` stands for. Parameter servers answer in order of arrival, which NCCL cannot.
+    fn collectives(self, strategy: StrategyName) -> CollectivesBackend {
+        match self.resolved() == Self::Cuda && strategy != StrategyName::AsyncServer {
+            true => CollectivesBackend::Nccl,
+            false => CollectivesBackend::Host,
+        }
     }
 }
 
@@ -86,7 +89,7 @@ pub enum ComputeType {
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum CollectivesBackend {
-    /// NCCL on CUDA, `host` elsewhere.
+    /// NCCL on CUDA, but for parameter servers; else `host`.
     #[default]
     Auto,
     /// NCCL, directly between GPUs.
@@ -138,8 +141,10 @@ pub(crate) fn auto_values(config: &Table) -> Vec<(&'static str, &'static str, &'
         Float::Bf16 => "bf16",
     };
     let given = value("comm", "collectives").and_then(|name| CollectivesBackend::from_str(name, false).ok());
-    let own = given.filter(|given| *given != CollectivesBackend::Auto).unwrap_or(backend.collectives());
-    let collectives = if backend.collectives() == CollectivesBackend::Nccl { "nccl" } else { "host" };
+    let strategy = value("strategy", "name").and_then(|name| StrategyName::from_str(name, false).ok());
+    let auto = backend.collectives(strategy.unwrap_or_default());
+    let own = given.filter(|given| *given != CollectivesBackend::Auto).unwrap_or(auto);
+    let collectives = if auto == CollectivesBackend::Nccl { "nccl" } else { "host" };
     let tied = match TiedGradients::Auto.with(own) {
         ReduceEvery::MicroBatch => "micro_batch",
         ReduceEvery::Step => "step",
@@ -173,7 +178,7 @@ impl Settings {
     /// The collectives' backend, resolved: NCCL, MPI or host memory.
     pub fn collectives(&self) -> CollectivesBackend {
         match self.comm.collectives {
-            CollectivesBackend::Auto => self.compute.backend.collectives(),
+            CollectivesBackend::Auto => self.compute.backend.collectives(self.strategy.name),
             given @ (CollectivesBackend::Nccl | CollectivesBackend::Mpi) => given,
             _ => CollectivesBackend::Host,
         }
@@ -254,6 +259,18 @@ mod tests {
         let on_cpu = run(Some(&cuda), Backend::Cpu, &[]);
         assert_eq!(meaning(&on_cpu), ELSEWHERE);
         on_cpu.check_backend().unwrap();
+    }
+
+    #[test]
+    fn auto_is_host_where_servers_answer_workers() {
+        let servers = run(None, Backend::Cuda, &["strategy.name=async-server"]);
+        assert_eq!(meaning(&servers), (Float::Bf16, CollectivesBackend::Host));
+        servers.async_server().unwrap();
+        let text = config_to_toml(&servers).unwrap();
+        assert!(text.contains("\n# comm.collectives: auto is host on cuda\n"), "{text}");
+        let given = run(None, Backend::Cuda, &["strategy.name=async-server", "comm.collectives=nccl"]);
+        let message = given.async_server().err().unwrap().to_string();
+        assert!(message.contains("(--collectives) = nccl") && message.contains("host or auto"), "{message}");
     }
 
     #[test]

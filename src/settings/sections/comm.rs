@@ -23,7 +23,8 @@ pub struct CommSettings {
     pub synchronous: bool,
     /// `auto`, `shared_memory` or `tcp`.
     pub transport: Transport,
-    /// `between_hosts` or `off`: traffic between hosts is encrypted and authenticated, unless it is off on all ranks.
+    /// `between_hosts` or `off`: what Brigade's own connections carry between hosts is encrypted and authenticated, unless it is off on all ranks. Tensors that
+    /// travel by NCCL or MPI are not encrypted.
     pub encryption: Encryption,
     /// The network interfaces by which ranks of different hosts send each other data, as in `["eth0", "eth1"]`: names, addresses or networks
     /// (`10.0.0.0/24`). A host's ranks take them in turns. Empty: the one by which a host reaches rank 0.

@@ -36,8 +36,8 @@ pub struct OutputSettings {
     /// Where rank 0 serves the last step to Prometheus, at `/metrics`: a port on its machine only (`9090`), or an address and a port
     /// (`0.0.0.0:9090`). Empty: off.
     pub metrics_addr: String,
-    /// A command, as a list of words, that the launcher of node 0 runs when the run ends, with a JSON object on its standard input: `event`
-    /// (`finished`, `failed`, `preempted` or `interrupted`), `run`, `reason`, `exit_code`, `time`. Empty: none.
+    /// A command, as a list of words, that the launcher of node 0 (or rank 0, if another launcher started it) runs when the run ends, with a JSON object on its standard
+    /// input: `event` (`finished`, `failed`, `preempted` or `interrupted`), `run`, `reason`, `exit_code`, `time`. Empty: none.
     pub notify: Vec<String>,
 }
 

@@ -8,7 +8,7 @@ use std::io::Write as _;
 
 use brigade_comm::Locality;
 use brigade_core::plan::Footprint;
-use brigade_core::{Activation, Batch, Blocks, Model, WORKERS};
+use brigade_core::{Activation, Blocks, Model, WORKERS};
 use brigade_data::Sampler;
 use brigade_report::{HumanCount, counted};
 
@@ -18,35 +18,43 @@ use crate::error::DryRun;
 use crate::memory::{Measurable, MemoryPlan, Sampled};
 use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, CollectivesBackend, RunPlan};
+use crate::training::Training;
 use interfaces::interfaces_line;
 use parallelism::{
-    buckets_line, compresses, compression_line, levels_note, mesh_text, outer_dtype_note, parallelism_lines,
-    replicas_note, sends_tied_once,
+    buckets_line, compresses, compression_line, encryption_note, levels_note, mesh_text, outer_dtype_note,
+    parallelism_lines, placement_note, replicas_note, sends_tied_once,
 };
 
 impl Session {
     /// In a dry run, prints the resolved configuration, the mesh, the model's blocks, and the memory and traffic of each rank, and returns an error that ends the
-    /// body; otherwise it does nothing. [`Session::train`] calls it first; call it yourself before work that a dry run should
+    /// body; otherwise it does nothing. [`Session::train`] and [`Session::prepare`] call it first; call it yourself before work that a dry run should
     /// skip.
     ///
-    /// `micro_batch` gives a micro-batch of a given number of samples, on which each kind of block runs once, so that what blocks
-    /// keep inside is measured. Any values of the right shapes will do. Further models count that were [named](Self::count_model) before.
+    /// `training` is what the model will be trained with, as far as it is known: the optimizer, groups and strategy that it brings count, and the micro-batch that blocks
+    /// are [measured on](Training::measured_on). Further models count that were [named](Self::count_model) before.
     ///
     /// # Errors
     /// In a dry run.
     pub fn stop_if_dry_run<I: Activation, O: Activation, T: Clone + 'static>(
         &self,
         model: &Model<I, O, T>,
-        micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
+        training: &Training<I, O, T>,
     ) -> anyhow::Result<()> {
-        self.stop_if_dry_run_of(&self.plan, &Sampled { model, samples: &micro_batch }, false)
+        if !self.is_dry_run {
+            return Ok(());
+        }
+        let plan = training.plan(&self.plan, &self.settings)?;
+        let samples = |size| training.first_samples(size, &self.device());
+        let update = self.update_lines(&plan, training)?;
+        self.stop_if_dry_run_of(&plan, &Sampled { model, samples: &samples }, &update, false)
     }
 
-    /// The same for a plan with what the program brings of its own.
+    /// The same for a plan with what the program brings of its own, and lines about that.
     pub(super) fn stop_if_dry_run_of(
         &self,
         plan: &RunPlan,
         model: &dyn Measurable,
+        update: &[String],
         is_own_loop: bool,
     ) -> anyhow::Result<()> {
         if !self.is_dry_run {
@@ -54,7 +62,7 @@ impl Session {
         }
         model.blocks().check_groups(&plan.engine.groups)?;
         let memory = self.memory_plan(plan, model);
-        let mut text = self.description(plan, &self.config, model.blocks(), memory);
+        let mut text = self.description(plan, update, model.blocks(), memory);
         if is_own_loop && self.counted.borrow().is_empty() {
             text.push_str(
                 "# models that the program adds to this one (`Trainer::add_model`) count if it names them before (`Session::count_model`)\n",
@@ -65,19 +73,21 @@ impl Session {
     }
 
     /// Counts a model that the program [adds](crate::Trainer::add_model) later in the plan of memory: in a dry run, which ends where the first model is prepared, and in what
-    /// a run compares with its machine when it begins. Call it before the first model is prepared. `micro_batch` is as in [`stop_if_dry_run`](Self::stop_if_dry_run).
+    /// a run compares with its machine when it begins. Call it before the first model is prepared, with the `training` that the model is added with, and a micro-batch that its blocks are
+    /// [measured on](Training::measured_on).
     ///
     /// ```no_run
     /// # use brigade::{Batch, Model, Session, Training};
     /// # use burn::prelude::*;
     /// # type Net = Model<Tensor<2>, Tensor<2>, Tensor<2>>;
     /// # fn run(session: &Session, teacher: Net, student: Net, data: Training<Tensor<2>, Tensor<2>, Tensor<2>>) -> anyhow::Result<()> {
-    /// session.count_model("student", &student, |samples| {
-    ///     let zeros = Tensor::zeros([samples, 8], &session.device());
-    ///     Ok(Batch::new(zeros.clone(), zeros, samples))
-    /// })?;
+    /// let own = Training::without_data().measured_on(|samples, device| {
+    ///     let zeros = Tensor::<2>::zeros([samples, 8], device);
+    ///     Batch::new(zeros.clone(), zeros, samples)
+    /// });
+    /// session.count_model("student", &student, &own)?;
     /// let mut trainer = session.prepare(teacher, data)?;
-    /// let mut student = trainer.add_model("student", student, Training::without_data())?;
+    /// let mut student = trainer.add_model("student", student, own)?;
     /// # Ok(())
     /// # }
     /// ```
@@ -88,15 +98,15 @@ impl Session {
         &self,
         name: &str,
         model: &Model<I, O, T>,
-        micro_batch: impl Fn(usize) -> anyhow::Result<Batch<I, T>>,
+        training: &Training<I, O, T>,
     ) -> anyhow::Result<()> {
         if self.rank() > 0 {
             return Ok(());
         }
-        // As it is trained: `pipeline.stages` is of the first model's blocks.
-        let mut plan = self.plan.clone();
-        plan.engine.split.clear();
-        match self.memory_plan(&plan, &Sampled { model, samples: &micro_batch }) {
+        let samples = |size| training.first_samples(size, &brigade_cpu::device());
+        let planned = training.update.plan_of_further(&self.plan, &self.settings);
+        let planned = planned.map_err(anyhow::Error::from);
+        match planned.and_then(|plan| self.memory_plan(&plan, &Sampled { model, samples: &samples })) {
             Ok(MemoryPlan { footprint, unmeasured, .. }) => {
                 let name = name.to_owned();
                 self.counted.borrow_mut().push(CountedModel { name, footprint, unmeasured });
@@ -188,6 +198,8 @@ impl Session {
         let hosts: Vec<usize> = places.iter().map(|place| place.host).collect();
         let is_host = self.settings.collectives() == CollectivesBackend::Host;
         let has_levels = is_host && group.ranks_per_host().is_some();
+        lines.extend(encryption_note(&self.settings, &hosts));
+        lines.extend(placement_note(&self.settings, &hosts));
         lines.extend(levels_note(plan, &hosts, has_levels));
         let workers = plan.mesh.size(WORKERS);
         let outer_bytes = self.settings.outer_steps(workers).map_or(size_of::<f32>(), |outer| outer.bytes);
@@ -199,15 +211,25 @@ impl Session {
         lines
     }
 
-    /// The resolved configuration, the mesh, and the parameters of each block.
+    /// Lines on how updates are made; how long the run is need not be known.
+    pub(super) fn update_lines<I: Activation, O: Activation, T: 'static>(
+        &self,
+        plan: &RunPlan,
+        training: &Training<I, O, T>,
+    ) -> anyhow::Result<Vec<String>> {
+        let total_steps = self.settings.total_steps(training.sizes().0).unwrap_or(u64::MAX);
+        Ok(training.update.lines(&self.settings, &plan.lr_scheduler(total_steps)?))
+    }
+
+    /// The resolved configuration, the mesh, how updates are made, and the parameters of each block.
     fn description(
         &self,
         plan: &RunPlan,
-        config: &str,
+        update: &[String],
         chain: &Blocks,
         memory: anyhow::Result<MemoryPlan>,
     ) -> String {
-        let mut text = format!("{}\n", config.trim_end());
+        let mut text = format!("{}\n", self.config.trim_end());
         let _ = writeln!(text, "\n# world: {}", self.world);
         let _ = writeln!(text, "# mesh: {} = {}", mesh_text(plan), counted(plan.mesh.world(), "rank"));
         let _ = writeln!(
@@ -219,6 +241,9 @@ impl Session {
             let _ = writeln!(text, "# update: every {} steps", plan.engine.strategy.period());
         }
         let _ = writeln!(text, "# learning rate: {} ({})", plan.learning_rate, plan.learning_rate_reason);
+        for line in update {
+            let _ = writeln!(text, "# {line}");
+        }
         let strategy = &self.settings.strategy;
         let together = strategy.describe(plan.workers());
         let servers = strategy.describe_servers(plan.data_ranks());

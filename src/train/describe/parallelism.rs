@@ -8,7 +8,7 @@ use brigade_core::plan::ranges;
 use brigade_core::{Blocks, DATA, DP, EngineSettings, PP, REPLICATE, ReduceEvery};
 use brigade_report::counted;
 
-use crate::settings::RunPlan;
+use crate::settings::{CollectivesBackend, Encryption, RunPlan, Settings};
 use crate::train::balance::BlockSeconds;
 
 /// Which blocks each pipeline stage has, and what ZeRO shards.
@@ -185,6 +185,37 @@ pub(super) fn replicas_note(plan: &RunPlan, hosts: &[usize]) -> Option<String> {
     ))
 }
 
+/// That tensors cross the network unencrypted although the settings ask for encryption. `hosts` is the host of each rank.
+pub(super) fn encryption_note(settings: &Settings, hosts: &[usize]) -> Option<String> {
+    let library = match settings.collectives() {
+        CollectivesBackend::Nccl => "NCCL",
+        CollectivesBackend::Mpi => "MPI",
+        _ => return None,
+    };
+    let is_asked = settings.comm.encryption == Encryption::BetweenHosts;
+    (is_asked && hosts.iter().any(|host| *host > 0)).then(|| {
+        format!(
+            "note: {library} does not encrypt the tensors that it sends between hosts; comm.encryption = between_hosts encrypts everything else"
+        )
+    })
+}
+
+/// That several ranks of a host are not neighbours, so that collectives which could be in two levels are in one. `hosts` is the host of each rank.
+pub(super) fn placement_note(settings: &Settings, hosts: &[usize]) -> Option<String> {
+    let is_open = matches!(settings.comm.collectives, CollectivesBackend::Auto | CollectivesBackend::Host);
+    if !is_open || settings.collectives() != CollectivesBackend::Host {
+        return None;
+    }
+    let count = hosts.iter().max().map_or(1, |last| last + 1);
+    let is_even = |host| hosts.iter().filter(|of| **of == host).count() * count == hosts.len();
+    let changes = hosts.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    (count > 1 && hosts.len() > count && (0..count).all(is_even) && changes + 1 > count).then(|| {
+        "note: the ranks of a host are not numbered one after the other, so that collectives do not add up inside hosts first and more bytes cross the network; \
+         number them so (srun --distribution=block, mpirun --map-by slot)"
+            .to_owned()
+    })
+}
+
 /// The axes of the mesh with their sizes.
 pub(super) fn mesh_text(plan: &RunPlan) -> String {
     // Those of a launch that has nothing else are its mesh.
@@ -202,7 +233,36 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::settings::Settings;
+
+    #[test]
+    fn a_library_that_does_not_encrypt_is_named_between_hosts() {
+        let mut settings = Settings::default();
+        let mut note = |collectives, encryption, hosts: &[usize]| {
+            (settings.comm.collectives, settings.comm.encryption) = (collectives, encryption);
+            encryption_note(&settings, hosts)
+        };
+        let (on, off) = (Encryption::BetweenHosts, Encryption::Off);
+        assert!(note(CollectivesBackend::Nccl, on, &[0, 1]).unwrap().starts_with("note: NCCL does not"));
+        assert!(note(CollectivesBackend::Mpi, on, &[0, 1]).unwrap().starts_with("note: MPI does not"));
+        assert_eq!(note(CollectivesBackend::Host, on, &[0, 1]), None);
+        assert_eq!(note(CollectivesBackend::Nccl, off, &[0, 1]), None);
+        assert_eq!(note(CollectivesBackend::Nccl, on, &[0, 0]), None);
+    }
+
+    #[test]
+    fn ranks_that_are_dealt_out_to_hosts_are_named() {
+        let mut settings = Settings::default();
+        settings.comm.collectives = CollectivesBackend::Host;
+        for hosts in [&[0, 1, 0, 1][..], &[0, 1, 2, 0, 1, 2]] {
+            let note = placement_note(&settings, hosts).unwrap();
+            assert!(note.contains("not numbered one after the other"), "{note}");
+        }
+        for hosts in [&[0, 0, 1, 1][..], &[0, 1], &[0, 0], &[0, 0, 0, 1]] {
+            assert_eq!(placement_note(&settings, hosts), None, "{hosts:?}");
+        }
+        settings.comm.collectives = CollectivesBackend::Flat;
+        assert_eq!(placement_note(&settings, &[0, 1, 0, 1]), None, "as it was asked for");
+    }
 
     #[test]
     fn replicas_on_several_hosts_are_named_where_another_number_has_each_on_one() {

@@ -14,7 +14,7 @@ use brigade_sorted::SortedMap;
 use super::{ConnectRequest, FORMING, Reply, VERSION, receive, send, shared_configuration};
 use crate::device::MakesHostGroups;
 use crate::run::Session;
-use crate::settings::CommSettings;
+use crate::settings::{CommSettings, SettingError};
 use crate::world::{all_gather_text, outer_join};
 
 /// Connections at the same time; further ones are closed, and come again.
@@ -66,6 +66,26 @@ impl ServedWorkers {
             });
         Ok(Some(Self { _connections: connections.context("cannot listen for workers")?, links }))
     }
+}
+
+/// Refuses servers of one launch on several hosts: workers call all of them at one address.
+///
+/// # Errors
+/// If this world is that of servers, and on several hosts.
+pub(in crate::train) fn check_servers_hosts(session: &Session) -> Result<(), SettingError> {
+    let strategy = &session.settings.strategy;
+    let is_server = strategy.separate_worlds().is_some_and(|separate| separate.is_server);
+    check_hosts(is_server && session.group().spans_hosts(), &strategy.listen, session.world_size())
+}
+
+fn check_hosts(spans_hosts: bool, listen: &str, servers: usize) -> Result<(), SettingError> {
+    if !spans_hosts {
+        return Ok(());
+    }
+    let allowed = format!(
+        "workers reach all servers at this address, but the servers are on several hosts; start them on one (--nnodes 1 --nproc-per-node {servers})"
+    );
+    Err(SettingError::new("strategy.listen (--listen)", listen, allowed))
 }
 
 /// The listener of this server: the first one's where the settings say, the others' at any port of the same address.
@@ -167,5 +187,20 @@ impl Acceptor {
         }
         let (there, here) = first_difference(&self.configuration, &request.configuration)?;
         Some(format!("this worker's configuration is not that of the servers: {here} here, {there} there"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn servers_on_several_hosts_are_refused_with_what_to_do() {
+        check_hosts(false, "10.0.0.1:29600", 2).unwrap();
+        let error = check_hosts(true, "10.0.0.1:29600", 2).unwrap_err().to_string();
+        let said = "strategy.listen (--listen) = 10.0.0.1:29600 is not possible: workers reach all servers";
+        assert!(error.starts_with(said) && error.contains("--nnodes 1 --nproc-per-node 2"), "{error}");
     }
 }

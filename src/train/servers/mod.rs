@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::Session;
 
-pub(super) use listening::ServedWorkers;
+pub(super) use listening::{ServedWorkers, check_servers_hosts};
 pub(super) use worker::RemoteServers;
 
 /// The version of these messages.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use brigade_comm::{AuthToken, Channel, ChannelError, Join, World};
+use brigade_comm::{AuthToken, Channel, ChannelError, Join, Timeouts, World};
 use brigade_core::{Collectives, DP, Mesh};
 use brigade_sorted::SortedMap;
 
@@ -165,7 +165,9 @@ impl RemoteServers {
         }
         let ranks = 1 + self.servers;
         let join = outer_join(&session.settings.comm, self.token.clone(), FORMING);
-        let join = Join { rank: 0, world_size: ranks, endpoint, listener: Some(listener), ..join };
+        // Servers give no share while they validate or save.
+        let timeouts = Timeouts { step: join.timeouts.step.max(self.wait), ..join.timeouts };
+        let join = Join { rank: 0, world_size: ranks, endpoint, listener: Some(listener), timeouts, ..join };
         let world = brigade_comm::join(join).map_err(|error| now(&error))?;
         let mesh = Mesh::new(ranks, [(DP, ranks)]).map_err(|error| now(&error))?;
         let groups = session.host_groups(world.group(), mesh).map_err(|error| now(&error))?;

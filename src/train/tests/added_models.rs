@@ -5,6 +5,8 @@ use std::path::Path;
 use brigade_checkpoint::{Checkpoint, open_storage, rank_file};
 use brigade_core::Batch;
 use brigade_models::{Stored, WeightsFormat, WeightsMapping};
+use burn::optim::SgdConfig;
+use burn::tensor::Device;
 
 use super::fixture::*;
 use super::on_ranks;
@@ -12,7 +14,7 @@ use crate::checkpoint::consolidate;
 use crate::error::{DryRun, Preempted};
 use crate::memory::Sampled;
 use crate::run::{Session, StartFrom};
-use crate::settings::{Backend, OnNonFinite, Settings, TrainSettings};
+use crate::settings::{Backend, OnNonFinite, OptimizerGroup, Settings, TrainSettings};
 use crate::test_model::layers;
 use crate::training::Training;
 
@@ -398,21 +400,49 @@ fn a_dry_run_counts_models_that_the_program_names() {
     settings.compute.backend = Backend::Cpu;
     on_ranks(1, out.path(), &settings, StartFrom::Scratch, |mut session, _| {
         (session.is_dry_run, session.local_ranks) = (true, Some(1));
-        let batch = |count: usize| {
-            let (input, target) = rows(&(0..count).collect::<Vec<_>>(), &session.device());
-            Ok(Batch::new(input, target, count))
+        let batch = |count: usize, device: &Device| {
+            let (input, target) = rows(&(0..count).collect::<Vec<_>>(), device);
+            Batch::new(input, target, count)
         };
         let needed = || {
-            let (model, samples) = (&model(), &batch);
+            let (model, samples) = (&model(), &|count: usize| anyhow::Ok(batch(count, &session.device())));
             let plan = session.memory_plan(&session.plan, &Sampled { model, samples }).unwrap();
             plan.assessment.unwrap().text
         };
         let alone = needed();
-        session.count_model("critic", &layers(WIDTH, &["a", "b"]), batch)?;
+        let own = Training::without_data().measured_on(batch);
+        session.count_model("critic", &layers(WIDTH, &["a", "b"]), &own)?;
         let both = needed();
         assert!(alone.starts_with("the run will need about ") && alone != both, "{alone}, {both}");
         let ended = session.prepare(model(), training()).err().unwrap();
         assert!(ended.is::<DryRun>());
+        Ok(())
+    })
+    .unwrap();
+}
+
+/// Patterns and groups of the settings are of the first model's parameters, and each model has its program's own groups.
+#[test]
+fn a_counted_model_is_planned_as_it_is_trained() {
+    let out = tempfile::tempdir().unwrap();
+    let mut settings = settings(2);
+    settings.train.freeze = vec!["0.*".to_owned()];
+    settings.optimizer.groups = vec![OptimizerGroup::matching("1.*").learning_rate(0.1)];
+    on_ranks(1, out.path(), &settings, StartFrom::Scratch, |mut session, _| {
+        session.is_dry_run = true;
+        let optimizer_bytes = |names: &[&str], own: Training<Rows, Rows, Rows>| {
+            session.count_model("critic", &layers(WIDTH, names), &own)?;
+            let counted = session.counted.borrow_mut().pop().unwrap();
+            anyhow::Ok(counted.footprint.stages[0].memory.optimizer.peak)
+        };
+        // Of two moments of each value of a layer.
+        let each = optimizer_bytes(&["a"], Training::without_data())?;
+        assert!(each > 0);
+        assert_eq!(optimizer_bytes(&["0", "1"], Training::without_data())?, 2 * each);
+        let frozen = Training::without_data().group(OptimizerGroup::matching("1.*").frozen());
+        assert_eq!(optimizer_bytes(&["0", "1"], frozen)?, each);
+        let sgd = SgdConfig::new().build();
+        assert_eq!(optimizer_bytes(&["0", "1"], Training::without_data().optimizer(sgd))?, 0);
         Ok(())
     })
     .unwrap();

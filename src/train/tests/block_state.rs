@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use brigade_core::Chain;
+use brigade_core::{Batch, Chain};
 use brigade_sorted::SortedMap;
 use burn::module::{Module, RunningState};
 use burn::nn::{Dropout, DropoutConfig, Linear};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
 use super::fixture::*;
 use crate::dataset::samples;
@@ -96,6 +96,20 @@ struct Squaring {
     state: RunningState<Tensor<1>>,
 }
 
+fn squaring() -> Layers {
+    let state = RunningState::new(Tensor::from_floats([2.0, 3.0], &brigade_cpu::device().autodiff()));
+    let forward = |block: &Squaring, x: Rows| {
+        block.state.update(block.state.value_sync().square());
+        block.linear.forward(x)
+    };
+    Chain::new()
+        .then_fn("first", linear(WIDTH), |linear: &Linear, x| linear.forward(x))
+        .then_fn("squares", Squaring { linear: linear(WIDTH), state }, forward)
+        .loss(|output: Rows, target: Rows| (output - target).square().sum())
+}
+
+const NOT_MERGED: &str = "block `squares` has running state that ranks cannot merge";
+
 #[test]
 fn state_that_cannot_be_merged_leaves_an_earlier_run_as_it_is() {
     let out = tempfile::tempdir().unwrap();
@@ -105,17 +119,6 @@ fn state_that_cannot_be_merged_leaves_an_earlier_run_as_it_is() {
     .unwrap();
     let before = (weights(out.path()), checkpoints(out.path()));
     assert_eq!(before.1, [2]);
-    let squaring = || {
-        let state = RunningState::new(Tensor::from_floats([2.0, 3.0], &brigade_cpu::device().autodiff()));
-        let forward = |block: &Squaring, x: Rows| {
-            block.state.update(block.state.value_sync().square());
-            block.linear.forward(x)
-        };
-        Chain::new()
-            .then_fn("first", linear(WIDTH), |linear: &Linear, x| linear.forward(x))
-            .then_fn("squares", Squaring { linear: linear(WIDTH), state }, forward)
-            .loss(|output: Rows, target: Rows| (output - target).square().sum())
-    };
     for mesh in [MESHES[0], MESHES[1], MESHES[3]] {
         let mut again = settings(2);
         again.output.overwrite = true;
@@ -123,7 +126,30 @@ fn state_that_cannot_be_merged_leaves_an_earlier_run_as_it_is() {
             session.train(squaring(), training()).map(drop)
         });
         let error = ended.unwrap_err().to_string();
-        assert!(error.contains("block `squares` has running state that ranks cannot merge"), "{error}");
+        assert!(error.contains(NOT_MERGED), "{error}");
         assert_eq!((weights(out.path()), checkpoints(out.path())), before, "{mesh:?}");
     }
+}
+
+#[test]
+fn so_does_that_of_a_loop_without_data_and_of_a_further_model() {
+    let measured = || {
+        Training::without_data().measured_on(|count, device: &Device| {
+            let (input, target) = rows(&(0..count).collect::<Vec<_>>(), device);
+            Batch::new(input, target, count)
+        })
+    };
+    let out = tempfile::tempdir().unwrap();
+    let ended = on_mesh(out.path(), &settings(2), MESHES[1], StartFrom::Scratch, |session, _| {
+        session.prepare(squaring(), measured()).map(drop)
+    });
+    let error = ended.unwrap_err().to_string();
+    assert!(error.contains(NOT_MERGED), "{error}");
+    on_mesh(out.path(), &settings(2), MESHES[1], StartFrom::Scratch, |session, _| {
+        let mut trainer = session.prepare(model(), training())?;
+        let error = trainer.add_model("critic", squaring(), measured()).err().unwrap().to_string();
+        assert!(error.contains(NOT_MERGED), "{error}");
+        trainer.add_model("critic", squaring(), Training::without_data()).map(drop)
+    })
+    .unwrap();
 }

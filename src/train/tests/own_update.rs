@@ -2,12 +2,16 @@
 
 use std::path::Path;
 
-use brigade_core::{DataParallel, OptimizerFactory, ReducedUnit, Reduction, Strategy, Synchronous, Update};
+use brigade_core::{
+    Batch, DataParallel, OptimizerFactory, ReducedUnit, Reduction, Strategy, Synchronous, Update,
+};
 use burn::optim::{SgdConfig, momentum::MomentumConfig};
 
-use super::fixture::{MESHES, Mesh, metrics, model, on_mesh, settings, training, weights};
+use super::fixture::{MESHES, Mesh, Rows, metrics, model, on_mesh, settings, training, weights};
+use crate::memory::Sampled;
 use crate::run::StartFrom;
 use crate::settings::{OptimizerGroup, Settings};
+use crate::training::Training;
 
 /// Trains up to a step, with a factor of the learning rate for each; the program has two groups, and so have the settings, if any.
 fn train(
@@ -66,6 +70,35 @@ fn groups_of_the_settings_take_the_place_of_the_programs() {
     let own = trained("own", &[]);
     assert!(own == trained("same", &same));
     assert!(own != trained("others", &same[..1]));
+}
+
+/// The plan of memory as well.
+#[test]
+fn a_dry_run_is_of_what_the_program_brings() {
+    let out = tempfile::tempdir().unwrap();
+    let mut settings = settings(2);
+    settings.schedule.warmup_tokens = 3 * 4 * 16;
+    on_mesh(out.path(), &settings, MESHES[0], StartFrom::Scratch, |session, _| {
+        let training = || {
+            Training::<Rows, Rows, Rows>::without_data()
+                .optimizer(SgdConfig::new().build())
+                .group(OptimizerGroup::matching("*.bias").frozen())
+                .counted_in("tokens", 16)
+        };
+        let plan = training().plan(&session.plan, &session.settings)?;
+        assert_eq!(plan.optimizer.state_bytes_per_value(&session.device()), 0);
+        assert!(plan.engine.groups[0].frozen);
+        assert_eq!(plan.lr_scheduler(100)?.warmup_steps, 3);
+        assert_eq!(training().reported().unit, "tokens");
+        let model = model();
+        let samples = |_: usize| -> anyhow::Result<Batch<Rows, Rows>> { anyhow::bail!("there are none") };
+        let planned = session.memory_plan(&plan, &Sampled { model: &model, samples: &samples })?;
+        assert_eq!(planned.footprint.stages[0].memory.optimizer.peak, 0);
+        let lines = session.update_lines(&plan, &training())?.join("; ");
+        assert!(lines.contains("the optimizer is the program's own"), "{lines}");
+        Ok(())
+    })
+    .unwrap();
 }
 
 #[test]

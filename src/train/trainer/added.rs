@@ -18,6 +18,7 @@ use crate::checkpoint::{ModelReader, RunProgress, restore_step};
 use crate::dataset::Dataset;
 use crate::error::CheckpointUsageError;
 use crate::folder::{WEIGHTS_FILE, added_weights_file};
+use crate::memory::Sampled;
 use crate::run::Session;
 use crate::settings::{OnNonFinite, SettingError};
 use crate::train::start::file_names;
@@ -125,8 +126,8 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
     /// file, and its random numbers follow from it: two students of one form begin with different weights. It has its own optimizer and makes its own [steps](AddedModel::step), on batches that the loop gives it; the
     /// learning rate is that of the first model's step, whose batches were read last or which was made last, unless `training` has its own. All ranks call it.
     ///
-    /// The metrics, the mapping of the weights, the optimizer, its learning rate as a function, the groups, gradient hooks and strategy of `training` are used; groups in the
-    /// settings belong to the first model. Data, hooks and files are the first model's: given here, they are an error.
+    /// The metrics, the mapping of the weights, the optimizer, its learning rate as a function, the groups, gradient hooks and strategy of `training` are used, and the micro-batch that
+    /// blocks are [measured on](Training::measured_on); groups in the settings belong to the first model. Data, hooks and files are the first model's: given here, they are an error.
     ///
     /// ```no_run
     /// # use brigade::{Model, Session, Training, samples};
@@ -159,7 +160,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
     pub fn add_model<I2, O2, T2>(
         &mut self,
         name: &str,
-        model: Model<I2, O2, T2>,
+        mut model: Model<I2, O2, T2>,
         mut training: Training<I2, O2, T2>,
     ) -> anyhow::Result<AddedModel<'a, I2, O2, T2>>
     where
@@ -214,7 +215,11 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
                 "the model `{name}` was given {part}, which only the first model of a run has: give it to `Session::prepare`, or leave it out"
             );
         }
+        model.chain().check_device(&session.device())?;
         let plan = training.update.plan_of_further(&session.plan, &session.settings)?;
+        model.freeze(&plan.engine.groups)?;
+        let samples = |size| training.first_samples(size, &session.device());
+        session.check_running_state(&Sampled { model: &model, samples: &samples })?;
         let called = format!("model `{name}`");
         session.check_same_model(&called, &plan, model.chain(), &training.update, self.total_steps)?;
         let split = plan.split(&model.chain().costs())?;

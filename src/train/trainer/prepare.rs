@@ -16,6 +16,7 @@ use crate::memory::{Measurable, Sampled};
 use crate::run::Session;
 use crate::train::profile::Profile;
 use crate::train::same_data::note_on_samples;
+use crate::train::servers::check_servers_hosts;
 use crate::train::start::file_names;
 use crate::train::watch::{Best, BestCheckpoint, EarlyStopping, check_load_best, watches};
 use crate::training::{Training, WeightsFile, checked_names};
@@ -55,8 +56,9 @@ impl Session {
         O: Activation,
         T: Clone + 'static,
     {
-        let mut plan = training.update.plan(&self.plan, &self.settings)?;
-        plan.know_targets(self.settings.train.global_batch_size * training.targets_per_sample());
+        check_servers_hosts(self)?;
+        model.chain().check_device(&self.device())?;
+        let mut plan = training.plan(&self.plan, &self.settings)?;
         model.freeze(&plan.engine.groups)?;
         // Of no samples there is nothing to say.
         training.validation = training.validation.filter(|data| data.samples() > 0);
@@ -64,7 +66,8 @@ impl Session {
         self.mark_preparing();
         let sampled = Sampled { model: &model, samples: &first_samples };
         self.check_running_state(&sampled)?;
-        self.stop_if_dry_run_of(&plan, &sampled, is_own_loop)?;
+        let update = self.update_lines(&plan, &training)?;
+        self.stop_if_dry_run_of(&plan, &sampled, &update, is_own_loop)?;
         if self.has_run.replace(true) {
             return Err(UsageError(anyhow::anyhow!(
                 "this session already has a run; additional models join it with `Trainer::add_model`"
@@ -109,7 +112,7 @@ impl Session {
             total_steps,
             sampler.as_ref().map(|s| (samples, s)),
         );
-        summary.extend(training.update.lines(&self.settings, &schedule));
+        summary.extend(update);
         summary.extend(early_stopping.as_ref().map(EarlyStopping::describe));
         summary.extend(best_checkpoint.as_ref().map(BestCheckpoint::describe));
         summary.extend(note_on_samples(self.group(), &training, &brigade_cpu::device())?);
@@ -208,7 +211,7 @@ impl Session {
     }
 
     /// Refuses running state that ranks cannot merge before anything of an earlier run is replaced. All ranks look at the same samples.
-    fn check_running_state(&self, model: &dyn Measurable) -> anyhow::Result<()> {
+    pub(super) fn check_running_state(&self, model: &dyn Measurable) -> anyhow::Result<()> {
         if !model.blocks().has_running_state() {
             return Ok(());
         }

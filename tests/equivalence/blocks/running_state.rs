@@ -109,7 +109,7 @@ fn state_that_changes_for_the_first_time_after_many_micro_batches_is_refused() {
     (0..9).for_each(|number| drop(step(number).unwrap()));
     let refused = step(9).unwrap_err().to_string();
     assert!(
-        refused.contains("running_mean` is running state that micro-batches change in different ways"),
+        refused.contains("`late.running_mean` is running state that micro-batches change in different ways"),
         "{refused}"
     );
 }
@@ -129,7 +129,8 @@ fn a_micro_batch_too_large_to_learn_from_is_refused_beside_others() {
             true => {
                 let refused = step.unwrap_err().to_string();
                 assert!(
-                    refused.contains("cannot be updated: in a micro-batch it was not finite"),
+                    refused.contains("running_mean` cannot be updated: in a micro-batch it was not finite")
+                        && !refused.contains(":running"),
                     "{refused}"
                 );
             }

@@ -50,9 +50,18 @@ pub fn changed<O: Activation, T: Clone + 'static>(
     model: impl Fn() -> Model<Tokens, O, T> + Sync,
     batch: impl Fn(usize) -> Batch<Tokens, T> + Sync,
 ) -> (Vec<String>, Vec<String>) {
+    changed_with(&EngineSettings::default(), model, batch)
+}
+
+/// The same with these settings.
+pub fn changed_with<O: Activation, T: Clone + 'static>(
+    base: &EngineSettings,
+    model: impl Fn() -> Model<Tokens, O, T> + Sync,
+    batch: impl Fn(usize) -> Batch<Tokens, T> + Sync,
+) -> (Vec<String>, Vec<String>) {
     let case = Case { model, batch };
-    let before = case.engine(Groups::single_rank(), EngineSettings::default()).unwrap().tensors(0).unwrap();
-    let after = case.equals_one_process().weights;
+    let before = case.engine(Groups::single_rank(), base.clone()).unwrap().tensors(0).unwrap();
+    let after = case.equals_one_process_with(base).weights;
     let differs = before.iter().zip(&after).filter(|(a, b)| a.data.as_bytes() != b.data.as_bytes());
     let names = |tensor: &NamedTensor| tensor.name.clone();
     (differs.map(|(a, _)| names(a)).collect(), after.iter().map(names).collect())

@@ -1,8 +1,8 @@
 //! Decoders of every family, whole, partly frozen, and with adapters: the bits of one process on any mesh, and after a resume on another one.
 
-use brigade::core::{Batch, Chain, EngineSettings, ParameterGroup, Recompute, Zero};
+use brigade::core::{Batch, Chain, EngineSettings, Groups, ParameterGroup, Recompute, Zero};
 use brigade::models::gpt::{ACCURACY, Targets, cross_entropy};
-use brigade::models::{Adapters, CausalLm, Documents, Logits, LoraConfig, Tokens};
+use brigade::models::{Adapters, CausalLm, Documents, Logits, LoraConfig, LossOptions, Tokens};
 use brigade_hf::Config;
 use burn::tensor::{Int, Tensor, TensorData};
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ fn changed(model: &CausalLm, base: &EngineSettings) -> (Vec<String>, Vec<String>
         chain.loss_with_metrics([ACCURACY], cross_entropy)
     };
     let case = Case { model: build, batch };
-    let before = case.engine(brigade::core::Groups::single_rank(), base.clone()).unwrap().tensors(0).unwrap();
+    let before = case.engine(Groups::single_rank(), base.clone()).unwrap().tensors(0).unwrap();
     let after = case.equals_one_process_with(base).weights;
     let differs = before.iter().zip(&after).filter(|(a, b)| a.data.as_bytes() != b.data.as_bytes());
     let names = |name: &brigade::core::NamedTensor| name.name.clone();
@@ -104,7 +104,9 @@ fn frozen_by_patterns_with_decay_by_layer() {
     for (family, own) in [
         ("llama", json!({})),
         ("mistral", json!({ "sliding_window": 3 })),
+        ("qwen2", json!({})),
         ("qwen3", json!({ "tie_word_embeddings": true, "head_dim": 8 })),
+        ("gemma2", json!({ "tie_word_embeddings": false, "head_dim": 8, "sliding_window": 4 })),
         ("gemma3_text", json!({ "tie_word_embeddings": false, "head_dim": 8, "sliding_window": 4 })),
     ] {
         let (changed, all) = changed(&described(family, &own, &plain()), &base);
@@ -121,7 +123,7 @@ fn frozen_by_patterns_with_decay_by_layer() {
     let trained = |base: &EngineSettings| {
         let build = || model.model(7, &brigade_cpu::device()).unwrap();
         let case = Case { model: build, batch };
-        let groups = brigade::core::Groups::single_rank();
+        let groups = Groups::single_rank();
         let mut engine = case.engine(groups.clone(), base.clone()).unwrap();
         engine.step(case.batches(zero, &groups, 0), 1e-2).unwrap();
         engine.tensors(0).unwrap()
@@ -130,4 +132,18 @@ fn frozen_by_patterns_with_decay_by_layer() {
     for (a, b) in plain.iter().zip(&decayed) {
         assert_eq!(a.data.as_bytes() == b.data.as_bytes(), a.name.starts_with("head."), "{}", a.name);
     }
+}
+
+#[test]
+fn options_of_the_loss() {
+    let options = LossOptions { label_smoothing: 0.1, z_loss: 1e-3 };
+    let build = || {
+        let model = described("llama", &json!({}), &plain()).with_loss_options(options);
+        model.model(7, &brigade_cpu::device()).unwrap()
+    };
+    let figures = Case { model: build, batch }.equals_one_process().figures;
+    let usual = || described("llama", &json!({}), &plain()).model(7, &brigade_cpu::device()).unwrap();
+    let settings = EngineSettings::default();
+    let usual = Case { model: usual, batch }.train(Groups::single_rank(), &settings, 0..1, None).figures;
+    assert_ne!(figures[0], usual[0], "the loss of the first step");
 }

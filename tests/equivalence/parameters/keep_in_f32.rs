@@ -211,7 +211,7 @@ fn units_are_known_before_anything_has_a_value() {
     let units = chain(true).units(&[]).unwrap();
     let engine = Run::of(MIXED).engine(Groups::single_rank());
     assert_eq!(units, engine.chain().units(&[]).unwrap());
-    let summary = |unit: &UnitSize| (unit.home, unit.elements, unit.trainable, unit.keep_in_f32);
+    let summary = |unit: &UnitSize| (unit.owner_block, unit.elements, unit.trainable, unit.keep_in_f32);
     let (linear, width) = (WIDTH * WIDTH + WIDTH, WIDTH);
     assert_eq!(
         units.iter().map(summary).collect::<Vec<_>>(),

@@ -66,6 +66,13 @@ struct Folder {
     folder: PathBuf,
 }
 
+impl Folder {
+    /// What is renamed to the file of this name when it is whole.
+    fn partial(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.partial"))
+    }
+}
+
 impl LeaseLocation for Folder {
     fn text(&self) -> String {
         self.given.clone()
@@ -98,7 +105,7 @@ impl LeaseLocation for Folder {
     }
 
     fn write(&self, name: &str, content: &[u8]) -> Result<()> {
-        let (path, partial) = (self.folder.join(name), self.folder.join(format!("{name}.partial")));
+        let (path, partial) = (self.folder.join(name), self.partial(name));
         let written = fs::write(&partial, content).and_then(|()| fs::rename(&partial, &path));
         written.map_err(Error::io("write", &path))
     }
@@ -116,11 +123,11 @@ impl LeaseLocation for Folder {
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        let path = self.folder.join(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &path)(error)),
+        // A writer that was killed may have left the second.
+        [self.folder.join(name), self.partial(name)].iter().try_for_each(|path| match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
             _ => Ok(()),
-        }
+        })
     }
 }
 

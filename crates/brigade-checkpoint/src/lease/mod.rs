@@ -164,6 +164,7 @@ pub fn take_lease(
                     message: "it replaces objects that must only be created (`If-None-Match: *` is ignored), so two runs could write there at once; use a store \
                               with conditional writes"
                         .into(),
+                    may_pass: false,
                 });
             }
             // Nobody looks at older ones any more.
@@ -246,5 +247,6 @@ fn encoded(record: &LeaseRecord) -> Result<Vec<u8>> {
         operation: "write",
         path: "a lease".into(),
         message: error.to_string(),
+        may_pass: false,
     })
 }

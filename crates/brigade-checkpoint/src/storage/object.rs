@@ -254,6 +254,7 @@ impl StorageReader for ObjectReader {
                     operation: "read",
                     path: self.path.to_string(),
                     message: format!("{} of {} bytes from byte {begin}", bytes.len(), part.len()),
+                    may_pass: false,
                 });
             }
             part.copy_from_slice(&bytes);

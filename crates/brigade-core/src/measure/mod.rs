@@ -18,11 +18,11 @@ use crate::model::batch::Batch;
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::{Model, Objective, SmallerModel, Target};
-use crate::model::parameters::precision::cast;
+use brigade_kernels::cast;
 
 use extend::{combined, extended};
 pub use heap::HeapMeter;
-use run::{Manner, run_block, run_loss};
+use run::{RunMode, Trial, run_block, run_loss};
 
 /// What a model's blocks take for one micro-batch: the part of a memory plan that shapes of parameters do not give.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,14 +44,6 @@ impl MeasuredActivations {
         };
         combined([a, b], bytes, |a, b| bytes(a.bytes, b.bytes))
     }
-}
-
-/// A block that was run.
-#[derive(Clone)]
-struct Trial {
-    activations: SavedActivations,
-    /// Without a graph.
-    output: Parts,
 }
 
 impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
@@ -119,11 +111,11 @@ fn measure(
         let wants_gradient = index > first_trained;
         measured.boundary_activations.push(parts.0.iter().map(boundary_tensor).collect());
         let is_last = index + 1 == chain.blocks.len();
-        let manner = Manner { wants_gradient, again: false, wait: splits, defers: splits && !is_last };
-        let kind = format!("{} {manner:?}", kind(named, &parts));
+        let mode = RunMode { wants_gradient, again: false, wait: splits, defers: splits && !is_last };
+        let kind = format!("{} {mode:?}", kind(named, &parts));
         let trial = match trials.remove(&kind) {
             Some(trial) => trial,
-            None => run_block(named, &parts, compute, manner, meter)?,
+            None => run_block(named, &parts, compute, mode, meter)?,
         };
         measured.saved_activations.push(trial.activations);
         parts = trial.output.clone();

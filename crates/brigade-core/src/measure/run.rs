@@ -4,14 +4,14 @@ use brigade_plan::SavedActivations;
 use brigade_sorted::SortedMap;
 use burn::tensor::{DType, FloatDType, Tensor};
 
-use super::{HeapMeter, Trial};
+use super::heap::HeapMeter;
 use crate::error::Result;
 use crate::model::Float;
 use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
 use crate::model::objective::{Objective, Target};
-use crate::model::parameters::precision::cast;
 use crate::step::forward_backward::tape::{Place, Tape, Upstream, graph_input, inner, leaves};
+use brigade_kernels::cast;
 
 /// Any place in training.
 pub(super) const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
@@ -20,9 +20,17 @@ pub(super) const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, traini
 /// about a MiB.
 const SMALL: u64 = 64 << 20;
 
+/// A block that was run.
+#[derive(Clone)]
+pub(super) struct Trial {
+    pub activations: SavedActivations,
+    /// Without a graph.
+    pub output: Parts,
+}
+
 /// How a block runs.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Manner {
+pub(super) struct RunMode {
     /// Whether the gradient of its input is wanted.
     pub wants_gradient: bool,
     /// Whether it runs forward again in its backward.
@@ -38,10 +46,10 @@ pub(super) fn run_block(
     named: &NamedBlock,
     input: &Parts,
     compute: Float,
-    manner: Manner,
+    mode: RunMode,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let run = || run_copy(&copy(named, compute, input), input, manner, meter);
+    let run = || run_copy(&copy(named, compute, input), input, mode, meter);
     let first = run()?;
     if meter.is_some() && first.activations.saved < SMALL { run() } else { Ok(first) }
 }
@@ -54,23 +62,23 @@ pub(super) fn copy(named: &NamedBlock, compute: Float, input: &Parts) -> NamedBl
 pub(super) fn run_copy(
     copy: &NamedBlock,
     input: &Parts,
-    manner: Manner,
+    mode: RunMode,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
-    let input = || graph_input(input, manner.wants_gradient);
+    let input = || graph_input(input, mode.wants_gradient);
     let mut tape = Tape::default();
     let Some(meter) = meter else {
-        let output = tape.forward(copy, input(), manner.again, PLACE)?;
+        let output = tape.forward(copy, input(), mode.again, PLACE)?;
         return Ok(Trial { activations: SavedActivations::default(), output });
     };
     let before = meter.in_use();
     meter.begin();
-    let output = tape.forward(copy, input(), manner.again, PLACE)?;
+    let output = tape.forward(copy, input(), mode.again, PLACE)?;
     let kept = meter.in_use().saturating_sub(before);
     let mut upstream = ones(&output);
-    let found = tape.backward(copy, 1.0, manner.defers, &mut upstream)?;
+    let found = tape.backward(copy, 1.0, mode.defers, &mut upstream)?;
     drop(widened(&found.now));
-    let deferred = if manner.wait && found.later.is_some() { found.bytes() } else { 0 };
+    let deferred = if mode.wait && found.later.is_some() { found.bytes() } else { 0 };
     if let Some(later) = found.later {
         later.run(&copy.name)?;
     }

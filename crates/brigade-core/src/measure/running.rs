@@ -8,13 +8,13 @@ use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::Model;
-use crate::model::parameters::precision::cast;
 use crate::sharding::layout::FlatLayout;
 use crate::step::forward_backward::tape::{leaves, run_without_graph};
 use crate::step::running_state::Probe;
+use brigade_kernels::cast;
 
 use super::kind;
-use super::run::{Manner, PLACE, run_block};
+use super::run::{PLACE, RunMode, run_block};
 
 impl<I: Activation, O: Activation, T> Model<I, O, T> {
     /// Runs the blocks on an input up to the last one that has running state, on the input's device, and looks how each changes its own, as the first step of
@@ -46,8 +46,8 @@ fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<(
             check(named, layout, &parts)?;
         }
         // As one that is recomputed, a forward leaves no graph.
-        let manner = Manner { again: true, ..Manner::default() };
-        parts = run_block(named, &parts, compute, manner, None)?.output;
+        let mode = RunMode { again: true, ..RunMode::default() };
+        parts = run_block(named, &parts, compute, mode, None)?.output;
         outputs.insert(kind, parts.clone());
     }
     Ok(())

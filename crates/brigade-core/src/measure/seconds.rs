@@ -6,16 +6,16 @@ use std::time::Instant;
 use brigade_sorted::SortedMap;
 use burn::tensor::Device;
 
-use super::run::{Manner, copy, run_copy, run_loss_once};
-use super::{HeapMeter, Trial, kind};
+use super::run::{RunMode, Trial, copy, run_copy, run_loss_once};
+use super::{HeapMeter, kind};
 use crate::error::{Error, Result};
 use crate::model::Float;
 use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::batch::Batch;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::{Model, Objective, Target};
-use crate::model::parameters::precision::cast;
 use crate::step::forward_backward::recompute::Recompute;
+use brigade_kernels::cast;
 
 /// Runs of a block, after a first one that makes libraries ready, of which the fastest counts.
 const RUNS: usize = 3;
@@ -53,13 +53,13 @@ fn seconds(
     let (first_trained, mut found) = (chain.first_trained(), SortedMap::<String, (f64, Trial)>::new());
     for (index, named) in chain.blocks.iter().enumerate() {
         let (wants_gradient, again) = (index > first_trained, recompute.applies_to(index));
-        let manner = Manner { wants_gradient, again, ..Manner::default() };
-        let kind = format!("{} {manner:?}", kind(named, &parts));
+        let mode = RunMode { wants_gradient, again, ..RunMode::default() };
+        let kind = format!("{} {mode:?}", kind(named, &parts));
         let (seconds, trial) = match found.remove(&kind) {
             Some(found) => found,
             None => {
                 let copy = copy(named, compute, &parts);
-                fastest(&device, || run_copy(&copy, &parts, manner, Some(&Unmetered)))?
+                fastest(&device, || run_copy(&copy, &parts, mode, Some(&Unmetered)))?
             }
         };
         all.push(seconds);

@@ -3,6 +3,9 @@
 use std::time::{Duration, Instant};
 
 use brigade_sorted::SortedMap;
+use burn::tensor::Device;
+
+use crate::error::{Error, Result};
 
 use super::span::{Activity, Span};
 
@@ -60,6 +63,14 @@ impl Clock {
     /// The time, where spans are recorded.
     pub(crate) fn now(&self) -> Option<Instant> {
         self.spans.as_ref().map(|_| Instant::now())
+    }
+
+    /// Where spans are recorded, waits for a device that works beside the host, so that they are the device's times and not those of giving it work.
+    pub(crate) fn wait_for_device(&self, device: &Device) -> Result<()> {
+        match self.spans {
+            None => Ok(()),
+            Some(_) => device.sync().map_err(|error| Error::Device(error.to_string())),
+        }
     }
 
     /// Records what has gone on since `start`.

@@ -122,7 +122,7 @@ impl Parts {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot flow from one block to the next",
-    note = "tensors, tuples of up to four activations, and structs with `#[derive(Activation)]` can"
+    note = "tensors, tuples of up to eight activations, and structs with `#[derive(Activation)]` can"
 )]
 pub trait Activation: Sized + Send + 'static {
     /// Appends this activation's tensors, flattened.
@@ -242,11 +242,25 @@ tuple!(A);
 tuple!(A, B);
 tuple!(A, B, C);
 tuple!(A, B, C, D);
+tuple!(A, B, C, D, E);
+tuple!(A, B, C, D, E, F);
+tuple!(A, B, C, D, E, F, G);
+tuple!(A, B, C, D, E, F, G, H);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use brigade_derive::Activation;
+
+    #[test]
+    fn a_tuple_of_eight_comes_back() {
+        type Eight = (Vector, Vector, Vector, Vector, Vector, Vector, Vector, Vector);
+        type Vector = Tensor<1>;
+        let one = |value: f32| Vector::from_floats([value], &Device::default());
+        let parts = flatten((one(0.0), one(1.0), one(2.0), one(3.0), one(4.0), one(5.0), one(6.0), one(7.0)));
+        let eight: Eight = restore(parts).unwrap();
+        assert_eq!(eight.7.try_into_vec_as::<f32>().unwrap(), [7.0]);
+    }
 
     #[test]
     fn a_tuple_of_any_kinds_comes_back() {

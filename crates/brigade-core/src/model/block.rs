@@ -188,7 +188,11 @@ pub(crate) trait AnyBlock: Send {
     /// Frees what autodiff still keeps of this block's dropped graphs.
     fn free_dropped_graphs(&self);
     fn train(&mut self);
-    fn device(&self) -> Option<Device>;
+    fn devices(&self) -> Vec<Device>;
+    /// The first of them.
+    fn device(&self) -> Option<Device> {
+        self.devices().into_iter().next()
+    }
     fn cost(&self) -> f64;
     fn valid(&self) -> Box<dyn AnyBlock>;
     /// A copy for trials in this number type, whose running state is its own, too: parameters that have no value get some one.

@@ -2,7 +2,7 @@
 
 use std::any::TypeId;
 
-use brigade_kernels::{DeferredGradient, DeferredGradients};
+use brigade_kernels::{DeferredGradient, DeferredGradients, cast};
 use brigade_sorted::SortedMap;
 use burn::module::{Module, ParamId};
 use burn::tensor::{DType, Device, Gradients, Tensor};
@@ -160,8 +160,8 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         self.map(Module::train);
     }
 
-    fn device(&self) -> Option<Device> {
-        self.module().devices().into_iter().next()
+    fn devices(&self) -> Vec<Device> {
+        self.module().devices()
     }
 
     fn cost(&self) -> f64 {
@@ -186,7 +186,7 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         let cast = parameters::replace(apart, &mut |path| {
             let ParamValue { flat, shape } = values.remove(path)?;
             let keep = specs.get(path).is_some_and(|spec| spec.keep_in_f32);
-            (!keep && flat.dtype() != compute.dtype().into()).then(|| (flat.cast(compute.dtype()), shape))
+            (!keep && flat.dtype() != compute.dtype().into()).then(|| (cast(flat, compute.dtype()), shape))
         });
         Box::new(Self { module: Some(cast.train()), run: self.run.clone() })
     }

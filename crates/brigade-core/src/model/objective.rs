@@ -11,7 +11,7 @@ use crate::model::activation::{Activation, Parts};
 use crate::model::batch::Batch;
 use crate::model::chain::Chain;
 use crate::model::chain::predict::restore_output;
-use crate::model::parameters::precision::cast;
+use brigade_kernels::cast;
 
 /// What the loss takes beside the output, of any type.
 pub(crate) type Target = Rc<dyn Any>;

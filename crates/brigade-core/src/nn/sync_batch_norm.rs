@@ -27,7 +27,7 @@ use super::data_group::{DataGroup, Peers};
 /// A step on ranks with a micro-batch of `m` samples each is, up to rounding, that of [`BatchNorm`] in one process on the union of these
 /// micro-batches; so the number of data-parallel ranks is part of what is computed. For one such number the bits are the same on any mesh,
 /// recomputed and resumed, as long as the same micro-batches run together: see [`Zero::micro_batch_number`](crate::Zero::micro_batch_number).
-/// Running statistics count a union once.
+/// Running statistics count a union once. The running variance is that of the values themselves, divided by their number `n`, as of [`BatchNorm`]; PyTorch's divides by `n - 1`.
 ///
 /// In evaluation, frozen, outside of training by Brigade and with a single data-parallel rank it is [`BatchNorm`], to the bit.
 ///

@@ -20,10 +20,11 @@ pub struct OptimizerFactory {
     build: Arc<Build>,
     /// Whether its weight decay can be changed.
     takes_decay: bool,
-    groups: Vec<Treatment>,
+    groups: Vec<GroupOptions>,
 }
 
-type Build = dyn Fn(&FlatLayout, Range<usize>, &Device, &[Treatment]) -> Box<dyn FlatOptimizer> + Send + Sync;
+type Build =
+    dyn Fn(&FlatLayout, Range<usize>, &Device, &[GroupOptions]) -> Box<dyn FlatOptimizer> + Send + Sync;
 
 impl fmt::Debug for OptimizerFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,7 +41,7 @@ impl<O: Elementwise> From<O> for OptimizerFactory {
 
 /// How a group is trained.
 #[derive(Clone, Copy)]
-struct Treatment {
+struct GroupOptions {
     learning_rate_factor: f64,
     weight_decay: Option<f32>,
 }
@@ -84,26 +85,27 @@ impl OptimizerFactory {
         takes_decay: bool,
         optimizer: impl Fn(bool, Option<f32>) -> O + Send + Sync + 'static,
     ) -> Self {
-        let build = move |layout: &FlatLayout, part: Range<usize>, device: &Device, groups: &[Treatment]| {
-            let of_segment = |segment: Segment| {
-                let group = segment.group.map(|group| groups[group]);
-                Piece {
-                    optimizer: optimizer(segment.decay, group.and_then(|group| group.weight_decay)),
-                    learning_rate_factor: layout.learning_rate_factor()
-                        * group.map_or(1.0, |group| group.learning_rate_factor),
-                    range: segment.range,
-                    state: None,
+        let build =
+            move |layout: &FlatLayout, part: Range<usize>, device: &Device, groups: &[GroupOptions]| {
+                let of_segment = |segment: Segment| {
+                    let group = segment.group.map(|group| groups[group]);
+                    Piece {
+                        optimizer: optimizer(segment.decay, group.and_then(|group| group.weight_decay)),
+                        learning_rate_factor: layout.learning_rate_factor()
+                            * group.map_or(1.0, |group| group.learning_rate_factor),
+                        range: segment.range,
+                        state: None,
+                    }
+                };
+                let pieces =
+                    |longest| layout.segments(part.clone(), longest).into_iter().map(of_segment).collect();
+                let runs: Vec<_> = pieces(layout.len().max(1));
+                if OnePass::takes(&runs, device) {
+                    return Box::new(OnePass::new(part, runs)) as Box<dyn FlatOptimizer>;
                 }
+                let pieces = pieces(tile(device));
+                Box::new(Segmented::new(part, pieces)) as Box<dyn FlatOptimizer>
             };
-            let pieces =
-                |longest| layout.segments(part.clone(), longest).into_iter().map(of_segment).collect();
-            let runs: Vec<_> = pieces(layout.len().max(1));
-            if OnePass::takes(&runs, device) {
-                return Box::new(OnePass::new(part, runs)) as Box<dyn FlatOptimizer>;
-            }
-            let pieces = pieces(tile(device));
-            Box::new(Segmented::new(part, pieces)) as Box<dyn FlatOptimizer>
-        };
         Self { build: Arc::new(build), takes_decay, groups: Vec::new() }
     }
 
@@ -148,11 +150,11 @@ impl OptimizerFactory {
                 ),
             });
         }
-        let treatment = |group: &ParameterGroup| Treatment {
+        let options = |group: &ParameterGroup| GroupOptions {
             learning_rate_factor: group.learning_rate_factor,
             weight_decay: group.weight_decay,
         };
-        Ok(Self { groups: groups.iter().map(treatment).collect(), ..self.clone() })
+        Ok(Self { groups: groups.iter().map(options).collect(), ..self.clone() })
     }
 
     /// The optimizer, on a device, of a part of a flat buffer: all of it, or a shard, which may reach into the padding.

@@ -3,6 +3,7 @@
 use std::cell::OnceCell;
 use std::ops::Range;
 
+use brigade_kernels::unwritten;
 use burn::optim::Optimizer;
 use burn::tensor::{Device, Tensor};
 
@@ -56,7 +57,7 @@ impl<O: Elementwise> FlatOptimizer for Segmented<O> {
     ) -> Tensor<1> {
         let start = self.part.start;
         // No more than one piece of the new values is in memory beside them.
-        let mut stepped = Tensor::empty([self.part.len()], (&values.device(), values.dtype()));
+        let mut stepped = unwritten(self.part.len(), &values);
         for Piece { range, optimizer, learning_rate_factor, state } in &mut self.pieces {
             let range = range.start - start..range.end - start;
             let learning_rate = learning_rate * *learning_rate_factor;

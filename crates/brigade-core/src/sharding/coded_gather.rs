@@ -8,9 +8,9 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
 use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::{Error, Result};
-use crate::model::parameters::precision::cast;
 use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
+use brigade_kernels::cast;
 
 /// Shards begin with a chunk, so blocks are the same whatever the number of ranks.
 const _: () = assert!(CHUNK.is_multiple_of(GatherCodes::BLOCK));

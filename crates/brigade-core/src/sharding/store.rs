@@ -12,13 +12,13 @@ use crate::metrics::Bytes;
 use crate::metrics::Clock;
 use crate::model::activation::Part;
 use crate::model::chain::ties::Shared;
-use crate::model::parameters::precision::cast;
 use crate::model::{Float, Precision};
 use crate::sharding::ParallelGroups;
 use crate::sharding::served::SeparateWorlds;
 use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 use crate::sharding::zero::Zero;
+use brigade_kernels::cast;
 
 /// One unit on this rank.
 pub(crate) struct StoredUnit {
@@ -269,7 +269,7 @@ impl ParameterStore {
             if stored.is_owned || !stored.unit.trainable || !is_of(&stored.unit) {
                 continue;
             }
-            let pending = self.groups.pp.receive(self.stage_of(stored.unit.home), &self.device);
+            let pending = self.groups.pp.receive(self.stage_of(stored.unit.owner_block), &self.device);
             match clock.waiting("pipeline", || pending.wait())?.pop() {
                 Some(Some(Part::Float(flat, _))) if flat.dims()[0] == stored.own.len() => {
                     self.set_own_values(unit, flat);

@@ -24,7 +24,9 @@ pub(crate) struct Unit {
     /// The block's name, or the shared parameter's full name.
     pub name: String,
     /// The block that owns the parameters; the layout's paths are of this block.
-    pub home: usize,
+    pub owner_block: usize,
+    /// The name of that block.
+    pub owner_name: String,
     pub layout: FlatLayout,
     /// Whether training changes the parameters; else they have no gradient and no optimizer state.
     pub trainable: bool,
@@ -56,6 +58,7 @@ impl Unit {
     ) -> Vec<Self> {
         let is_follower = |path: &str| ties.iter().any(|tie| tie.follower == (block, path.to_owned()));
         let is_shared = |path: &str| ties.iter().any(|tie| tie.owner == (block, path.to_owned()));
+        let owner_name = name.to_owned();
         let mut units = Vec::new();
         for (trainable, keep_in_f32, running, kind) in [
             (true, false, false, ""),
@@ -72,7 +75,8 @@ impl Unit {
                 alike.map(|(path, _)| path).partition(|path| is_shared(path));
             let unit = |name: String, paths: &[&String], users: Vec<User>| Self {
                 name,
-                home: block,
+                owner_block: block,
+                owner_name: owner_name.clone(),
                 layout: FlatLayout::new(
                     paths.iter().map(|path| ((*path).clone(), specs[*path].shape.clone())),
                 ),
@@ -95,6 +99,11 @@ impl Unit {
             }
         }
         units
+    }
+
+    /// The full name of one of its parameters.
+    pub(crate) fn full_name(&self, path: &str) -> String {
+        format!("{}.{path}", self.owner_name)
     }
 
     /// Packs a user's gradients to the unit's flat buffer of `length` elements.
@@ -127,18 +136,19 @@ impl Blocks {
     /// If a tie or a group is wrong.
     pub fn units(&self, groups: &[ParameterGroup]) -> Result<Vec<UnitSize>> {
         let (ties, grouping) = (self.resolved_ties()?, self.grouping(groups)?);
-        let size = |Unit { layout, home, users, trainable, keep_in_f32, running, .. }: Unit| UnitSize {
-            elements: layout.len(),
-            matrices: layout
-                .params()
-                .iter()
-                .filter_map(|param| Matrix::of(param.range.start, &param.shape))
-                .collect(),
-            home,
-            users: users.iter().map(|user| user.block).collect(),
-            trainable,
-            keep_in_f32: keep_in_f32 || running,
-        };
+        let size =
+            |Unit { layout, owner_block, users, trainable, keep_in_f32, running, .. }: Unit| UnitSize {
+                elements: layout.len(),
+                matrices: layout
+                    .params()
+                    .iter()
+                    .filter_map(|param| Matrix::of(param.range.start, &param.shape))
+                    .collect(),
+                owner_block,
+                users: users.iter().map(|user| user.block).collect(),
+                trainable,
+                keep_in_f32: keep_in_f32 || running,
+            };
         let blocks = self.blocks.iter().enumerate();
         let units = blocks.flat_map(|(index, NamedBlock { name, block })| {
             let mut specs = block.specs();

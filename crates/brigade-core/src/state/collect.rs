@@ -180,7 +180,7 @@ impl UntypedEngine {
         let mut found = SortedMap::new();
         for unit in self.store.by_block[block].iter().chain(&self.store.running[block]) {
             let stored = &self.store.units[*unit];
-            if stored.unit.home != block {
+            if stored.unit.owner_block != block {
                 continue;
             }
             if let Some(flat) = whole(*unit)? {

@@ -27,8 +27,8 @@ impl UntypedEngine {
                 continue;
             }
             let (name, layout) = (&stored.unit.name, &stored.unit.layout);
-            let home = &self.chain.blocks[stored.unit.home].name;
-            let mut unit = saved_unit(name, home, layout, stored.unit.trainable);
+            let block = &self.chain.blocks[stored.unit.owner_block].name;
+            let mut unit = saved_unit(name, block, layout, stored.unit.trainable);
             let own = stored.own.start.min(layout.len())..stored.own.end.min(layout.len());
             let keeps_own = self.store.unshards_on_use() && !stored.unit.running;
             let (start, values) = match keeps_own {

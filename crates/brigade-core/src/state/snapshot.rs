@@ -170,7 +170,7 @@ impl UntypedEngine {
             };
             let unit = saved_unit(
                 &stored.unit.name,
-                &self.chain.blocks[stored.unit.home].name,
+                &self.chain.blocks[stored.unit.owner_block].name,
                 layout,
                 stored.unit.trainable,
             );
@@ -265,7 +265,7 @@ impl UntypedEngine {
         let own = stored.own.start.min(length)..stored.own.end.min(length);
         let kept = if self.store.unshards_on_use() && !stored.unit.running { own.clone() } else { 0..length };
         let is_updated = stored.is_updated();
-        let block = self.chain.blocks[stored.unit.home].name.as_str();
+        let block = self.chain.blocks[stored.unit.owner_block].name.as_str();
         let name = &stored.unit.name;
         let Some(unit) = saved.unit(block, layout, stored.unit.trainable) else {
             return Err(Error::State(format!("`{name}` is not in the checkpoint")));
@@ -360,7 +360,7 @@ impl UntypedEngine {
             )));
         }
         for stored in &self.store.units {
-            let (unit, block) = (&stored.unit, &self.chain.blocks[stored.unit.home].name);
+            let (unit, block) = (&stored.unit, &self.chain.blocks[stored.unit.owner_block].name);
             if saved.unit(block, &unit.layout, unit.trainable).is_none() {
                 return Err(Error::State(format!(
                     "the parameters of `{}` differ from the checkpoint: a different set is frozen, or they were saved with different \
@@ -373,9 +373,9 @@ impl UntypedEngine {
     }
 }
 
-pub(super) fn saved_unit(name: &str, home: &str, layout: &FlatLayout, trainable: bool) -> SavedUnit {
+pub(super) fn saved_unit(name: &str, block: &str, layout: &FlatLayout, trainable: bool) -> SavedUnit {
     let parameter = |param: &crate::sharding::layout::FlatParam| ParameterMetadata {
-        name: format!("{home}.{}", param.path),
+        name: format!("{block}.{}", param.path),
         shape: param.shape.clone(),
         start: param.range.start,
     };

@@ -32,6 +32,7 @@ impl UntypedEngine {
         let window = std::mem::take(&mut self.window);
         let began = clock.now();
         let mut gradients = self.reduction.finish(clock)?;
+        clock.wait_for_device(&self.store.device)?;
         clock.record(Activity::Phase("reduce gradients"), began);
         self.memory.gradients = self.reduction.bytes();
         let mut is_divided = self.settings.strategy.period() == 1;
@@ -116,7 +117,7 @@ impl UntypedEngine {
         for (stored, gradient) in self.store.units.iter().zip(gradients) {
             let Some(found) = gradient.take() else { continue };
             let found = if weight == 1.0 || weight == 0.0 { found } else { found.div_scalar(weight) };
-            let block = self.chain.blocks[stored.unit.home].name.as_str();
+            let block = self.chain.blocks[stored.unit.owner_block].name.as_str();
             *gradient = Some(hook::run(
                 &self.gradient_hooks,
                 (self.worker_seed(), self.step),

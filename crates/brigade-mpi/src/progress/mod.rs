@@ -15,8 +15,8 @@ use group_ops::GroupOps;
 use crate::library::{self, Communicator};
 use crate::operation::transfer::Transfer;
 
-/// How long it sleeps between two looks at operations for which nobody waits yet: computing needs the cores.
-const NAP: Duration = Duration::from_micros(100);
+/// How long it sleeps between two checks of operations that nobody waits for yet: the cores are needed for computing.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// What other threads ask of it.
 pub(crate) enum Command {
@@ -66,7 +66,7 @@ impl Progress {
                     std::thread::yield_now();
                     commands.try_recv()
                 }
-                false => commands.recv_timeout(NAP).map_err(|error| match error {
+                false => commands.recv_timeout(POLL_INTERVAL).map_err(|error| match error {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
                     RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
                 }),

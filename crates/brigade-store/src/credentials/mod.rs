@@ -97,7 +97,12 @@ pub(crate) async fn ask<C: Debug>(
         ),
     };
     let message = format!("{looked} ({why})");
-    Err(Error::Failed { operation: "find credentials for", url: location.root().to_owned(), message })
+    Err(Error::Failed {
+        operation: "find credentials for",
+        url: location.root().to_owned(),
+        message,
+        may_pass: false,
+    })
 }
 
 fn answered() -> std::sync::MutexGuard<'static, Vec<Scheme>> {

@@ -120,7 +120,7 @@ impl Folder {
     }
 
     fn failed(&self, operation: &'static str, name: &str, error: &io::Error) -> Error {
-        Error::Failed { operation, url: self.url(name), message: error.to_string() }
+        Error::Failed { operation, url: self.url(name), message: error.to_string(), may_pass: false }
     }
 }
 

@@ -162,6 +162,24 @@ impl Blocks {
         Ok(device.ok_or_else(none)?.inner())
     }
 
+    /// Checks that all blocks are on the device that a rank computes on, with autodiff or without.
+    ///
+    /// # Errors
+    /// If one is on another device.
+    pub fn check_device(&self, computes_on: &Device) -> Result<()> {
+        for NamedBlock { name, block } in &self.blocks {
+            // Devices are equal if their hardware is.
+            if let Some(device) = block.devices().into_iter().find(|device| device != computes_on) {
+                return Err(Error::Model(format!(
+                    "the block `{name}` is on {:?}, and this rank computes on {:?}; build the model on `session.device()`",
+                    device.inner(),
+                    computes_on.clone().inner()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn check_names(&self) -> Result<()> {
         if self.blocks.is_empty() {
             return Err(Error::Blocks("the model has no blocks".into()));
@@ -245,6 +263,19 @@ mod tests {
         assert_eq!(factors(&headed), [0.25, 0.5, 1.0, 1.0]);
         assert!(headed.describe().contains(&"head from block 2 on".to_owned()));
         assert_eq!(factors(&layers().begin_head()), [0.5, 1.0], "without a block of its own");
+    }
+
+    #[test]
+    fn devices_are_the_same_with_autodiff_and_without() {
+        let device = Device::default();
+        let linear = |device: &Device| LinearConfig::new(2, 2).init(device);
+        let run = |linear: &Linear, x: Tensor<2>| linear.forward(x);
+        let chain =
+            |second: Linear| Chain::new().then_fn("a", linear(&device), run).then_fn("b", second, run);
+        for on in [device.clone(), device.clone().autodiff()] {
+            chain(linear(&on)).check_device(&device).unwrap();
+            chain(linear(&on)).check_device(&device.clone().autodiff()).unwrap();
+        }
     }
 
     #[test]

@@ -70,11 +70,15 @@ impl Blocks {
                 let tie = Tie { follower: find(follower)?, owner: find(owner)? };
                 let spec = |(block, path): &(usize, String)| &specs[*block][path];
                 let shape = |place: &(usize, String)| &spec(place).shape;
-                if shape(&tie.follower) != shape(&tie.owner) || tie.follower == tie.owner {
+                let (own, owners) = (shape(&tie.follower), shape(&tie.owner));
+                if own != owners || tie.follower == tie.owner {
+                    let is_transposed = own != owners && own.iter().rev().eq(owners);
+                    let transposed = match is_transposed {
+                        true => format!("; give the block of `{follower}` a parameter of shape {owners:?}, and multiply by its transpose"),
+                        false => String::new(),
+                    };
                     return Err(Error::Blocks(format!(
-                        "tie: `{follower}` {:?} cannot share the values of `{owner}` {:?}: they must be two parameters of the same shape",
-                        shape(&tie.follower),
-                        shape(&tie.owner)
+                        "tie: `{follower}` {own:?} cannot share the values of `{owner}` {owners:?}: they must be two parameters of the same shape{transposed}"
                     )));
                 }
                 if spec(&tie.follower).running || spec(&tie.owner).running {
@@ -102,5 +106,30 @@ impl Blocks {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{EmbeddingConfig, LinearConfig};
+    use burn::tensor::{Device, Int, Tensor};
+
+    use crate::model::chain::Chain;
+
+    #[test]
+    fn a_head_with_the_transposed_shape_is_told_how_to_share() {
+        let device = Device::default();
+        let tied = Chain::new()
+            .then_fn("embedding", EmbeddingConfig::new(5, 3).init(&device), |embedding, x: Tensor<2, Int>| {
+                embedding.forward(x)
+            })
+            .then_fn("head", LinearConfig::new(3, 5).init(&device), |head, x: Tensor<3>| head.forward(x))
+            .tie("head.weight", "embedding.weight");
+        let error = tied.resolved_ties().unwrap_err().to_string();
+        assert!(
+            error.contains("`head.weight` [3, 5] cannot share the values of `embedding.weight` [5, 3]"),
+            "{error}"
+        );
+        assert!(error.ends_with("a parameter of shape [5, 3], and multiply by its transpose"), "{error}");
     }
 }

@@ -12,7 +12,8 @@ use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::{Blocks, Source};
 use crate::model::chain::ties::Tie;
 use crate::model::parameters::ParamValue;
-use crate::model::parameters::precision::{Float, cast};
+use crate::model::parameters::precision::Float;
+use brigade_kernels::cast;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,6 @@
 //! Number types.
 
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::FloatDType;
 use serde::{Deserialize, Serialize};
 
 /// Number types. Master weights, the optimizer and sums of gradients over micro-batches are always fp32.
@@ -30,11 +30,6 @@ impl Float {
             Self::Bf16 => 2,
         }
     }
-}
-
-/// The same numbers in this type.
-pub(crate) fn cast(tensor: Tensor<1>, dtype: FloatDType) -> Tensor<1> {
-    if tensor.dtype() == dtype.into() { tensor } else { tensor.cast(dtype) }
 }
 
 /// Mixed precision.

@@ -57,8 +57,12 @@ pub(crate) fn check_given_values(chain: &Blocks, ties: &[Tie], world: &dyn Colle
     }
     if let Some(rank) = (0..summary.len()).find(|rank| summary[*rank][0] != summary[0][0]) {
         return Err(Error::Model(format!(
-            "rank {rank} has {} parameters with values, and rank 0 has {}: all ranks must make the same model",
-            summary[rank][0], summary[0][0]
+            "rank {rank} has {} with values, and rank 0 has {}: all ranks must make the same model",
+            match summary[rank][0] {
+                1 => "1 parameter".to_owned(),
+                count => format!("{count} parameters"),
+            },
+            summary[0][0]
         )));
     }
     let all = gather(world, own.iter().map(|(_, digest)| *digest))?;

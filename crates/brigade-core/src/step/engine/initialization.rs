@@ -92,7 +92,7 @@ impl Initialization<'_> {
     fn loaded_pieces(&self, units: &[Unit]) -> Result<SortedMap<String, Tensor<1>>> {
         let mut pieces = SortedMap::new();
         for unit in units {
-            let (name, kept) = (&self.chain.blocks[unit.home].name, self.store.kept(unit));
+            let (name, kept) = (&self.chain.blocks[unit.owner_block].name, self.store.kept(unit));
             for param in unit.layout.params() {
                 let within = within(&param.range, &kept);
                 if within.is_empty() {
@@ -151,7 +151,8 @@ pub(crate) fn check_servers(mesh: &Mesh, zero: &Zero, strategy: &dyn Strategy) -
         let ranks = if separate.is_server { servers } else { 1 };
         if servers == 0 || mesh.world() != ranks || zero.stage > 0 || strategy.rounds().is_none() {
             return Err(Error::Model(format!(
-                "separately launched servers and workers need strategy.staleness (--staleness) above 0 and zero.stage (--zero) 0; expected {ranks} ranks, the mesh has {}",
+                "separately launched servers and workers need strategy.staleness (--staleness) above 0 and zero.stage (--zero) 0; expected {}, the mesh has {}",
+                if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") },
                 mesh.world()
             )));
         }

@@ -186,7 +186,7 @@ impl UntypedEngine {
         if let Some(stored) = store.units.iter().find(|stored| stored.unit.running && store.servers > 0) {
             return Err(Error::Model(format!(
                 "`{}` is running state, which all ranks with micro-batches change together; a model with servers cannot have any",
-                stored.unit.name
+                stored.unit.full_name(stored.unit.layout.path_of(0))
             )));
         }
         let mut engine = Self {

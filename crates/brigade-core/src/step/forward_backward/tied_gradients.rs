@@ -5,17 +5,17 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::model::activation::Part;
 use crate::model::chain::ties::Shared;
-use crate::model::parameters::precision::cast;
 use crate::sharding::store::StoredUnit;
 use crate::step::forward_backward::tape::Upstream;
 use crate::step::gradients::accumulation::PairwiseSum;
+use brigade_kernels::cast;
 
-/// What blocks behind the current one found for parameters that blocks before it own, one whole buffer each.
+/// The gradients that later blocks found for parameters that earlier blocks own, one whole buffer each.
 ///
-/// A block that reads a shared parameter adds its gradient to what rides along; the owner takes it. Between stages they
-/// ride in the message that carries the activation's gradient. So a shared parameter's gradient is one sum a
-/// micro-batch, in the order of the backward pass, wherever the blocks stand, and costs no traffic where they stand
-/// together. [`TiedSums`] hold them back where they are to go to other stages once a step.
+/// A block that reads a shared parameter adds its gradient to the buffer, and the owner takes the sum. Between stages the
+/// buffers are sent in the message that carries the activation's gradient. So a shared parameter's gradient is one sum a
+/// micro-batch, in the order of the backward pass, on whichever stages the blocks are, and costs no traffic where they are
+/// on one stage. [`TiedSums`] accumulate them if they are sent to other stages only once a step.
 #[derive(Default)]
 pub(crate) struct TiedGradients(SortedMap<String, Tensor<1>>);
 
@@ -24,7 +24,8 @@ impl TiedGradients {
         Self::default()
     }
 
-    /// Takes the tied off a message from the stage behind: its last parts, one for each of `shared`.
+    /// Splits a message from the next stage into the activation's gradient and the tied gradients, which are its last parts, one for
+    /// each of `shared`.
     pub(crate) fn receive<'a>(
         mut upstream: Upstream,
         shared: impl DoubleEndedIterator<Item = &'a Shared>,
@@ -38,7 +39,7 @@ impl TiedGradients {
         (upstream, Self(relayed))
     }
 
-    /// The parts to append to the message to the stage before.
+    /// The parts to append to the message to the previous stage.
     pub(crate) fn send<'a>(
         mut self,
         shared: impl Iterator<Item = &'a Shared>,
@@ -50,8 +51,8 @@ impl TiedGradients {
         })
     }
 
-    /// A block's gradients for one of the units that it reads: the unit's owner gets the sum of all that was found for
-    /// it; from others it rides on.
+    /// Adds a block's gradients of one of the units that it reads. Returns the sum of all gradients found for the unit if this block owns it;
+    /// otherwise keeps the sum for an earlier block.
     pub(crate) fn accumulate(
         &mut self,
         stored: &StoredUnit,
@@ -60,7 +61,7 @@ impl TiedGradients {
         device: &Device,
     ) -> Option<Tensor<1>> {
         let user = stored.unit.users.iter().find(|user| user.block == block)?;
-        let is_owner = block == stored.unit.home;
+        let is_owner = block == stored.unit.owner_block;
         let has_some = user.params.iter().any(|(path, _)| found.contains_key(path));
         let relayed = self.0.remove(&stored.unit.name);
         let own = (has_some || (is_owner && relayed.is_none()))
@@ -88,7 +89,7 @@ impl TiedGradients {
 pub(crate) struct TiedSums(SortedMap<String, PairwiseSum<Tensor<1>>>);
 
 impl TiedSums {
-    /// Adds what a micro-batch has; with the last one, all of it goes on.
+    /// Adds a micro-batch's gradients. Returns the sums with the last one, and nothing before.
     pub(crate) fn add(&mut self, tied: TiedGradients, is_last: bool) -> TiedGradients {
         for (name, gradient) in tied.0 {
             let gradient = cast(gradient, FloatDType::F32);

@@ -21,11 +21,11 @@ use crate::model::Float;
 use crate::model::activation::Parts;
 use crate::model::block::NamedBlock;
 use crate::model::parameters::NewValue;
-use crate::model::parameters::precision::cast;
 use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
 use crate::sharding::zero::Zero;
+use brigade_kernels::cast;
 use probe::Learned;
 
 pub(crate) use probe::Probe;
@@ -154,7 +154,10 @@ impl RunningState {
             ))
         };
         if let Some(unit) = units.iter().find(|unit| !self.updates.contains_key(unit)) {
-            return Err(unlearned(&store.units[*unit].unit.name, "every micro-batch of this rank"));
+            let unit = &store.units[*unit].unit;
+            let names = unit.layout.params().iter().map(|param| unit.full_name(&param.path));
+            let names = names.collect::<Vec<_>>().join("`, `");
+            return Err(unlearned(&names, "every micro-batch of this rank"));
         }
         // A rank sends the terms of its micro-batches, and the factors that it has found.
         let own = terms.iter().flat_map(|terms| units.iter().filter_map(|unit| terms.get(unit).cloned()));
@@ -172,9 +175,9 @@ impl RunningState {
             let layout = &store.units[unit].unit.layout;
             let refused = |path: &str| {
                 Err(Error::Model(format!(
-                    "`{}.{path}` is running state that micro-batches change in different ways; what can be merged is state that every \
+                    "`{}` is running state that micro-batches change in different ways; what can be merged is state that every \
                      forward which changes it changes from s to factor · s + term, with the same factor",
-                    store.units[unit].unit.name
+                    store.units[unit].unit.full_name(path)
                 )))
             };
             let mut values = to_vec(store.own_values(unit)?)?;
@@ -190,8 +193,9 @@ impl RunningState {
                 let is_unknown = |(index, term): (usize, &f32)| {
                     term.to_bits() == UNKNOWN.to_bits() && !(at > 0 && update.together[index])
                 };
-                if terms.iter().enumerate().any(is_unknown) {
-                    return Err(unlearned(&store.units[unit].unit.name, "a micro-batch"));
+                if let Some(element) = terms.iter().enumerate().position(is_unknown) {
+                    let name = store.units[unit].unit.full_name(layout.path_of(element));
+                    return Err(unlearned(&name, "a micro-batch"));
                 }
                 for param in layout.params() {
                     let range = param.range.clone();

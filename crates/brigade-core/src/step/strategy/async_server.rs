@@ -8,10 +8,10 @@ use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::metrics::{Bytes, Clock};
 use crate::model::activation::Part;
-use crate::model::parameters::precision::cast;
 use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::held;
 use crate::step::strategy::{DataParallel, ParameterServers, ReducedUnit, Reduction, Strategy};
+use brigade_kernels::cast;
 
 /// The last ranks are servers: each has a contiguous shard of every unit with its optimizer state, and runs no micro-batches. The
 /// others are workers, which pull the parameters, compute the gradients of a share of the global batch, and push them (Li et al.,

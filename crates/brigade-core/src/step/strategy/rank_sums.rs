@@ -7,10 +7,10 @@ use burn::tensor::{FloatDType, Tensor};
 use crate::dist::PendingTensor;
 use crate::error::Result;
 use crate::metrics::Clock;
-use crate::model::parameters::precision::cast;
 use crate::optim::SavedState;
 use crate::step::strategy::unit_codes::foreign;
 use crate::step::strategy::{DataParallel, ReductionState};
+use brigade_kernels::cast;
 
 /// Sums over the ranks, of units by number.
 pub(super) trait RankSums: Send {

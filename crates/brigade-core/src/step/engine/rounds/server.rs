@@ -11,13 +11,13 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use crate::dist::{Collectives, Message, Pending};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::Clock;
-use crate::model::parameters::precision::cast;
 use crate::model::random_state::with_seed;
 use crate::step::engine::UntypedEngine;
 use crate::step::engine::rounds::message::{Given, Request, answer};
 use crate::step::engine::rounds::shares::{Answer, Shares};
 use crate::step::strategy::Rounds;
 use crate::step::strategy::async_server::{checked, flat};
+use brigade_kernels::cast;
 
 /// What a worker asked for, with its parts.
 type Asked = (usize, Result<(Request, Message)>);

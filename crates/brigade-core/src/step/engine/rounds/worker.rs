@@ -7,7 +7,6 @@ use crate::dist::{Collectives, Message, Pending, Traffic};
 use crate::error::{BoxError, Error, Result};
 use crate::metrics::{Clock, Memory};
 use crate::model::activation::Part;
-use crate::model::parameters::precision::cast;
 use crate::optim::{clip_factor, sum_of_squares, tile};
 use crate::sharding::store::ParameterStore;
 use crate::step::engine::UntypedEngine;
@@ -21,6 +20,7 @@ use crate::step::report::StepReport;
 use crate::step::settings::NonFinite;
 use crate::step::strategy::async_server::{checked, flat};
 use crate::step::window::Window;
+use brigade_kernels::cast;
 use burn::tensor::Tensor;
 
 /// The servers that a worker works for.

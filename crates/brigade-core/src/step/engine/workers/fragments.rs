@@ -183,5 +183,5 @@ impl UntypedEngine {
 
 /// Whether a unit belongs to a fragment, of this many.
 fn is_of((fragment, count): (usize, usize), unit: &Unit) -> bool {
-    unit.home % count.max(1) == fragment
+    unit.owner_block % count.max(1) == fragment
 }

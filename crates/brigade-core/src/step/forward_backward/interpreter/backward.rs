@@ -11,13 +11,13 @@ use crate::dist::Message;
 use crate::error::{Error, Result};
 use crate::metrics::Activity;
 use crate::model::activation::{Part, Parts};
-use crate::model::parameters::precision::cast;
 use crate::nn::with_data_group;
 use crate::sharding::zero::ReduceEvery;
 use crate::step::forward_backward::SECOND_HALVES_DIFFER;
 use crate::step::forward_backward::second_half::BlockGradients;
 use crate::step::forward_backward::tape::Upstream;
 use crate::step::forward_backward::tied_gradients::TiedGradients;
+use brigade_kernels::cast;
 
 /// What of a backward is done now.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,7 @@ impl Interpreter<'_> {
                 // A micro-batch of another rank may leave something where this one leaves nothing: sums over ranks begin at the same place.
                 self.add_gradients(task, index, found, &mut tied, !may_wait)?;
             }
+            self.clock.wait_for_device(&self.store.device)?;
             let waited = self.clock.comm_wait() - waited;
             self.clock.backward += started.elapsed().saturating_sub(waited);
             let action = match halves {
@@ -137,6 +138,7 @@ impl Interpreter<'_> {
         for Deferred { block, found } in deferred {
             let began = self.clock.now();
             self.add_gradients(task, block, found, &mut TiedGradients::new(), false)?;
+            self.clock.wait_for_device(&self.store.device)?;
             self.clock.record(Activity::Block { block, action: Action::BackwardWeights(task) }, began);
         }
         if task.micro_batch + 1 == self.batches.count() {
@@ -148,8 +150,8 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Whether a block shares a parameter with another one: the gradients of tied weights ride with the message to the stage
-    /// before, so its second half cannot wait.
+    /// Whether a block shares a parameter with another one: the gradients of tied weights are sent with the message to the
+    /// previous stage, so its second half cannot wait.
     fn is_tied(&self, block: usize) -> bool {
         self.store.by_block[block].iter().any(|unit| self.store.units[*unit].unit.users.len() > 1)
     }
@@ -242,7 +244,7 @@ impl Interpreter<'_> {
     pub(super) fn reduce(&mut self, chunk: usize) {
         if let PassMode::Train { reduction, completes: true } = &mut self.mode {
             for block in self.stage.blocks(chunk).rev() {
-                let owned = |unit: &&usize| self.store.units[**unit].unit.home == block;
+                let owned = |unit: &&usize| self.store.units[**unit].unit.owner_block == block;
                 for unit in self.store.by_block[block].iter().filter(owned) {
                     reduction.complete(*unit);
                 }

@@ -11,10 +11,10 @@ use crate::metrics::Activity;
 use crate::model::Float;
 use crate::model::activation::{Part, Parts};
 use crate::model::objective::widened;
-use crate::model::parameters::precision::cast;
 use crate::model::random_state::with_seed;
 use crate::sharding::store::compact;
 use crate::step::forward_backward::tape::{Tape, graph_input, inner, predict, predict_cached};
+use brigade_kernels::cast;
 
 /// What stands for the name of a block where the loss draws random numbers.
 const LOSS: &str = "(loss)";
@@ -58,6 +58,7 @@ impl Interpreter<'_> {
                 if let PassMode::CheckFinite(check) = &mut self.mode {
                     check.output(task.micro_batch, index, &parts)?;
                 }
+                self.clock.wait_for_device(&self.store.device)?;
                 let waited = self.clock.comm_wait() - waited;
                 self.clock.forward += started.elapsed().saturating_sub(waited);
                 if index + 1 == self.blocks.len() {

@@ -6,10 +6,10 @@ use super::{Interpreter, PassMode};
 use crate::error::{Error, Result};
 use crate::model::activation::{Parts, bytes};
 use crate::model::block::NamedBlock;
-use crate::model::parameters::precision::cast;
 use crate::nn::with_data_group;
 use crate::step::forward_backward::tape::{Place, Tape, graph_input, inner, leaves, run_without_graph};
 use crate::step::settings::CheckBlocks;
+use brigade_kernels::cast;
 
 impl Interpreter<'_> {
     /// Runs a block on a micro-batch, and records it on the tape. `input` is as it is in the block's graph.

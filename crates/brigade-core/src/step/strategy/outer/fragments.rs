@@ -74,7 +74,7 @@ impl Fragments {
             return refuse("strategy.overlap_steps (--overlap-steps)", self.overlap.to_string(), allowed);
         }
         if !(0.0..=1.0).contains(&self.mixing) {
-            let allowed = "it must be from 0, which keeps nothing of a worker's own values, to 1".into();
+            let allowed = "it must be from 0 to 1; 0 keeps none of a worker's own values".into();
             return refuse("strategy.outer_mixing", self.mixing.to_string(), allowed);
         }
         Ok(())

@@ -5,10 +5,10 @@ use std::ops::Range;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::error::Result;
-use crate::model::parameters::precision::cast;
 use crate::optim::{FlatOptimizer, FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::step::strategy::outer::outer_sum::OuterDtype;
+use brigade_kernels::cast;
 
 /// The optimizer of outer steps: in DiLoCo SGD with Nesterov's momentum. Every worker makes the same step.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::{Error, Result};
-use crate::model::parameters::precision::cast;
 use crate::step::gradients::accumulation::PairwiseSum;
+use brigade_kernels::cast;
 
 /// The number type in which outer gradients travel between workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

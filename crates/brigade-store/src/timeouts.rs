@@ -1,4 +1,4 @@
-//! How long a request may take: the more it sends, the longer.
+//! How long a request may take, the more it sends the longer, and the pauses before another one.
 //!
 //! A checkpoint is sent in parts, several at once, by each rank of a host. On a slow line all of them take long, and if all were given up after the same time, none would
 //! ever arrive.
@@ -14,19 +14,25 @@ use object_store::client::{
 };
 use tokio::time::timeout;
 
+/// The first pause after a connection that was cut.
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
 /// How many bytes a second a connection sends at least, if it is not silent.
 const SLOWEST: u32 = 64 << 10;
 
 /// Connects as `object_store` itself does, but gives requests with content their time.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RequestTimeouts {
     /// For the answer, once all is sent.
     pub answer: Duration,
     /// For any request.
     pub most: Duration,
 }
 
-impl Patience {
+impl RequestTimeouts {
     /// The time for a request with this many bytes.
     fn with(&self, bytes: usize) -> Duration {
         let sending = Duration::from_secs_f64(bytes as f64 / f64::from(SLOWEST));
@@ -38,23 +44,23 @@ type Answered = Result<HttpResponse, HttpError>;
 
 /// Two clients, as the time of one is the same for all of its requests.
 struct Service {
-    patience: Patience,
+    timeouts: RequestTimeouts,
     without_content: HttpClient,
     with_content: HttpClient,
 }
 
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.patience.fmt(f)
+        self.timeouts.fmt(f)
     }
 }
 
-impl HttpConnector for Patience {
+impl HttpConnector for RequestTimeouts {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let Self { answer, most } = *self;
         let connector = ReqwestConnector::default();
         Ok(HttpClient::new(Service {
-            patience: Self { answer, most },
+            timeouts: Self { answer, most },
             without_content: connector.connect(options)?,
             with_content: connector.connect(&options.clone().with_timeout(most.max(answer)))?,
         }))
@@ -73,7 +79,7 @@ impl HttpService for Service {
             if bytes == 0 {
                 return self.without_content.execute(request).await;
             }
-            let answered = timeout(self.patience.with(bytes), self.with_content.execute(request)).await;
+            let answered = timeout(self.timeouts.with(bytes), self.with_content.execute(request)).await;
             answered.unwrap_or_else(|late| Err(HttpError::new(HttpErrorKind::Timeout, late)))
         })
     }
@@ -93,11 +99,11 @@ mod tests {
 
     #[test]
     fn the_more_is_sent_the_longer_it_may_take() {
-        let patience = Patience { answer: Duration::from_secs(30), most: Duration::from_secs(150) };
-        assert_eq!(patience.with(64 << 10), Duration::from_secs(31));
-        assert_eq!(patience.with(8 << 20), Duration::from_secs(150));
-        let impatient = Patience { answer: Duration::from_secs(3), most: Duration::from_secs(1) };
-        assert_eq!(impatient.with(8 << 20), Duration::from_secs(3));
+        let timeouts = RequestTimeouts { answer: Duration::from_secs(30), most: Duration::from_secs(150) };
+        assert_eq!(timeouts.with(64 << 10), Duration::from_secs(31));
+        assert_eq!(timeouts.with(8 << 20), Duration::from_secs(150));
+        let shorter = RequestTimeouts { answer: Duration::from_secs(3), most: Duration::from_secs(1) };
+        assert_eq!(shorter.with(8 << 20), Duration::from_secs(3));
     }
 
     /// Sends 320 KiB, for which there are 10 s, to a server that takes pieces of 16 KiB; how long that took.
@@ -108,7 +114,7 @@ mod tests {
             .with_url(&url)
             .with_client_options(ClientOptions::new().with_timeout(answer).with_allow_http(true))
             .with_retry(RetryConfig { retry_timeout: deadline, ..RetryConfig::default() })
-            .with_http_connector(Patience { answer, most: deadline / 2 });
+            .with_http_connector(RequestTimeouts { answer, most: deadline / 2 });
         let client = Client::new(std::sync::Arc::new(builder.build().unwrap()), &url, deadline).unwrap();
         let path = Path::from("data/a.bin");
         let content = vec![7; 320 << 10];
