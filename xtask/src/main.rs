@@ -12,7 +12,6 @@ mod checks;
 mod dist;
 mod fuzz;
 mod image;
-mod mpi;
 mod network;
 mod peers;
 mod process_table;

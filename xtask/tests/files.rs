@@ -15,7 +15,8 @@ const MAX_LINES: usize = 400;
 /// Files that import one another: a type and what is done with it may be two.
 const MAX_CIRCLE: usize = 2;
 
-const TESTS: &str = "#[cfg(test)]\nmod ";
+/// Re-exports that are followed, one after the other.
+const MAX_EXPORTS: usize = 10;
 
 type Module = Vec<String>;
 
@@ -46,8 +47,8 @@ fn module(source: &Path, file: &Path) -> Module {
     parts
 }
 
-/// The paths that a text begins with: one, or those of a group in braces; and how long it is.
-fn paths(text: &str, before: &[String], found: &mut Vec<Module>) -> usize {
+/// The paths that a text begins with, one or those of a group in braces, each with the name that it is imported as; and how long it is.
+fn paths(text: &str, before: &[String], found: &mut Vec<(Module, String)>) -> usize {
     let mut path = before.to_vec();
     let mut at = 0;
     loop {
@@ -70,71 +71,135 @@ fn paths(text: &str, before: &[String], found: &mut Vec<Module>) -> usize {
         match text[at..].strip_prefix("::") {
             Some(_) => at += 2,
             None => {
+                path.pop_if(|last| last == "self" && !before.is_empty());
                 // A renamed import, up to the next one.
-                let after =
-                    text[at..].starts_with(" as ").then(|| text[at..].find([',', ';', '}'])).flatten();
-                found.push(path);
-                return (at + after.unwrap_or(0)).max(1);
+                let renamed = text[at..]
+                    .strip_prefix(" as ")
+                    .and_then(|text| text.split([',', ';', '}', ' ', '\n']).next());
+                let name = renamed.or(path.last().map(String::as_str)).unwrap_or_default().to_owned();
+                found.push((path, name));
+                return (at + renamed.map_or(0, |name| " as ".len() + name.len())).max(1);
             }
         }
     }
 }
 
-/// A file without its tests. A declaration of tests in another file is not the end of it.
-fn own_code(text: &str) -> &str {
-    let is_inline =
-        |at: &usize| text[at + TESTS.len()..].lines().next().is_some_and(|line| line.contains('{'));
-    let end = text.match_indices(TESTS).map(|(at, _)| at).find(is_inline);
-    &text[..end.unwrap_or(text.len())]
-}
-
-/// The modules of this crate that a file names, outside of its tests.
-fn named(own: &Module, text: &str) -> Vec<Module> {
-    let text = own_code(text);
-    let code: String = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .fold(String::new(), |all, line| all + line + "\n");
-    let mut found = Vec::new();
-    for start in ["crate::", "super::", "self::"] {
-        for (at, _) in code.match_indices(start) {
-            let before = code[..at].chars().next_back();
-            if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '$') {
-                paths(&code[at..], &[], &mut found);
-            }
+/// A file without its tests and comments. A declaration of tests in another file is not the end of it.
+fn own_code(text: &str) -> String {
+    let mut lines = text.lines().peekable();
+    let mut code = String::new();
+    while let Some(line) = lines.next() {
+        let is_inline = |next: &&str| next.starts_with("mod ") && next.ends_with('{');
+        if ["#[cfg(test)]", "#[cfg(all(test,"].iter().any(|begin| line.starts_with(begin))
+            && lines.peek().is_some_and(is_inline)
+        {
+            break;
+        }
+        if !line.trim_start().starts_with("//") {
+            code += line;
+            code.push('\n');
         }
     }
-    // `super` and `self` are meant from the file's own module, as inline modules are only for tests.
-    let absolute = |path: Module| {
-        let supers = path.iter().take_while(|part| *part == "super").count();
-        match path[0].as_str() {
-            "crate" => path[1..].to_vec(),
-            "self" => [own.as_slice(), &path[1..]].concat(),
-            _ => [&own[..own.len().saturating_sub(supers)], &path[supers..]].concat(),
-        }
+    code
+}
+
+/// What a file names: by `use`, and whether others may name it there; and elsewhere.
+struct Names {
+    imported: Vec<(bool, Module, String)>,
+    elsewhere: Vec<Module>,
+}
+
+fn names(text: &str) -> Names {
+    let code = own_code(text);
+    let is_visibility = |before: &str| {
+        before.is_empty() || before == "pub " || (before.starts_with("pub(") && before.ends_with(") "))
     };
-    found.into_iter().map(absolute).collect()
+    let (mut imported, mut rest, mut lines) = (Vec::new(), String::new(), code.lines());
+    while let Some(line) = lines.next() {
+        let line = line.trim_start();
+        let Some((visibility, begin)) = line.split_once("use ").filter(|(before, _)| is_visibility(before))
+        else {
+            rest += line;
+            rest.push('\n');
+            continue;
+        };
+        let mut declaration = begin.to_owned();
+        while !declaration.contains(';') {
+            let Some(line) = lines.next() else { break };
+            declaration.push('\n');
+            declaration += line;
+        }
+        let mut found = Vec::new();
+        paths(&declaration, &[], &mut found);
+        imported.extend(found.into_iter().map(|(path, name)| (!visibility.is_empty(), path, name)));
+    }
+    let mut elsewhere = Vec::new();
+    for start in ["crate::", "super::", "self::"] {
+        for (at, _) in rest.match_indices(start) {
+            let before = rest[..at].chars().next_back();
+            if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '$') {
+                paths(&rest[at..], &[], &mut elsewhere);
+            }
+        }
+    }
+    Names { imported, elsewhere: elsewhere.into_iter().map(|(path, _)| path).collect() }
 }
 
-/// Which files of a crate each of them imports something of.
+/// The path from the crate's root; none for one of another crate. `super` and `self` are meant from the file's own module, as inline modules are only
+/// for tests.
+fn absolute(own: &Module, path: &Module, is_module: impl Fn(&Module) -> bool) -> Option<Module> {
+    let supers = path.iter().take_while(|part| *part == "super").count();
+    let child = [own.as_slice(), &path[..1]].concat();
+    match path[0].as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "self" => Some([own.as_slice(), &path[1..]].concat()),
+        "super" => Some([&own[..own.len().saturating_sub(supers)], &path[supers..]].concat()),
+        _ => is_module(&child).then(|| [own.as_slice(), path].concat()),
+    }
+}
+
+/// The file that a path leads to, through the names that files on the way import.
+fn file_of(
+    path: &[String],
+    exports: &BTreeMap<Module, BTreeMap<String, Module>>,
+    most: usize,
+) -> Option<Module> {
+    let length = (0..=path.len()).rev().find(|length| exports.contains_key(&path[..*length]))?;
+    let (module, rest) = path.split_at(length);
+    let exported = rest.first().and_then(|name| exports[module].get(name)).filter(|_| most > 0);
+    let found = exported.filter(|target| target[..] != path[..=length]);
+    let found = found.and_then(|target| file_of(&[target, &rest[1..]].concat(), exports, most - 1));
+    Some(found.unwrap_or_else(|| module.to_vec()))
+}
+
+/// Which of these files of a crate each imports something of. What a file passes on of those below it, it does not import.
+fn imports_of(texts: &BTreeMap<Module, String>) -> BTreeMap<Module, BTreeSet<Module>> {
+    let names: BTreeMap<_, _> = texts.iter().map(|(own, text)| (own, names(text))).collect();
+    let absolute = |own: &Module, path: &Module| absolute(own, path, |module| texts.contains_key(module));
+    let exports = names.iter().map(|(own, names)| {
+        let export = |(_, path, name): &(bool, Module, String)| Some((name.clone(), absolute(own, path)?));
+        ((*own).clone(), names.imported.iter().filter_map(export).collect())
+    });
+    let exports = exports.collect();
+    let of = |(own, Names { imported, elsewhere }): (&&Module, &Names)| {
+        let imported = imported.iter().map(|(is_exported, path, _)| (*is_exported, path));
+        let all = imported.chain(elsewhere.iter().map(|path| (false, path)));
+        let files = all.filter_map(|(is_exported, path)| {
+            let file = file_of(&absolute(own, path)?, &exports, MAX_EXPORTS)?;
+            (!file.is_empty() && file != **own && !(is_exported && file.starts_with(own))).then_some(file)
+        });
+        ((*own).clone(), files.collect())
+    };
+    // The root of a crate passes on what is in it, and is not imported.
+    names.iter().filter(|(own, _)| !own.is_empty()).map(of).collect()
+}
+
 fn imports(source: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut files = Vec::new();
     rust_files(source, &mut files);
-    files.retain(|file| !["lib.rs", "main.rs", "tests.rs"].iter().any(|name| file.ends_with(name)));
-    let modules: BTreeMap<Module, PathBuf> =
-        files.into_iter().map(|file| (module(source, &file), file)).collect();
-    let of = |(own, file): (&Module, &PathBuf)| {
-        let text = fs::read_to_string(file).unwrap();
-        let longest = |path: Module| {
-            let known = (1..=path.len()).rev().map(|length| path[..length].to_vec());
-            known
-                .into_iter()
-                .find(|path| path == own || modules.contains_key(path))
-                .filter(|path| path != own)
-        };
-        (own.clone(), named(own, &text).into_iter().filter_map(longest).collect())
-    };
-    modules.iter().map(of).collect()
+    files.retain(|file| !file.ends_with("tests.rs"));
+    let text = |file: PathBuf| (module(source, &file), fs::read_to_string(&file).unwrap());
+    imports_of(&files.into_iter().map(text).collect())
 }
 
 /// All that is reached from a file by imports.
@@ -152,7 +217,8 @@ fn reached(from: &Module, imports: &BTreeMap<Module, BTreeSet<Module>>) -> BTree
 
 #[test]
 fn folders_can_be_looked_through() {
-    for source in sources() {
+    let tests = sources().into_iter().map(|source| source.with_file_name("tests"));
+    for source in sources().into_iter().chain(tests.filter(|tests| tests.is_dir())) {
         let mut files = Vec::new();
         rust_files(&source, &mut files);
         let mut counts = BTreeMap::<_, usize>::new();
@@ -255,9 +321,28 @@ fn folders_are_compared_where_they_part() {
 
 #[test]
 fn imports_are_found() {
-    let own: Module = ["a", "b"].map(str::to_owned).into();
-    let text = "#[cfg(test)]\nmod tests;\nuse super::{c::{D, self as e}, f};\nuse crate::g::H as I;\n// crate::no\nlet x = self::j::k();\n#[cfg(test)]\nmod tests { use crate::z; }";
-    let mut found: Vec<_> = named(&own, text).iter().map(|path| path.join("::")).collect();
-    found.sort();
-    assert_eq!(found, ["a::b::j::k", "a::c::D", "a::c::self", "a::f", "g::H"]);
+    let texts = [
+        ("", "mod a;\nmod g;\npub use a::c::D as E;"),
+        ("a", "mod b;\nmod c;\npub(crate) use b::B;\nuse c::{D, self as e};"),
+        (
+            "a::b",
+            "#[cfg(test)]\nmod tests;\nuse crate::{\n    E,\n    g::H as I,\n};\n// crate::z::no\nlet x = self::j::k();\n#[cfg(test)]\nmod tests {\nuse crate::z::Z;\n}",
+        ),
+        ("a::b::j", "use super::super::e::D;\nuse serde::z;"),
+        ("a::c", ""),
+        ("g", "use super::a::B;"),
+        ("z", "#[cfg(all(test, unix))]\nmod tests {\nuse super::*;\nuse crate::a::B;\n}"),
+    ];
+    let module = |path: &str| -> Module {
+        path.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    };
+    let texts = texts.iter().map(|(path, text)| (module(path), (*text).to_owned())).collect();
+    let found = imports_of(&texts);
+    let of = |path: &str| found[&module(path)].iter().map(|file| file.join("::")).collect::<Vec<_>>();
+    assert_eq!(of("a"), ["a::c"], "what is passed on of a folder's own files is no import");
+    assert_eq!(of("a::b"), ["a::b::j", "a::c", "g"]);
+    assert_eq!(of("a::b::j"), ["a::c"]);
+    assert_eq!(of("g"), ["a::b"]);
+    assert!(of("z").is_empty());
+    assert!(!found.contains_key(&module("")));
 }

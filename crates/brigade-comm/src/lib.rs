@@ -49,9 +49,11 @@
 //! - [`flight`]: the flight recorder, and what its records say about a failure.
 //! - `progress`: operations in flight, and the engine that drives them.
 //! - `group`: what a rank calls, and worlds of threads.
-//! - [`engine`]: building blocks for engines in other crates.
 //! - `join`: worlds of processes. `wire` has the messages, `control` the control plane, `network` the connections behind
 //!   links, `rendezvous` how ranks find each other.
+//! - `process_group`: the trait that an engine implements, and its operations in flight.
+//! - [`engine`]: building blocks for engines in other crates.
+//! - `memory`: a second engine, for threads that exchange buffers in memory.
 
 #[cfg(target_endian = "big")]
 compile_error!("payloads travel in little-endian order as they lie in memory");

@@ -36,6 +36,22 @@ pub fn describe(peer: Option<&Peer>) -> Result<Vec<(&'static str, String)>> {
     ])
 }
 
+/// A goal that depends on the processor: PyTorch's products are as fast as ours on some, and half as fast on AMD's.
+pub struct ByProcessor {
+    pub amd: f64,
+    pub other: f64,
+}
+
+impl ByProcessor {
+    /// The goal on this machine.
+    pub fn here(&self) -> f64 {
+        match field(&read("/proc/cpuinfo"), "vendor_id") {
+            Some("AuthenticAMD") => self.amd,
+            _ => self.other,
+        }
+    }
+}
+
 /// Cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

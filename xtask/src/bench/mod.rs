@@ -124,11 +124,11 @@ mod tests {
     #[test]
     fn only_some_sections_do_not_replace_the_page() {
         let all = args("bench");
-        assert_eq!((all.sections().0.len(), all.sections().1.len()), (12, 0));
+        assert_eq!((all.sections().0.len(), all.sections().1.len()), (13, 0));
         assert!(all.file().unwrap().ends_with("docs/book/src/benchmarks.md"));
         let some = args("bench --only pipeline,sharding");
         assert_eq!(some.sections().0, [SectionName::Sharding, SectionName::Pipeline]);
-        assert_eq!((some.sections().1.len(), some.file()), (10, None));
+        assert_eq!((some.sections().1.len(), some.file()), (11, None));
         let network = args("bench --only network");
         assert_eq!(network.sections(), (vec![SectionName::Network], vec![]));
         assert!(network.file().unwrap().ends_with("docs/book/src/benchmarks-network.md"));

@@ -13,8 +13,7 @@ use rustix::process::Signal;
 
 use super::choices::Choices;
 use super::process::{RunningCommand, kill, ranks, send};
-use super::remove;
-use super::run::{KEEP, Reference, RunDir, TEXT, WEIGHTS};
+use super::run::{KEEP, Reference, RunDir, TEXT, WEIGHTS, remove};
 
 /// Nodes of a run; it continues with one.
 const NODES: usize = 4;

@@ -17,14 +17,14 @@ mod races;
 mod run;
 mod workers;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use crate::cargo;
 use kills::{Counts, Setup};
-use run::{Reference, STEPS, make_root, mesh};
+use run::{Reference, STEPS, make_root, mesh, remove};
 
 /// Options of `cargo xtask chaos`.
 #[derive(Debug, clap::Args)]
@@ -103,8 +103,4 @@ pub fn run(args: &Args) -> Result<()> {
 fn free_port() -> Result<u16> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("no free port")?;
     Ok(listener.local_addr()?.port())
-}
-
-fn remove(folder: &Path) -> Result<()> {
-    std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
 }

@@ -13,8 +13,7 @@ use rustix::process::Signal;
 
 use super::choices::Choices;
 use super::process::{RunningCommand, ranks, send};
-use super::remove;
-use super::run::{RunDir, TEXT, WEIGHTS};
+use super::run::{RunDir, TEXT, WEIGHTS, remove};
 
 /// Workers of a run, each of one rank.
 const WORKERS: usize = 4;

@@ -85,6 +85,20 @@ fn links_between_documents_lead_somewhere() {
     assert!(count > 50, "{count}");
 }
 
+#[test]
+fn the_summary_names_each_page_once() {
+    let folder = cargo::root().join("docs/book/src");
+    let summary = fs::read_to_string(folder.join("SUMMARY.md")).unwrap();
+    let mut named: Vec<_> = summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    named.sort_unstable();
+    let is_page = |path: &Path| path.parent() == Some(&*folder) && !path.ends_with("SUMMARY.md");
+    let pages = documents().into_iter().filter(|path| is_page(path));
+    let mut pages: Vec<_> =
+        pages.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
+    pages.sort_unstable();
+    assert_eq!(named, pages);
+}
+
 /// The name under which a heading can be linked to.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();

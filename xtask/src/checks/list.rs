@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Check, Work};
 use crate::cargo;
-use crate::mpi::{self, Mpi};
 use crate::stores;
 use crate::test::Runner;
+use crate::test::mpi::{self, Mpi};
 
 /// Everything there is, for what needs no linking. One set of features for all of it, so that Burn is checked once.
 const EVERYTHING: [&str; 3] = [
@@ -15,9 +15,9 @@ const EVERYTHING: [&str; 3] = [
     "brigade-cli/object-store,brigade-cli/cuda,brigade-cli/wgpu,brigade-cli/mpi",
 ];
 
-/// What has documentation. With examples, cargo gives dependencies the features that they have for tests, so that it takes
+/// What has documentation. With an example, whichever, cargo gives dependencies the features that they have for tests, so that it takes
 /// those that clippy has checked.
-const DOCUMENTED: [&str; 5] = ["--no-deps", "--lib", "--examples", "--bin", "xtask"];
+const DOCUMENTED: [&str; 6] = ["--no-deps", "--lib", "--example", "sine_brigade", "--bin", "xtask"];
 
 /// Tests of brigade-wgpu, of kernels, and of training. One command, so that Burn is built once for them.
 const WGPU_TESTS: &str = "-p brigade-wgpu -p brigade -p brigade-kernels --features brigade/wgpu,brigade-kernels/wgpu --lib \
@@ -64,6 +64,9 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     }
     checks.extend(machine.mpis.iter().map(|mpi| machine.mpi(mpi)));
     checks.extend(machine.no_mpi.map(|why| Check::skipped("mpi", why)));
+    if !machine.mpis.is_empty() {
+        checks.push(Check::skipped("MPI: meshes and command", "cargo xtask test --mpi"));
+    }
     checks.push(match &machine.stores {
         Some(python) => {
             // With the packages and features of the other tests, so that nothing is built again.
@@ -162,7 +165,7 @@ mod tests {
             (
                 "documentation",
                 format!(
-                    "DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {EVERYTHING} --no-deps --lib --examples --bin xtask"
+                    "DOCS_RS=1 RUSTDOCFLAGS=\"-D warnings\" cargo doc {EVERYTHING} --no-deps --lib --example sine_brigade --bin xtask"
                 ),
             ),
             ("tests", format!("cargo nextest run {EACH} --profile ci")),
@@ -204,7 +207,10 @@ mod tests {
             runtime_dir: None,
         };
         let shown = shown(&machine);
-        let tests: Vec<_> = shown.iter().filter(|(name, _)| name.contains("MPI")).collect();
+        let left_out = ("MPI: meshes and command", "(cargo xtask test --mpi)".to_owned());
+        assert!(shown.contains(&left_out), "{shown:?}");
+        let of_engine = |(name, _): &&(&str, String)| name.starts_with("tests of ") && name.contains("MPI");
+        let tests: Vec<_> = shown.iter().filter(of_engine).collect();
         let line = |suffix: &str| {
             format!(
                 "MPICC=mpicc{suffix} MPIRUN=mpirun{suffix} cargo nextest run -p brigade-mpi --features brigade-mpi/mpi --profile ci"

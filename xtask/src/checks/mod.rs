@@ -14,8 +14,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::test::{Reports, Runner, Workspace, show_slowest};
-use crate::{cargo, mpi, stores};
+use crate::test::{Reports, Runner, Workspace, mpi, show_slowest};
+use crate::{cargo, stores};
 use list::Machine;
 use table::Outcome;
 

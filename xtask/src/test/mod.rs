@@ -2,6 +2,7 @@
 
 mod changed;
 mod commands;
+pub mod mpi;
 mod slowest;
 mod workspace;
 
@@ -10,7 +11,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 
-use crate::{cargo, mpi};
+use crate::cargo;
 use changed::Changed;
 use commands::Selection;
 

@@ -8,9 +8,9 @@ use crate::error::{Diagnosis, Error};
 use crate::fault::Fault;
 use crate::flight::{Recorder, STATUS_DELAY, diagnose_stall};
 use crate::group::handle::Group;
-use crate::link::channel::Channel;
 use crate::link::connector::{Connector, LinkSpec, LinkUnavailable, has_cores_for};
 use crate::link::endpoint::Link;
+use crate::link::role::LinkRole;
 use crate::link::shared::event_fd::EventFd;
 use crate::link::shared::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
@@ -64,8 +64,8 @@ struct ThreadConnector {
 struct ThreadLinks {
     /// By group and rank.
     event_fds: HashMap<(u64, usize), Arc<EventFd>>,
-    /// Ends of links that the other rank has made: by group, the rank that is to take it, the other one, and channel.
-    ends: HashMap<(u64, usize, usize, Channel), Link>,
+    /// Ends of links that the other rank has made: by group, the rank that is to take it, the other one, and role.
+    ends: HashMap<(u64, usize, usize, LinkRole), Link>,
     left: HashSet<(u64, usize)>,
 }
 
@@ -99,9 +99,9 @@ impl Connector for ThreadConnector {
 
     /// The first of the two ranks makes both ends.
     fn link(&self, link_spec: &LinkSpec<'_>) -> Result<Option<Link>, LinkUnavailable> {
-        let LinkSpec { group, rank, peer, channel, members, .. } = *link_spec;
+        let LinkSpec { group, rank, peer, role, members, .. } = *link_spec;
         let mut links = lock(&self.links);
-        if let Some(link) = links.ends.remove(&(group, rank, peer, channel)) {
+        if let Some(link) = links.ends.remove(&(group, rank, peer, role)) {
             return Ok(Some(link));
         }
         if links.left.contains(&(group, peer)) {
@@ -110,7 +110,7 @@ impl Connector for ThreadConnector {
         let segment = Arc::new(Segment::anonymous(segment_bytes(members))?);
         let (ours, theirs) = (links.event_fd(group, rank)?, links.event_fd(group, peer)?);
         let end = |side, other| Link::Shared(SharedLink::new(segment.clone(), side, other));
-        links.ends.insert((group, peer, rank, channel.at_peer()), end(1, ours));
+        links.ends.insert((group, peer, rank, role.at_peer()), end(1, ours));
         theirs.notify();
         Ok(Some(end(0, theirs)))
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::error::{Diagnosis, Error, StalledRank};
-use crate::link::channel::Channel;
 use crate::link::endpoint::Link;
+use crate::link::role::LinkRole;
 use crate::link::shared::event_fd::EventFd;
 
 /// A link between two members of a group, as one of them sees it.
@@ -17,7 +17,7 @@ pub(crate) struct LinkSpec<'a> {
     /// This rank of the world, and the other one.
     pub(crate) rank: usize,
     pub(crate) peer: usize,
-    pub(crate) channel: Channel,
+    pub(crate) role: LinkRole,
 }
 
 /// Why there is no link.

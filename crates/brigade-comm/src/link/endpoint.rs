@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
-use crate::link::channel::Channel;
 use crate::link::error::LinkError;
+use crate::link::role::LinkRole;
 use crate::link::shared::SharedLink;
 use crate::link::tcp::TcpLink;
 use crate::op::view::View;
@@ -101,11 +101,11 @@ pub(crate) struct PeerLinks {
 }
 
 impl PeerLinks {
-    pub(crate) fn get_mut(&mut self, channel: Channel) -> &mut Option<Link> {
-        match channel {
-            Channel::Collective => &mut self.collective,
-            Channel::Outbound => &mut self.outbound,
-            Channel::Inbound => &mut self.inbound,
+    pub(crate) fn get_mut(&mut self, role: LinkRole) -> &mut Option<Link> {
+        match role {
+            LinkRole::Collective => &mut self.collective,
+            LinkRole::Outbound => &mut self.outbound,
+            LinkRole::Inbound => &mut self.inbound,
         }
     }
 

@@ -1,9 +1,9 @@
 //! Bytes between two ranks: one ordered, reliable stream in each direction, that never blocks.
 
-pub(crate) mod channel;
 pub(crate) mod connector;
 pub(crate) mod endpoint;
 pub(crate) mod error;
+pub(crate) mod role;
 pub(crate) mod shared;
 pub(crate) mod tcp;
 

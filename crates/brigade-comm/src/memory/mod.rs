@@ -5,12 +5,12 @@
 //! them on its own thread, with the arithmetic that the other engine uses; a transfer is copied by the rank that comes
 //! second. There is no thread for progress: whoever waits looks at the deadlines.
 //!
-//! `state` holds what has been handed over, `world` is what the ranks share, `execute` moves the bytes.
+//! `state` holds what has been handed over, `shared` is what the ranks share, `execute` moves the bytes.
 
 mod execute;
 mod queue;
+mod shared;
 mod state;
-mod world;
 
 use std::fmt;
 use std::ops::Deref;
@@ -27,7 +27,7 @@ use crate::process_group::work::{Driver, OpBuffer, OwnedBuffer};
 use crate::process_group::{OpArgs, ProcessGroup};
 use crate::sync::lock;
 use crate::timeouts::Timeouts;
-use world::World;
+use shared::SharedState;
 
 /// Makes a world of `n` ranks for the threads of one process, which exchange buffers in memory: element r is rank r's group.
 /// Of the timeouts, `step` applies.
@@ -35,7 +35,7 @@ use world::World;
 /// A rank whose last handle of a group is dropped by a panic fails the world; one that is dropped otherwise has left,
 /// which is an error only for ranks that still wait for it.
 pub fn in_memory(n: usize, timeouts: Timeouts) -> Vec<MemoryGroup> {
-    let world = Arc::new(World::new(timeouts));
+    let world = Arc::new(SharedState::new(timeouts));
     (0..n).map(|rank| MemoryGroup::new(&world, 0, "world", rank, (0..n).collect())).collect()
 }
 
@@ -52,7 +52,7 @@ struct Member {
 
 /// What is needed to act on behalf of a rank of a group.
 struct Side {
-    world: Arc<World>,
+    world: Arc<SharedState>,
     group: u64,
     name: String,
     rank: usize,
@@ -75,7 +75,7 @@ impl Deref for MemoryGroup {
 }
 
 impl MemoryGroup {
-    fn new(world: &Arc<World>, group: u64, name: &str, rank: usize, members: Vec<usize>) -> Self {
+    fn new(world: &Arc<SharedState>, group: u64, name: &str, rank: usize, members: Vec<usize>) -> Self {
         world.join_group(group, name, &members);
         let side = Side { world: world.clone(), group, name: name.into(), rank, members };
         Self(Arc::new(Member { side: Arc::new(side), splits: Mutex::new(0) }))

@@ -4,7 +4,7 @@ use crate::op::call::{Call, OpType};
 use crate::op::dtype::{DType, ReduceOp};
 
 /// Version of the messages between ranks. Ranks of different versions refuse each other.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 
 /// Bytes of a header on the wire. Also the unit to which the messages of one operation are padded.
 pub const HEADER_BYTES: usize = 64;

@@ -15,9 +15,9 @@ use crate::algorithm::Algorithm;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::flight::{EntryId, Waiting};
-use crate::link::channel::Channel;
 use crate::link::connector::{LinkSpec, LinkUnavailable};
 use crate::link::error::LinkError;
+use crate::link::role::LinkRole;
 use crate::link::shared::event_fd::EventFd;
 use crate::op::call::Call;
 use crate::op::plan::layout::Layout;
@@ -31,8 +31,8 @@ use crate::progress::submissions::CollectiveArgs;
 use crate::progress::waiter::{WaitMode, Waiter};
 use crate::sync::{lock, wait};
 
-/// The longest sleep between two looks at the deadlines.
-const NAP: Duration = Duration::from_millis(200);
+/// The longest wait between two checks of the deadlines.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The engine of one group with everything that its users share.
 pub(crate) struct ProgressEngine {
@@ -196,7 +196,7 @@ impl ProgressEngine {
                 continue;
             } else {
                 let Some(left) = self.time_left(engine, inline.as_deref()) else { continue };
-                self.event_fd.wait(&engine.awaited(inline.as_deref()), left.min(NAP));
+                self.event_fd.wait(&engine.awaited(inline.as_deref()), left.min(POLL_INTERVAL));
             }
             if std::mem::take(&mut armed) {
                 engine.disarm();
@@ -209,8 +209,8 @@ impl ProgressEngine {
         let InFlight { links, collectives, transfers } = engine;
         let GroupSpec { group, name, rank, members } = &self.spec;
         let mut came = false;
-        let mut fetch = |peer: usize, channel, call: &Call| {
-            let place = links[peer].get_mut(channel);
+        let mut fetch = |peer: usize, role, call: &Call| {
+            let place = links[peer].get_mut(role);
             if place.is_none() {
                 let link_spec = LinkSpec {
                     group: *group,
@@ -218,7 +218,7 @@ impl ProgressEngine {
                     members: members.len(),
                     rank: members[*rank],
                     peer: members[peer],
-                    channel,
+                    role,
                 };
                 *place =
                     self.context.connector.link(&link_spec).map_err(|unavailable| match unavailable {
@@ -237,9 +237,9 @@ impl ProgressEngine {
             collective.link(&mut fetch)?;
         }
         for (peer, queues) in transfers.iter().enumerate() {
-            for (queue, channel) in queues.iter().zip([Channel::Outbound, Channel::Inbound]) {
+            for (queue, role) in queues.iter().zip([LinkRole::Outbound, LinkRole::Inbound]) {
                 if let Some(transfer) = queue.front() {
-                    fetch(peer, channel, &transfer.call)?;
+                    fetch(peer, role, &transfer.call)?;
                 }
             }
         }

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
-mod collectives;
 mod errors;
 mod failures;
 mod flight;
 mod hosts;
 mod interfaces;
-mod messages;
 mod network;
 mod open_files;
-mod process_groups;
+mod operations;
 mod processes;
 mod rendezvous;
 mod worlds;

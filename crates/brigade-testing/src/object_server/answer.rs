@@ -1,7 +1,4 @@
-//! What the server answers: objects and lists.
-
-use super::Request;
-use super::memory::Objects;
+//! What the server answers, and parts of it.
 
 /// What a server says.
 pub(crate) struct Answer {
@@ -23,39 +20,6 @@ impl Answer {
     pub(crate) fn text(status: u16, text: &str) -> Self {
         Self { status, headers: Vec::new(), content: text.as_bytes().to_vec(), length: None }
     }
-}
-
-/// `ListObjectsV2`, on one page.
-pub(super) fn list(objects: &Objects, request: &Request) -> Answer {
-    let parameter = |name: &str| {
-        let pairs = request.query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.filter(|(key, _)| *key == name).map(|(_, value)| decoded(value)).next().unwrap_or_default()
-    };
-    let (prefix, delimiter) = (parameter("prefix"), parameter("delimiter"));
-    let bucket = format!("{}/", request.name.trim_end_matches('/'));
-    let (mut contents, mut folders) = (String::new(), Vec::new());
-    for (name, stored) in objects {
-        let Some(key) = name.strip_prefix(&bucket).filter(|key| key.starts_with(&prefix)) else { continue };
-        let rest = &key[prefix.len()..];
-        if let Some((folder, _)) = rest.split_once('/').filter(|_| delimiter == "/") {
-            folders.push(format!("{prefix}{folder}/"));
-            continue;
-        }
-        contents.push_str(&format!(
-            "<Contents><Key>{key}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
-            date(stored.modified, "%Y-%m-%dT%H:%M:%S.000Z"),
-            stored.tag.replace('"', "&quot;"),
-            stored.content.len()
-        ));
-    }
-    folders.dedup();
-    for folder in folders {
-        contents.push_str(&format!("<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>"));
-    }
-    Answer::text(
-        200,
-        &format!("<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"),
-    )
 }
 
 /// Text without percent-encoding.

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use brigade_random::keyed_bytes;
 
-use super::answer::{Answer, date, list};
+use super::answer::{Answer, date, decoded};
 use super::{Inner, Request, locked};
 
 #[derive(Clone)]
@@ -92,4 +92,37 @@ impl Inner {
         headers.push(("Content-Range".to_owned(), format!("bytes {first}-{}/{size}", end - 1)));
         Answer { status: 206, headers, content: found.content[first..end].to_vec(), length: None }
     }
+}
+
+/// `ListObjectsV2`, on one page.
+fn list(objects: &Objects, request: &Request) -> Answer {
+    let parameter = |name: &str| {
+        let pairs = request.query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(key, _)| *key == name).map(|(_, value)| decoded(value)).next().unwrap_or_default()
+    };
+    let (prefix, delimiter) = (parameter("prefix"), parameter("delimiter"));
+    let bucket = format!("{}/", request.name.trim_end_matches('/'));
+    let (mut contents, mut folders) = (String::new(), Vec::new());
+    for (name, stored) in objects {
+        let Some(key) = name.strip_prefix(&bucket).filter(|key| key.starts_with(&prefix)) else { continue };
+        let rest = &key[prefix.len()..];
+        if let Some((folder, _)) = rest.split_once('/').filter(|_| delimiter == "/") {
+            folders.push(format!("{prefix}{folder}/"));
+            continue;
+        }
+        contents.push_str(&format!(
+            "<Contents><Key>{key}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
+            date(stored.modified, "%Y-%m-%dT%H:%M:%S.000Z"),
+            stored.tag.replace('"', "&quot;"),
+            stored.content.len()
+        ));
+    }
+    folders.dedup();
+    for folder in folders {
+        contents.push_str(&format!("<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>"));
+    }
+    Answer::text(
+        200,
+        &format!("<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"),
+    )
 }

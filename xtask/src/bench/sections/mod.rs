@@ -13,6 +13,7 @@ mod start;
 mod timeline;
 mod together;
 mod tokens;
+mod zero_bubble;
 
 use anyhow::Result;
 
@@ -32,6 +33,8 @@ pub enum SectionName {
     Sharding,
     /// Two pipeline stages, their bubble, and the interpreter.
     Pipeline,
+    /// Schedules whose backward is in two halves.
+    ZeroBubble,
     /// What a rank holds under ZeRO.
     Memory,
     /// A Llama of 1.1 billion parameters, beside its plan and its disk.
@@ -88,6 +91,7 @@ impl SectionName {
             Self::Together => together::TITLE,
             Self::Sharding => sharding::TITLE,
             Self::Pipeline => pipeline::TITLE,
+            Self::ZeroBubble => zero_bubble::TITLE,
             Self::Memory => memory::TITLE,
             Self::Size => memory::size::TITLE,
             Self::Saving => saving::TITLE,
@@ -117,6 +121,7 @@ impl SectionName {
             Self::Together => together::measure(runner),
             Self::Sharding => sharding::measure(runner),
             Self::Pipeline => pipeline::measure(runner),
+            Self::ZeroBubble => zero_bubble::measure(runner),
             Self::Memory => memory::measure(runner),
             Self::Size => memory::size::measure(runner),
             Self::Saving => saving::measure(runner),

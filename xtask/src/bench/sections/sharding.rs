@@ -2,13 +2,15 @@
 
 use anyhow::Result;
 
+use crate::bench::machine::ByProcessor;
 use crate::bench::page::{Section, Table};
 use crate::bench::runner::{Kind, Runner, STEPS, Side, train};
 
 pub const TITLE: &str = "Sharding";
 
-/// Over each peer.
-const PEERS_GOAL: f64 = 1.25;
+/// Over PyTorch's FSDP2, and over DeepSpeed.
+const FSDP_GOAL: ByProcessor = ByProcessor { amd: 2.1, other: 1.25 };
+const DEEPSPEED_GOAL: ByProcessor = ByProcessor { amd: 2.2, other: 1.25 };
 /// Over the own run without ZeRO.
 const OWN_GOAL: f64 = 0.93;
 /// Other ways to run stage 3: what they are called, and their flags.
@@ -60,9 +62,11 @@ pub fn measure(runner: &Runner) -> Result<Section> {
         }
     }
 
-    let beside_fsdp = |stage: &Stage| stage.brigade.beside(&fsdp, runner, &stage.measure, Some(PEERS_GOAL));
-    let beside_deepspeed =
-        |stage: &Stage| stage.brigade.beside(&stage.deepspeed, runner, &stage.measure, Some(PEERS_GOAL));
+    let beside_fsdp =
+        |stage: &Stage| stage.brigade.beside(&fsdp, runner, &stage.measure, Some(FSDP_GOAL.here()));
+    let beside_deepspeed = |stage: &Stage| {
+        stage.brigade.beside(&stage.deepspeed, runner, &stage.measure, Some(DEEPSPEED_GOAL.here()))
+    };
     let beside_whole = |stage: &Stage| stage.brigade.beside(&whole, runner, &stage.measure, Some(OWN_GOAL));
     let beside_whole = stages
         .iter()

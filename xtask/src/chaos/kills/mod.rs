@@ -10,8 +10,7 @@ mod training;
 
 use std::path::PathBuf;
 
-use crate::chaos::remove;
-use crate::chaos::run::{Mesh, Reference};
+use crate::chaos::run::{Mesh, Reference, remove};
 use training::Run;
 
 pub use count::Counts;

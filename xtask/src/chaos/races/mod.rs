@@ -18,9 +18,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::choices::Choices;
 use super::process::{Ended, RunningCommand, kill, ranks, wait_until_gone};
-use super::remove;
 use super::run::mesh::{self, Mesh};
-use super::run::{EVERY, KEEP, RACE_STEPS, REFERENCE, Reference, RunDir, settings};
+use super::run::{EVERY, KEEP, RACE_STEPS, REFERENCE, Reference, RunDir, remove, settings};
 use command::UserCommand;
 use state::State;
 

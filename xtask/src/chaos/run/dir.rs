@@ -154,6 +154,11 @@ pub fn losses(metrics: &[u8]) -> Result<Vec<serde_json::Value>> {
     Ok(losses)
 }
 
+/// Removes a folder with all that is in it.
+pub fn remove(folder: &Path) -> Result<()> {
+    fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,6 @@ mod dir;
 pub mod mesh;
 mod reference;
 
-pub use dir::{Activity, Before, RunDir, TEXT, count_steps, make_root};
+pub use dir::{Activity, Before, RunDir, TEXT, count_steps, make_root, remove};
 pub use mesh::Mesh;
 pub use reference::{EVERY, KEEP, RACE_STEPS, REFERENCE, Reference, STEPS, WEIGHTS, settings};

@@ -6,9 +6,9 @@ use crate::error::{Diagnosis, Error, StalledRank};
 use crate::join::control::thread::ControlPlane;
 use crate::join::network::dialer::Dialer;
 use crate::join::network::pending_links::{LinkLookup, LinkOutcome};
-use crate::link::channel::Channel;
 use crate::link::connector::{Connector, LinkSpec, LinkUnavailable, has_cores_for};
 use crate::link::endpoint::Link;
+use crate::link::role::LinkRole;
 use crate::link::shared::event_fd::EventFd;
 use crate::link::shared::rings::ring_bytes;
 use crate::link::shared::segment::Segment;
@@ -33,12 +33,12 @@ impl Connector for ProcessConnector {
     /// The sender connects for transfers, so that it does not depend on what the receiver does. For collectives, which both
     /// take part in, the higher rank connects.
     fn link(&self, link_spec: &LinkSpec<'_>) -> Result<Option<Link>, LinkUnavailable> {
-        let LinkSpec { group, rank, peer, channel, members, .. } = *link_spec;
-        let key = (self.dialer.table.world, group, peer, channel);
+        let LinkSpec { group, rank, peer, role, members, .. } = *link_spec;
+        let key = (self.dialer.table.world, group, peer, role);
         let outcome = match self.dialer.acceptor.links.find(&key) {
             LinkLookup::Ready(outcome) => outcome,
             LinkLookup::Unrequested
-                if channel == Channel::Outbound || channel == Channel::Collective && rank > peer =>
+                if role == LinkRole::Outbound || role == LinkRole::Collective && rank > peer =>
             {
                 self.dialer.request(key, link_spec)?;
                 return Ok(None);

@@ -22,8 +22,8 @@ use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::handshake::{HandshakeError, SecureStream, Stream};
 use crate::join::wire::message::{LinkHello, LinkUse, Message, RankTable};
 use crate::join::wire::reach::reach;
-use crate::link::channel::Channel;
 use crate::link::connector::LinkSpec;
+use crate::link::role::LinkRole;
 use crate::link::shared::segment::Segment;
 use crate::link::shared::segment_bytes;
 use crate::open_files::is_out_of_files;
@@ -143,10 +143,10 @@ impl Dialer {
     }
 
     fn dial(&self, dial: &DialRequest) -> Result<LinkOutcome, Failed> {
-        let (world, group, peer, channel) = dial.key;
+        let (world, group, peer, role) = dial.key;
         let deadline = Instant::now() + self.wait;
         let mut stream = self.reach(peer, deadline)?;
-        let r#use = if channel == Channel::Collective { LinkUse::Collective } else { LinkUse::Transfer };
+        let r#use = if role == LinkRole::Collective { LinkUse::Collective } else { LinkUse::Transfer };
         stream.send(&Message::Link(LinkHello { world, from: self.rank, group, r#use }), deadline)?;
         let stream = match stream.into_parts() {
             (Stream::Tcp(stream), session) => return Ok(LinkOutcome::Tcp(stream, session)),

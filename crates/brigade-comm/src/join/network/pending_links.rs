@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::error::Error;
 use crate::join::wire::handshake::HandshakeError;
 use crate::join::wire::message::{LinkHello, LinkUse};
-use crate::link::channel::Channel;
+use crate::link::role::LinkRole;
 use crate::link::shared::event_fd::EventFd;
 use crate::link::shared::segment::Segment;
 use crate::link::tcp::session::Session;
@@ -36,8 +36,8 @@ pub(in crate::join) enum LinkOutcome {
     Failed(Error),
 }
 
-/// What a link is for: world, group, the peer's world rank, channel.
-pub(in crate::join) type LinkKey = (u64, u64, usize, Channel);
+/// What a link is for: world, group, the peer's world rank, role.
+pub(in crate::join) type LinkKey = (u64, u64, usize, LinkRole);
 
 /// The answer to a request for a link.
 pub(in crate::join) enum LinkLookup {
@@ -125,9 +125,9 @@ impl PendingLinks {
 
 /// The link that a peer's connection is for.
 pub(in crate::join) fn key(LinkHello { world, from, group, r#use }: &LinkHello) -> LinkKey {
-    let channel = match r#use {
-        LinkUse::Collective => Channel::Collective,
-        LinkUse::Transfer => Channel::Inbound,
+    let role = match r#use {
+        LinkUse::Collective => LinkRole::Collective,
+        LinkUse::Transfer => LinkRole::Inbound,
     };
-    (*world, *group, *from, channel)
+    (*world, *group, *from, role)
 }

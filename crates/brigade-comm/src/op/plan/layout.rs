@@ -105,7 +105,7 @@ impl Layout {
         self.warning.as_deref()
     }
 
-    /// Bytes that a barrier passes on, where its stages need some to wait for each other.
+    /// Bytes that a barrier passes on, where its phases need some to wait for each other.
     pub(crate) fn barrier_bytes(&self) -> usize {
         self.chosen.largest_after_first()
     }

@@ -18,13 +18,13 @@
 //! piece of the buffer is still in the cache when its result comes back. It cannot deadlock: a piece waits only for
 //! pieces with lower numbers, and each link blocks on its own alone. Where both ends of a TCP connection are on one host,
 //! what goes out also waits for what comes back, up to `RING_BYTES` before it. That is lower by several pieces, and the
-//! two directions of a link between ranks that wait for each other differ by at most an element per stage.
+//! two directions of a link between ranks that wait for each other differ by at most an element per phase.
 //!
 //! Ranks lie on one or more levels (see [`Levels`](levels::Levels)), and a rank is the number that its places on them form: on the
 //! first level are its neighbours, on the last the most distant ranks. A collective is several of the above, one after the other,
 //! each among the ranks that differ from this one on one level alone:
 //!
-//! | collective on levels | stages |
+//! | collective on levels | phases |
 //! |---|---|
 //! | all-reduce | reduce-scatter on each level but the last, all-reduce of the own part on the last, all-gathers back to the first |
 //! | reduce-scatter | on each level from the first, of all slices that are still to be reduced |
@@ -62,11 +62,11 @@ use crate::op::call::{Call, OpType};
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     me: usize,
-    stages: Vec<Stage>,
+    phases: Vec<Phase>,
 }
 
 #[derive(Debug, Clone)]
-struct Stage {
+struct Phase {
     members: Members,
     collective: SubCollective,
 }
@@ -74,16 +74,16 @@ struct Stage {
 impl Plan {
     /// The plan of the group's rank `me`. `root` is a rank of the group, and 0 where there is none.
     pub(crate) fn new(call: &Call, layout: &Layout, me: usize, root: usize) -> Self {
-        Self { me, stages: on_levels(call, layout.levels(call), me, root) }
+        Self { me, phases: on_levels(call, layout.levels(call), me, root) }
     }
 
-    pub(crate) fn stages(&self) -> usize {
-        self.stages.len()
+    pub(crate) fn phases(&self) -> usize {
+        self.phases.len()
     }
 
     /// The other ranks that take part, in order.
     pub(crate) fn peers(&self) -> Vec<usize> {
-        let mut peers: Vec<usize> = self.stages.iter().flat_map(|stage| stage.members.ranks()).collect();
+        let mut peers: Vec<usize> = self.phases.iter().flat_map(|phase| phase.members.ranks()).collect();
         peers.sort_unstable();
         peers.dedup();
         peers.retain(|peer| *peer != self.me);
@@ -92,56 +92,56 @@ impl Plan {
 
     /// Bytes of the buffer that this rank sends, to each rank that they go to.
     pub(crate) fn payload(&self) -> u64 {
-        let sent = |stage: usize, peer: usize| {
-            let segments = (0..).map_while(move |index| match self.outbound(stage, peer, index) {
+        let sent = |phase: usize, peer: usize| {
+            let segments = (0..).map_while(move |index| match self.outbound(phase, peer, index) {
                 Next::Segment(segment) => Some(segment.range.len() as u64),
                 Next::Later | Next::End => None,
             });
             segments.sum::<u64>()
         };
-        (0..self.stages()).flat_map(|stage| self.peers_in(stage).map(move |peer| sent(stage, peer))).sum()
+        (0..self.phases()).flat_map(|phase| self.peers_in(phase).map(move |peer| sent(phase, peer))).sum()
     }
 
-    /// The other ranks that take part in a stage, in order.
-    pub(crate) fn peers_in(&self, stage: usize) -> impl DoubleEndedIterator<Item = usize> + Clone {
-        self.stages[stage].members.ranks().filter(|peer| *peer != self.me)
+    /// The other ranks that take part in a phase, in order.
+    pub(crate) fn peers_in(&self, phase: usize) -> impl DoubleEndedIterator<Item = usize> + Clone {
+        self.phases[phase].members.ranks().filter(|peer| *peer != self.me)
     }
 
-    /// Whether a rank takes part in a stage.
-    pub(crate) fn is_in(&self, stage: usize, rank: usize) -> bool {
-        self.stages[stage].members.place(rank).is_some()
+    /// Whether a rank takes part in a phase.
+    pub(crate) fn is_in(&self, phase: usize, rank: usize) -> bool {
+        self.phases[phase].members.place(rank).is_some()
     }
 
-    /// This rank's place among those of a stage.
-    pub(crate) fn place_in(&self, stage: usize) -> usize {
-        self.stages[stage].collective.me
+    /// This rank's place among those of a phase.
+    pub(crate) fn place_in(&self, phase: usize) -> usize {
+        self.phases[phase].collective.me
     }
 
-    /// The offset up to which the own slice is final from a stage's start.
-    pub(crate) fn final_at_start(&self, stage: usize) -> usize {
-        self.stages[stage].collective.final_at_start()
+    /// The offset up to which the own slice is final from a phase's start.
+    pub(crate) fn final_at_start(&self, phase: usize) -> usize {
+        self.phases[phase].collective.final_at_start()
     }
 
-    /// Segment `index` of what goes to `peer` in a stage.
-    pub(crate) fn outbound(&self, stage: usize, peer: usize, index: usize) -> Next<Outbound> {
-        self.next(stage, peer, |collective, peer| collective.outbound(peer, index))
+    /// Segment `index` of what goes to `peer` in a phase.
+    pub(crate) fn outbound(&self, phase: usize, peer: usize, index: usize) -> Next<Outbound> {
+        self.next(phase, peer, |collective, peer| collective.outbound(peer, index))
     }
 
-    /// Segment `index` of what comes from `peer` in a stage.
-    pub(crate) fn inbound(&self, stage: usize, peer: usize, index: usize) -> Next<Inbound> {
-        self.next(stage, peer, |collective, peer| collective.inbound(peer, index))
+    /// Segment `index` of what comes from `peer` in a phase.
+    pub(crate) fn inbound(&self, phase: usize, peer: usize, index: usize) -> Next<Inbound> {
+        self.next(phase, peer, |collective, peer| collective.inbound(peer, index))
     }
 
     fn next<T>(
         &self,
-        stage: usize,
+        phase: usize,
         peer: usize,
         segment: impl FnOnce(&SubCollective, usize) -> Option<T>,
     ) -> Next<T> {
-        let Stage { members, collective } = &self.stages[stage];
+        let Phase { members, collective } = &self.phases[phase];
         match members.place(peer).and_then(|place| segment(collective, place)) {
             Some(segment) => Next::Segment(segment),
-            None if (stage + 1..self.stages.len()).any(|later| self.is_in(later, peer)) => Next::Later,
+            None if (phase + 1..self.phases.len()).any(|later| self.is_in(later, peer)) => Next::Later,
             None => Next::End,
         }
     }
@@ -151,18 +151,18 @@ fn whole(call: &Call) -> Slices {
     Slices::Even { start: 0, elements: call.bytes as usize / call.dtype.size() }
 }
 
-fn on_levels(call: &Call, levels: &Levels, me: usize, root: usize) -> Vec<Stage> {
+fn on_levels(call: &Call, levels: &Levels, me: usize, root: usize) -> Vec<Phase> {
     let ranks: usize = levels.each().map(|level| level.count).product();
-    let stage = |operation, level, slices| Stage::new(operation, level, me, root, slices, call);
-    // Of the slices where everybody has one, each level's stage has those that agree with this rank on the levels before it.
+    let phase = |operation, level, slices| Phase::new(operation, level, me, root, slices, call);
+    // Of the slices where everybody has one, each level's phase has those that agree with this rank on the levels before it.
     let slice = call.bytes as usize / ranks;
     let spread = |operation, level: Level| {
         let Level { step, count } = level;
         let slices = Slices::Spread { start: me % step * slice, stride: step * slice, bytes: slice };
-        let mut stage = stage(operation, level, slices);
-        stage.collective.blocks = ranks / (step * count);
-        stage.collective.block_bytes = step * count * slice;
-        stage
+        let mut phase = phase(operation, level, slices);
+        phase.collective.blocks = ranks / (step * count);
+        phase.collective.block_bytes = step * count * slice;
+        phase
     };
     match call.operation {
         OpType::AllReduce => {
@@ -170,37 +170,37 @@ fn on_levels(call: &Call, levels: &Levels, me: usize, root: usize) -> Vec<Stage>
             let mut slices = whole(call);
             let mut scatters = Vec::new();
             for level in inner {
-                let scatter = stage(OpType::ReduceScatter, *level, slices);
+                let scatter = phase(OpType::ReduceScatter, *level, slices);
                 let part = scatter.collective.slice(scatter.collective.me);
                 slices = Slices::Even { start: part.start, elements: part.len() / call.dtype.size() };
                 scatters.push(scatter);
             }
             let mut gathers = scatters.clone();
             gathers.iter_mut().for_each(|gather| gather.collective.operation = OpType::AllGather);
-            let reduce = stage(OpType::AllReduce, last, slices);
+            let reduce = phase(OpType::AllReduce, last, slices);
             scatters.into_iter().chain([reduce]).chain(gathers.into_iter().rev()).collect()
         }
         OpType::ReduceScatter => levels.each().map(|level| spread(OpType::ReduceScatter, level)).collect(),
         OpType::AllGather => levels.each().rev().map(|level| spread(OpType::AllGather, level)).collect(),
         OpType::Broadcast => {
             let takes_part = |level: &Level| me % level.step == root % level.step;
-            let stages = levels.each().rev().filter(takes_part);
-            stages.map(|level| stage(OpType::Broadcast, level, whole(call))).collect()
+            let phases = levels.each().rev().filter(takes_part);
+            phases.map(|level| phase(OpType::Broadcast, level, whole(call))).collect()
         }
         // After the first level, a byte says that all before it are there.
         OpType::Barrier => {
             let bytes = || Slices::Spread { start: 0, stride: 1, bytes: 1 };
             let wait = |level: Level| match level.step {
-                1 => stage(OpType::Barrier, level, whole(call)),
-                _ => stage(OpType::AllGather, level, bytes()),
+                1 => phase(OpType::Barrier, level, whole(call)),
+                _ => phase(OpType::AllGather, level, bytes()),
             };
             levels.each().map(wait).collect()
         }
-        operation => levels.each().map(|level| stage(operation, level, whole(call))).collect(),
+        operation => levels.each().map(|level| phase(operation, level, whole(call))).collect(),
     }
 }
 
-impl Stage {
+impl Phase {
     fn new(operation: OpType, level: Level, me: usize, root: usize, slices: Slices, call: &Call) -> Self {
         let collective = SubCollective {
             operation,

@@ -36,7 +36,7 @@ pub(crate) struct Inbound {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Next<T> {
     Segment(T),
-    /// Nothing before the next stage.
+    /// Nothing before the next phase.
     Later,
     /// Nothing at all.
     End,

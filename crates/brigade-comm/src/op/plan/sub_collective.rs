@@ -1,4 +1,4 @@
-//! One collective among the ranks of a stage: its slices, and the segments between two ranks.
+//! One collective among the ranks of a phase: its slices, and the segments between two ranks.
 
 use std::ops::Range;
 

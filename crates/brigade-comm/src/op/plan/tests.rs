@@ -31,16 +31,16 @@ fn plans(operation: OpType, layout: &Layout, ranks: usize, root: usize, elements
     (0..ranks).map(|me| Plan::new(&call(operation, elements), layout, me, root)).collect()
 }
 
-/// The lengths of the segments of a link's direction, whatever their stages.
+/// The lengths of the segments of a link's direction, whatever their phases.
 fn lengths<T>(
-    stages: usize,
+    phases: usize,
     segment: impl Fn(usize, usize) -> Next<T>,
     length: impl Fn(&T) -> usize,
 ) -> Vec<usize> {
     let mut lengths = Vec::new();
-    for stage in 0..stages {
+    for phase in 0..phases {
         for index in 0.. {
-            match segment(stage, index) {
+            match segment(phase, index) {
                 Next::Segment(segment) => lengths.push(length(&segment)),
                 Next::Later => break,
                 Next::End => return lengths,
@@ -51,7 +51,7 @@ fn lengths<T>(
 }
 
 fn sent(plan: &Plan, peer: usize) -> Vec<usize> {
-    lengths(plan.stages(), |stage, index| plan.outbound(stage, peer, index), |out| out.range.len())
+    lengths(plan.phases(), |phase, index| plan.outbound(phase, peer, index), |out| out.range.len())
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn both_ends_of_a_link_expect_the_same_bytes() {
 fn check_links(operation: OpType, plans: &[Plan]) {
     for (from, to) in (0..plans.len()).flat_map(|f| plans[f].peers().into_iter().map(move |t| (f, t))) {
         let expected = lengths(
-            plans[to].stages(),
-            |stage, index| plans[to].inbound(stage, from, index),
+            plans[to].phases(),
+            |phase, index| plans[to].inbound(phase, from, index),
             |inbound| inbound.range.len(),
         );
         assert_eq!(sent(&plans[from], to), expected, "{operation} {from} -> {to}");
@@ -161,7 +161,7 @@ fn levels_follow_hosts_where_the_bits_stay_the_same() {
         assert_eq!(counts(hosts, algorithm), (expected.to_vec(), warns), "{hosts:?} {algorithm}");
     }
     let halves = Call { dtype: DType::Bf16, ..call(OpType::AllReduce, 64) };
-    assert_eq!(Plan::new(&halves, &Layout::new(&[0, 0, 1, 1], Auto), 0, 0).stages(), 1);
+    assert_eq!(Plan::new(&halves, &Layout::new(&[0, 0, 1, 1], Auto), 0, 0).phases(), 1);
 }
 
 /// A table changes who talks to whom for the sizes that it names, and never the bits.
@@ -212,7 +212,7 @@ fn slices_are_a_disjoint_complete_cover() {
     for ranks in 1..=9 {
         for elements in 0..30 {
             let plan = &plans(OpType::AllReduce, &Layout::on_one_host(ranks), ranks, 0, elements)[0];
-            let collective = &plan.stages[0].collective;
+            let collective = &plan.phases[0].collective;
             let mut end = 0;
             for rank in 0..ranks {
                 assert_eq!(collective.slice(rank).start, end);

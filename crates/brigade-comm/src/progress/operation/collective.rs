@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use crate::error::Error;
 use crate::flight::EntryId;
-use crate::link::channel::Channel;
 use crate::link::endpoint::{Link, PeerLinks};
+use crate::link::role::LinkRole;
 use crate::op::call::Call;
 use crate::op::dtype::ReduceOp;
 use crate::op::header::encode;
@@ -16,8 +16,8 @@ use crate::process_group::work::OpBuffer;
 use crate::progress::operation::in_flight_op::InFlightOp;
 use crate::progress::operation::incoming::Incoming;
 use crate::progress::operation::outgoing::Outgoing;
-use crate::progress::operation::stage::STEP_BYTES;
 use crate::progress::operation::stop::Stop;
+use crate::progress::operation::stream_state::STEP_BYTES;
 
 /// A collective, with the buffer that it works on.
 pub(crate) struct Collective<'a> {
@@ -27,7 +27,7 @@ pub(crate) struct Collective<'a> {
     pub(crate) started: Option<Instant>,
     group: u64,
     plan: Plan,
-    stage: usize,
+    phase: usize,
     buffer: Box<dyn OpBuffer + 'a>,
     /// In the order of the ranks.
     streams: Vec<Streams>,
@@ -68,7 +68,7 @@ impl<'a> Collective<'a> {
             group,
             final_end: plan.final_at_start(0),
             plan,
-            stage: 0,
+            phase: 0,
             buffer,
             before: streams.partition_point(|streams| streams.peer < me),
             linked: streams.is_empty(),
@@ -80,12 +80,12 @@ impl<'a> Collective<'a> {
     /// Gets the missing links to its peers.
     pub(crate) fn link<E>(
         &mut self,
-        fetch: &mut impl FnMut(usize, Channel, &Call) -> Result<bool, E>,
+        fetch: &mut impl FnMut(usize, LinkRole, &Call) -> Result<bool, E>,
     ) -> Result<(), E> {
         if !self.linked {
             let mut linked = true;
             for streams in &self.streams {
-                linked &= fetch(streams.peer, Channel::Collective, &self.call)?;
+                linked &= fetch(streams.peer, LinkRole::Collective, &self.call)?;
             }
             self.linked = linked;
         }
@@ -94,21 +94,21 @@ impl<'a> Collective<'a> {
 
     /// Does what can be done without waiting. Returns whether there was progress.
     pub(crate) fn advance(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
-        let Self { plan, stage, buffer, streams, final_end, .. } = self;
+        let Self { plan, phase, buffer, streams, final_end, .. } = self;
         let bytes = buffer.bytes();
         let mut moved = false;
         for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
-            let (peer, stage) = (*peer, *stage);
+            let (peer, phase) = (*peer, *phase);
             let Some(link) = &mut links[peer].collective else { continue };
             // A pair of ranks stays in step for as long as anything comes back.
             let limit = if incoming.rests() { usize::MAX } else { link.lead() };
             let limit = incoming.payload().saturating_add(limit as u64);
             moved |= outgoing
-                .advance(link, bytes, *final_end, limit, |index| plan.outbound(stage, peer, index))
+                .advance(link, bytes, *final_end, limit, |index| plan.outbound(phase, peer, index))
                 .map_err(Stop::link(peer))?;
             moved |= incoming.read_header(link, peer, self.group, &self.call)?.is_some();
             let (filled, own_end) = incoming
-                .fill(link, bytes, outgoing.frontier(), |index| plan.inbound(stage, peer, index))
+                .fill(link, bytes, outgoing.frontier(), |index| plan.inbound(phase, peer, index))
                 .map_err(Stop::link(peer))?;
             moved |= filled;
             *final_end = own_end.unwrap_or(*final_end);
@@ -125,19 +125,19 @@ impl<'a> Collective<'a> {
         Ok(moved)
     }
 
-    /// Reduces what has arrived from all peers of the stage.
+    /// Reduces what has arrived from all peers of the phase.
     fn reduce(&mut self, links: &mut [PeerLinks]) -> Result<bool, Stop> {
-        let Self { plan, stage, streams, .. } = self;
-        let stage = *stage;
+        let Self { plan, phase, streams, .. } = self;
+        let phase = *phase;
         let (mut start, mut count) = (0, STEP_BYTES);
         let mut complete = false;
         for Streams { peer, outgoing, incoming } in in_turn(streams, self.before) {
             let peer = *peer;
-            if !plan.is_in(stage, peer) {
+            if !plan.is_in(phase, peer) {
                 continue;
             }
             let Some(link) = &mut links[peer].collective else { return Ok(false) };
-            let segment = |index| plan.inbound(stage, peer, index);
+            let segment = |index| plan.inbound(phase, peer, index);
             let range = incoming
                 .reducible(link, outgoing.frontier(), self.call.dtype.size(), segment)
                 .map_err(Stop::link(peer))?;
@@ -154,12 +154,12 @@ impl<'a> Collective<'a> {
         }
         let fetched = |peer: usize| links[peer].collective.as_ref().map(Link::peek);
         let inputs: Vec<View<'_>> =
-            plan.peers_in(stage).filter_map(fetched).map(|bytes| bytes.first(count)).collect();
+            plan.peers_in(phase).filter_map(fetched).map(|bytes| bytes.first(count)).collect();
         let own = &mut self.buffer.bytes()[start..start + count];
         let op = self.call.reduce.unwrap_or(ReduceOp::Sum);
-        reduce(self.call.dtype, op, plan.place_in(stage), own, &inputs);
+        reduce(self.call.dtype, op, plan.place_in(phase), own, &inputs);
         for Streams { peer, incoming, .. } in
-            streams.iter_mut().filter(|streams| plan.is_in(stage, streams.peer))
+            streams.iter_mut().filter(|streams| plan.is_in(phase, streams.peer))
         {
             if let Some(link) = &mut links[*peer].collective {
                 link.consume(count);
@@ -170,18 +170,18 @@ impl<'a> Collective<'a> {
         Ok(true)
     }
 
-    /// Moves on to the next stage once this one is complete.
+    /// Moves on to the next phase once this one is complete.
     fn turn_to_next_stage(&mut self) -> bool {
-        let Self { plan, stage, streams, .. } = self;
-        let is_last = *stage + 1 == plan.stages();
+        let Self { plan, phase, streams, .. } = self;
+        let is_last = *phase + 1 == plan.phases();
         let rests = |Streams { outgoing, incoming, .. }: &Streams| {
             incoming.has_arrived() && incoming.rests() && outgoing.rests()
         };
-        if is_last || !streams.iter().filter(|streams| plan.is_in(*stage, streams.peer)).all(rests) {
+        if is_last || !streams.iter().filter(|streams| plan.is_in(*phase, streams.peer)).all(rests) {
             return false;
         }
-        *stage += 1;
-        self.final_end = plan.final_at_start(*stage);
+        *phase += 1;
+        self.final_end = plan.final_at_start(*phase);
         for Streams { outgoing, incoming, .. } in streams {
             outgoing.next_stage();
             incoming.next_stage();
@@ -224,14 +224,14 @@ impl InFlightOp for Collective<'_> {
         self.buffer.is_awaited()
     }
 
-    /// The peers that have not called the operation and, where all have, those of the stage that are furthest from its end.
+    /// The peers that have not called the operation and, where all have, those of the phase that are furthest from its end.
     fn missing(&self) -> (Vec<usize>, Vec<usize>) {
         let streams = || self.streams[self.before..].iter().chain(&self.streams[..self.before]);
         let absent: Vec<usize> =
             streams().filter(|streams| !streams.incoming.has_arrived()).map(|streams| streams.peer).collect();
         let exchanged = |streams: &Streams| streams.incoming.payload() + streams.outgoing.payload();
         let unfinished = || {
-            streams().filter(|streams| self.plan.is_in(self.stage, streams.peer) && !streams.incoming.rests())
+            streams().filter(|streams| self.plan.is_in(self.phase, streams.peer) && !streams.incoming.rests())
         };
         let least = unfinished().map(exchanged).min();
         let stalled = unfinished().filter(|streams| absent.is_empty() && Some(exchanged(streams)) == least);

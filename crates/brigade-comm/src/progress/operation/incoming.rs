@@ -2,51 +2,58 @@
 
 use std::ops::Range;
 
-use super::stage::padding;
+use super::stream_state::padding;
 use crate::link::endpoint::Link;
 use crate::link::error::LinkError;
 use crate::op::call::Call;
 use crate::op::header::{HEADER_BYTES, decode};
 use crate::op::plan::segment::{Inbound, InboundUse, Next};
-use crate::progress::operation::stage::{STEP_BYTES, Stage};
 use crate::progress::operation::stop::{Stop, StopReason};
+use crate::progress::operation::stream_state::{STEP_BYTES, StreamState};
 
 /// The incoming direction.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    stage: Stage,
+    state: StreamState,
     segment: usize,
     offset: usize,
     payload: u64,
     starved: bool,
-    /// Nothing is left before the plan's next stage.
+    /// Nothing is left before the plan's next phase.
     rests: bool,
 }
 
 impl Incoming {
     pub(crate) fn new() -> Self {
-        Self { stage: Stage::Header(0), segment: 0, offset: 0, payload: 0, starved: false, rests: false }
+        Self {
+            state: StreamState::Header(0),
+            segment: 0,
+            offset: 0,
+            payload: 0,
+            starved: false,
+            rests: false,
+        }
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.stage == Stage::Done
+        self.state == StreamState::Done
     }
 
-    /// Whether nothing is left to do before the plan's next stage.
+    /// Whether nothing is left to do before the plan's next phase.
     pub(crate) fn rests(&self) -> bool {
         self.rests || self.is_done()
     }
 
-    /// Moves on to the plan's next stage.
+    /// Moves on to the plan's next phase.
     pub(crate) fn next_stage(&mut self) {
-        if matches!(self.stage, Stage::Header(_) | Stage::Payload) {
+        if matches!(self.state, StreamState::Header(_) | StreamState::Payload) {
             (self.segment, self.offset, self.rests) = (0, 0, false);
         }
     }
 
     /// Whether the peer's header has come.
     pub(crate) fn has_arrived(&self) -> bool {
-        self.stage != Stage::Header(0)
+        self.state != StreamState::Header(0)
     }
 
     /// Payload bytes used so far.
@@ -86,7 +93,7 @@ impl Incoming {
             return Err(Stop { peer, reason: StopReason::OtherCall(Box::new(theirs)) });
         }
         link.consume(HEADER_BYTES);
-        self.stage = Stage::Payload;
+        self.state = StreamState::Payload;
         Ok(Some(theirs))
     }
 
@@ -158,9 +165,9 @@ impl Incoming {
 
     /// What is left of the first segment that is not complete.
     fn current(&mut self, segments: impl Fn(usize) -> Next<Inbound>) -> Option<(Range<usize>, InboundUse)> {
-        while self.stage == Stage::Payload {
+        while self.state == StreamState::Payload {
             match segments(self.segment) {
-                Next::End => self.stage = padding(self.payload),
+                Next::End => self.state = padding(self.payload),
                 Next::Later => {
                     self.rests = true;
                     return None;
@@ -185,9 +192,9 @@ impl Incoming {
             return Ok(false);
         }
         let mut moved = false;
-        while let Stage::Padding(left) = self.stage {
+        while let StreamState::Padding(left) = self.state {
             if left == 0 {
-                self.stage = Stage::Done;
+                self.state = StreamState::Done;
                 return Ok(true);
             }
             link.fetch()?;
@@ -197,7 +204,7 @@ impl Incoming {
                 break;
             }
             link.consume(count);
-            self.stage = Stage::Padding(left - count);
+            self.state = StreamState::Padding(left - count);
             moved = true;
         }
         Ok(moved)

@@ -4,8 +4,8 @@ pub(crate) mod collective;
 pub(crate) mod in_flight_op;
 mod incoming;
 mod outgoing;
-mod stage;
 pub(crate) mod stop;
+mod stream_state;
 pub(crate) mod transfer;
 
 #[cfg(test)]

@@ -1,44 +1,44 @@
 //! How far one operation has come in the outgoing direction of one link.
 
-use super::stage::padding;
+use super::stream_state::padding;
 use crate::link::endpoint::Link;
 use crate::link::error::LinkError;
 use crate::op::header::HEADER_BYTES;
 use crate::op::plan::segment::{Next, Outbound};
-use crate::progress::operation::stage::{STEP_BYTES, Stage};
+use crate::progress::operation::stream_state::{STEP_BYTES, StreamState};
 
 /// The outgoing direction.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     header: [u8; HEADER_BYTES],
-    stage: Stage,
+    state: StreamState,
     segment: usize,
     offset: usize,
     payload: u64,
     blocked: bool,
-    /// Nothing is left before the plan's next stage.
+    /// Nothing is left before the plan's next phase.
     rests: bool,
     frontier: usize,
 }
 
 impl Outgoing {
     pub(crate) fn new(header: [u8; HEADER_BYTES]) -> Self {
-        let stage = Stage::Header(0);
-        Self { header, stage, segment: 0, offset: 0, payload: 0, blocked: false, rests: false, frontier: 0 }
+        let state = StreamState::Header(0);
+        Self { header, state, segment: 0, offset: 0, payload: 0, blocked: false, rests: false, frontier: 0 }
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.stage == Stage::Done
+        self.state == StreamState::Done
     }
 
-    /// Whether nothing is left to do before the plan's next stage.
+    /// Whether nothing is left to do before the plan's next phase.
     pub(crate) fn rests(&self) -> bool {
         self.rests || self.is_done()
     }
 
-    /// Moves on to the plan's next stage.
+    /// Moves on to the plan's next phase.
     pub(crate) fn next_stage(&mut self) {
-        if matches!(self.stage, Stage::Header(_) | Stage::Payload) {
+        if matches!(self.state, StreamState::Header(_) | StreamState::Payload) {
             (self.segment, self.offset, self.frontier, self.rests) = (0, 0, 0, false);
         }
     }
@@ -71,16 +71,16 @@ impl Outgoing {
         let mut moved = 0;
         self.blocked = false;
         loop {
-            let written = match self.stage {
-                Stage::Header(done) => {
+            let written = match self.state {
+                StreamState::Header(done) => {
                     let written = link.write(&self.header[done..])?;
-                    self.stage = match done + written {
-                        HEADER_BYTES => Stage::Payload,
-                        done => Stage::Header(done),
+                    self.state = match done + written {
+                        HEADER_BYTES => StreamState::Payload,
+                        done => StreamState::Header(done),
                     };
                     written
                 }
-                Stage::Payload => {
+                StreamState::Payload => {
                     let Outbound { range, when_final } = match segments(self.segment) {
                         Next::Segment(segment) => segment,
                         Next::Later => {
@@ -89,7 +89,7 @@ impl Outgoing {
                             return Ok(moved > 0);
                         }
                         Next::End => {
-                            self.stage = padding(self.payload);
+                            self.state = padding(self.payload);
                             self.frontier = usize::MAX;
                             continue;
                         }
@@ -110,16 +110,16 @@ impl Outgoing {
                     self.frontier = start + written;
                     written
                 }
-                Stage::Padding(0) => {
-                    self.stage = Stage::Done;
+                StreamState::Padding(0) => {
+                    self.state = StreamState::Done;
                     continue;
                 }
-                Stage::Padding(left) => {
+                StreamState::Padding(left) => {
                     let written = link.write(&[0; HEADER_BYTES][..left])?;
-                    self.stage = Stage::Padding(left - written);
+                    self.state = StreamState::Padding(left - written);
                     written
                 }
-                Stage::Done => return Ok(moved > 0),
+                StreamState::Done => return Ok(moved > 0),
             };
             if written == 0 {
                 self.blocked = true;

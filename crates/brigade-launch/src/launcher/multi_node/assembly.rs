@@ -19,7 +19,7 @@ use crate::{
         message::{Message, receive_between_restarts},
         node_group::{NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig, check_alike},
         outcome::{Outcome, event::Event, rank_exit::signal_name, report::LostNode},
-        rendezvous::{Candidate, RendezvousEnd, Start, join},
+        rendezvous::{JoinRequest, RendezvousEnd, Start, join},
     },
 };
 
@@ -93,9 +93,9 @@ impl Node<'_> {
         }
     }
 
-    pub(super) fn candidate(&self, restart_count: u32) -> Candidate {
+    pub(super) fn join_request(&self, restart_count: u32) -> JoinRequest {
         let LaunchConfig { node_rank, nproc, nnodes, ref elastic, .. } = *self.config;
-        Candidate {
+        JoinRequest {
             version: PROTOCOL_VERSION,
             node: node_rank,
             host: self.host.clone(),
@@ -184,12 +184,12 @@ impl Node<'_> {
 
     /// On any other node: asks node 0, which may let this node wait.
     fn wait_for_start(&self, restart_count: u32) -> Result<Waited<(Start, Option<TcpListener>)>> {
-        let candidate = self.candidate(restart_count);
+        let request = self.join_request(restart_count);
         let (endpoint, token) = (self.endpoint.to_string(), self.config.token.clone());
         let LaunchConfig { init_timeout, host_timeout, .. } = *self.config;
         let sender = self.sender.clone();
         let joining = move || {
-            let result = join(&endpoint, &token, &candidate, init_timeout, host_timeout);
+            let result = join(&endpoint, &token, &request, init_timeout, host_timeout);
             // The launcher may have stopped listening.
             drop(sender.send(Message::Node(NodeEvent::Rendezvous(result))));
         };

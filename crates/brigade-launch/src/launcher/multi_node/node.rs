@@ -67,7 +67,8 @@ pub fn run(
     if launch.is_elastic()
         && let Some(listener) = node.listener.take()
     {
-        let rendezvous = Host::start(listener, node.candidate(0), launch.token.clone(), launch.host_timeout)?;
+        let rendezvous =
+            Host::start(listener, node.join_request(0), launch.token.clone(), launch.host_timeout)?;
         node.rendezvous = Some(rendezvous);
     }
     node.run(on_event)

@@ -1,11 +1,11 @@
-//! Whether a node fits into the world of node 0.
+//! Whether a node fits into node 0's world.
 
-use super::message::Candidate;
+use super::message::JoinRequest;
 use crate::text_difference::first_difference;
 
-/// Why it does not.
-pub fn mismatch(own: &Candidate, other: &Candidate) -> Option<String> {
-    let Candidate { version, node, nproc, nodes: (least, most), configuration, .. } = other;
+/// Why it does not, if so.
+pub fn mismatch(own: &JoinRequest, other: &JoinRequest) -> Option<String> {
+    let JoinRequest { version, node, nproc, nodes: (least, most), configuration, .. } = other;
     let (min, max) = own.nodes;
     if *version != own.version {
         return Some(format!("its protocol has version {version}, but node 0 has {}", own.version));
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn each_mismatch_is_named() {
-        let own = Candidate {
+        let own = JoinRequest {
             version: 1,
             node: 0,
             host: "h".into(),
@@ -42,19 +42,19 @@ mod tests {
             restart_count: 0,
             failures: 0,
         };
-        let fits = Candidate { node: 3, restart_count: 9, host: "i".into(), ..own.clone() };
+        let fits = JoinRequest { node: 3, restart_count: 9, host: "i".into(), ..own.clone() };
         assert_eq!(mismatch(&own, &fits), None);
         let others = [
-            (Candidate { version: 2, ..fits.clone() }, "version 2"),
-            (Candidate { nodes: (2, 3), ..fits.clone() }, "--nnodes 2:3 is given there, and 2:4 on node 0"),
-            (Candidate { node: 4, ..fits.clone() }, "from 1 to 3"),
-            (Candidate { node: 0, ..fits.clone() }, "from 1 to 3"),
-            (Candidate { nproc: 1, ..fits.clone() }, "--nproc-per-node is 1 there, and 2 on node 0"),
+            (JoinRequest { version: 2, ..fits.clone() }, "version 2"),
+            (JoinRequest { nodes: (2, 3), ..fits.clone() }, "--nnodes 2:3 is given there, and 2:4 on node 0"),
+            (JoinRequest { node: 4, ..fits.clone() }, "from 1 to 3"),
+            (JoinRequest { node: 0, ..fits.clone() }, "from 1 to 3"),
+            (JoinRequest { nproc: 1, ..fits.clone() }, "--nproc-per-node is 1 there, and 2 on node 0"),
             (
-                Candidate { configuration: "[train]\nseed = 8".into(), ..fits.clone() },
+                JoinRequest { configuration: "[train]\nseed = 8".into(), ..fits.clone() },
                 "`seed = 8` there, `seed = 7` on node 0",
             ),
-            (Candidate { configuration: "[train]".into(), ..fits }, "nothing there, `seed = 7` on node 0"),
+            (JoinRequest { configuration: "[train]".into(), ..fits }, "nothing there, `seed = 7` on node 0"),
         ];
         for (other, said) in others {
             let message = mismatch(&own, &other).unwrap();

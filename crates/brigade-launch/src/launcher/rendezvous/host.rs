@@ -1,4 +1,4 @@
-//! Node 0's side: it accepts connections, and keeps those who wait.
+//! Node 0's side: it accepts connections, and keeps those of nodes that wait for a start.
 
 use std::{
     net::{TcpListener, TcpStream},
@@ -15,26 +15,26 @@ use brigade_comm::{AuthToken, Channel, ConnectionListener};
 
 use super::{
     admission::mismatch,
-    message::{Candidate, RendezvousReply, RendezvousRequest, Start, receive, send},
+    message::{JoinRequest, RendezvousReply, RendezvousRequest, Start, receive, send},
 };
 use crate::error::{Error, Result};
 
-/// How often those who wait hear from node 0, and answer.
-pub const HERE_EVERY: Duration = Duration::from_millis(250);
+/// How often node 0 and a node that waits tell each other that they are alive.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a node may take to say who it is.
-const INTRODUCTION: Duration = Duration::from_secs(10);
+/// How long a new connection may take to send its request, and to take the answer.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections at the same time; further ones are closed, and come again.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Between two looks whether they have heard it.
+/// Between two checks whether all connections have ended.
 const POLL: Duration = Duration::from_millis(20);
 
-/// How long those who wait may take to hear how the run ended.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long nodes that wait may take to receive how the run ended.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The listener of node 0, until it is dropped: those who wait then hear that the run is over.
+/// The listener of node 0. When it is dropped, nodes that wait are told that the run is over.
 pub struct Host {
     shared: Arc<Shared>,
     connections: ConnectionListener,
@@ -48,22 +48,23 @@ pub struct WaitingNode {
 }
 
 struct Shared {
-    own: Candidate,
+    own: JoinRequest,
     token: AuthToken,
     host_timeout: Duration,
-    /// Those who wait, in no order.
-    waiting: Mutex<Vec<Seat>>,
+    /// In no order.
+    waiting: Mutex<Vec<PendingJoin>>,
     /// The nodes that take part now.
     members: Mutex<Vec<(usize, String)>>,
-    /// The seats that were given so far.
-    seats: AtomicUsize,
-    /// Whether the run is done, for those who wait when this is dropped.
+    /// The id of the next [`PendingJoin`].
+    next_id: AtomicUsize,
+    /// Whether the run is done, which nodes that wait are told when this is dropped.
     is_done: AtomicBool,
 }
 
-struct Seat {
+/// A node that waits for a start.
+struct PendingJoin {
     id: usize,
-    candidate: Candidate,
+    request: JoinRequest,
     decision: Sender<RendezvousReply>,
 }
 
@@ -75,17 +76,17 @@ impl Host {
     /// Accepts connections at `listener` from now on. `own` describes node 0.
     pub fn start(
         listener: TcpListener,
-        own: Candidate,
+        own: JoinRequest,
         token: AuthToken,
         host_timeout: Duration,
     ) -> Result<Self> {
-        let (waiting, members, seats) = (Mutex::new(vec![]), Mutex::new(vec![]), AtomicUsize::new(0));
+        let (waiting, members, next_id) = (Mutex::new(vec![]), Mutex::new(vec![]), AtomicUsize::new(0));
         let is_done = AtomicBool::new(false);
-        let shared = Arc::new(Shared { own, token, host_timeout, waiting, members, seats, is_done });
-        let attending = Arc::clone(&shared);
+        let shared = Arc::new(Shared { own, token, host_timeout, waiting, members, next_id, is_done });
+        let shared_by_connections = Arc::clone(&shared);
         let connections =
             ConnectionListener::listen(listener, "rendezvous", MAX_CONNECTIONS, move |stream, _| {
-                attending.attend(stream)
+                shared_by_connections.serve(stream)
             });
         let connections =
             connections.map_err(|source| Error::System { operation: "listen for other nodes", source })?;
@@ -95,53 +96,54 @@ impl Host {
     /// The nodes that wait, by their number.
     pub fn waiting(&self) -> Vec<WaitingNode> {
         let waiting = lock(&self.shared.waiting);
-        let waiting_node = |Seat { candidate, .. }: &Seat| WaitingNode {
-            node: candidate.node,
-            host: candidate.host.clone(),
+        let waiting_node = |PendingJoin { request, .. }: &PendingJoin| WaitingNode {
+            node: request.node,
+            host: request.host.clone(),
         };
         let mut found: Vec<_> = waiting.iter().map(waiting_node).collect();
         found.sort();
         found
     }
 
-    /// The most that any of those who wait knows of: starts after the first, and failures.
+    /// The most that any waiting node knows of: starts after the first, and failures.
     pub fn counts(&self) -> (u32, u32) {
         let waiting = lock(&self.shared.waiting);
-        let most = |count: fn(&Candidate) -> u32| {
-            waiting.iter().map(|seat| count(&seat.candidate)).max().unwrap_or(0)
+        let most = |count: fn(&JoinRequest) -> u32| {
+            waiting.iter().map(|pending| count(&pending.request)).max().unwrap_or(0)
         };
-        (most(|candidate| candidate.restart_count), most(|candidate| candidate.failures))
+        (most(|request| request.restart_count), most(|request| request.failures))
     }
 
-    /// Sets which nodes take part: a further one with the number of one of them is refused.
+    /// Sets which nodes take part: another one with the number of one of these is refused.
     pub fn set_members(&self, members: &[(usize, String)]) {
         members.clone_into(&mut lock(&self.shared.members));
     }
 
-    /// Lets the nodes of a start take part. Those who are not among them keep waiting.
+    /// Lets the nodes of a start take part. The others keep waiting.
     pub fn begin(&self, start: &Start) {
-        let is_member = |seat: &Seat| start.nodes.iter().any(|(node, _)| *node == seat.candidate.node);
+        let is_member =
+            |pending: &PendingJoin| start.nodes.iter().any(|(node, _)| *node == pending.request.node);
         self.set_members(&start.nodes);
         self.decide(is_member, &RendezvousReply::Start(start.clone()));
     }
 
-    /// Sends all who wait away.
+    /// Refuses all nodes that wait.
     pub fn refuse_all(&self, reason: &str) {
         self.decide(|_| true, &RendezvousReply::Refused { reason: reason.into(), again: false });
     }
 
-    /// Whoever waits from now on is told that the run is done, when this is dropped.
+    /// From now on, nodes that wait when this is dropped are told that the run is done.
     pub fn set_done(&self) {
         self.shared.is_done.store(true, Ordering::SeqCst);
     }
 
-    fn decide(&self, concerns: impl Fn(&Seat) -> bool, answer: &RendezvousReply) {
+    fn decide(&self, concerns: impl Fn(&PendingJoin) -> bool, answer: &RendezvousReply) {
         let mut waiting = lock(&self.shared.waiting);
         let (decided, rest) = std::mem::take(&mut *waiting).into_iter().partition(concerns);
         *waiting = rest;
-        let decided: Vec<Seat> = decided;
-        // Who has hung up meanwhile connects again.
-        decided.iter().for_each(|seat| drop(seat.decision.send(answer.clone())));
+        let decided: Vec<PendingJoin> = decided;
+        // A node whose connection has broken meanwhile connects again.
+        decided.iter().for_each(|pending| drop(pending.decision.send(answer.clone())));
     }
 }
 
@@ -150,7 +152,7 @@ impl Drop for Host {
         self.connections.close();
         let is_done = self.shared.is_done.load(Ordering::SeqCst);
         self.decide(|_| true, &RendezvousReply::Over { is_done });
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         while self.connections.running() > 0 && Instant::now() < deadline {
             thread::sleep(POLL);
         }
@@ -158,23 +160,23 @@ impl Drop for Host {
 }
 
 impl Shared {
-    /// One connection from its begin to its end. Whatever breaks it, the other node finds out and connects again.
-    fn attend(&self, stream: TcpStream) {
+    /// Serves one connection until it ends. If it breaks, the other node notices and connects again.
+    fn serve(&self, stream: TcpStream) {
         let Ok(mut channel) = Channel::accept(stream, &self.token) else { return };
-        let Ok(RendezvousRequest::Join(candidate)) = receive(&mut channel, INTRODUCTION) else { return };
-        match self.admit(candidate) {
-            Err(refused) => drop(send(&mut channel, &refused, INTRODUCTION)),
+        let Ok(RendezvousRequest::Join(request)) = receive(&mut channel, HANDSHAKE_TIMEOUT) else { return };
+        match self.admit(request) {
+            Err(refused) => drop(send(&mut channel, &refused, HANDSHAKE_TIMEOUT)),
             Ok((id, decision)) => {
                 self.wait_with(&mut channel, &decision);
-                lock(&self.waiting).retain(|seat| seat.id != id);
+                lock(&self.waiting).retain(|pending| pending.id != id);
             }
         }
     }
 
     fn wait_with(&self, channel: &mut Channel, decision: &Receiver<RendezvousReply>) {
         loop {
-            match decision.recv_timeout(HERE_EVERY) {
-                Ok(answer) => return drop(send(channel, &answer, INTRODUCTION)),
+            match decision.recv_timeout(KEEPALIVE_INTERVAL) {
+                Ok(answer) => return drop(send(channel, &answer, HANDSHAKE_TIMEOUT)),
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -186,27 +188,27 @@ impl Shared {
         }
     }
 
-    /// Gives a node a seat, or says why not.
-    fn admit(&self, candidate: Candidate) -> Result<(usize, Receiver<RendezvousReply>), RendezvousReply> {
-        let node = candidate.node;
-        if let Some(reason) = mismatch(&self.own, &candidate) {
+    /// Adds a node to those that wait, or says why not.
+    fn admit(&self, request: JoinRequest) -> Result<(usize, Receiver<RendezvousReply>), RendezvousReply> {
+        let node = request.node;
+        if let Some(reason) = mismatch(&self.own, &request) {
             return Err(RendezvousReply::Refused { reason, again: false });
         }
         let twice = |host: &str| RendezvousReply::Refused {
             reason: format!("there is already a node {node}, on {host}; give each node its own --node-rank"),
-            // It may be lost, and node 0 has not noticed.
+            // The other one may be lost without node 0 having noticed.
             again: true,
         };
         if let Some((_, host)) = lock(&self.members).iter().find(|(member, _)| *member == node) {
             return Err(twice(host));
         }
         let mut waiting = lock(&self.waiting);
-        if let Some(seat) = waiting.iter().find(|seat| seat.candidate.node == node) {
-            return Err(twice(&seat.candidate.host));
+        if let Some(pending) = waiting.iter().find(|pending| pending.request.node == node) {
+            return Err(twice(&pending.request.host));
         }
         let (decision, answers) = channel();
-        let id = self.seats.fetch_add(1, Ordering::SeqCst);
-        waiting.push(Seat { id, candidate, decision });
+        let id = self.next_id.fetch_add(1, Ordering::SeqCst);
+        waiting.push(PendingJoin { id, request, decision });
         Ok((id, answers))
     }
 }
@@ -219,8 +221,8 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(60);
     const HOST: Duration = Duration::from_secs(2);
 
-    fn candidate(node: usize) -> Candidate {
-        Candidate {
+    fn join_request(node: usize) -> JoinRequest {
+        JoinRequest {
             version: 1,
             node,
             host: format!("h{node}"),
@@ -239,16 +241,16 @@ mod tests {
     fn host() -> (Host, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
-        (Host::start(listener, candidate(0), token(), HOST).unwrap(), endpoint)
+        (Host::start(listener, join_request(0), token(), HOST).unwrap(), endpoint)
     }
 
     fn joining(
         endpoint: &str,
-        candidate: Candidate,
+        request: JoinRequest,
         token: AuthToken,
     ) -> thread::JoinHandle<Result<Start, RendezvousEnd>> {
         let endpoint = endpoint.to_owned();
-        thread::spawn(move || join(&endpoint, &token, &candidate, WAIT, HOST))
+        thread::spawn(move || join(&endpoint, &token, &request, WAIT, HOST))
     }
 
     fn until(host: &Host, nodes: &[usize]) {
@@ -262,7 +264,7 @@ mod tests {
     #[test]
     fn those_who_are_chosen_start_and_the_others_wait_until_the_end() {
         let (host, endpoint) = host();
-        let joining_nodes = [2, 3, 1].map(|node| joining(&endpoint, candidate(node), token()));
+        let joining_nodes = [2, 3, 1].map(|node| joining(&endpoint, join_request(node), token()));
         until(&host, &[1, 2, 3]);
         assert_eq!(host.counts(), (3, 0));
         let start = Start {
@@ -285,18 +287,18 @@ mod tests {
     #[test]
     fn who_does_not_fit_is_told_why_and_disturbs_nobody() {
         let (host, endpoint) = host();
-        let good = joining(&endpoint, candidate(1), token());
+        let good = joining(&endpoint, join_request(1), token());
         until(&host, &[1]);
-        let refused = |candidate, token| match joining(&endpoint, candidate, token).join().unwrap() {
+        let refused = |request, token| match joining(&endpoint, request, token).join().unwrap() {
             Err(RendezvousEnd::Refused(reason)) => reason,
             other => panic!("{other:?}"),
         };
-        let said = refused(Candidate { nproc: 2, ..candidate(2) }, token());
+        let said = refused(JoinRequest { nproc: 2, ..join_request(2) }, token());
         assert!(said.starts_with("--nproc-per-node is 2 there, and 1 on node 0"), "{said}");
-        let said = refused(candidate(2), AuthToken::new("another-token-than-theirs"));
+        let said = refused(join_request(2), AuthToken::new("another-token-than-theirs"));
         assert!(said.contains("BRIGADE_TOKEN"), "{said}");
         let begin = Instant::now();
-        let said = refused(candidate(1), token());
+        let said = refused(join_request(1), token());
         assert!(
             said.contains("there is already a node 1, on h1; give each node its own --node-rank"),
             "{said}"
@@ -308,14 +310,14 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_free_when_its_node_is_gone() {
+    fn a_node_number_is_free_when_its_node_is_gone() {
         let (host, endpoint) = host();
         let mut channel = Channel::connect(&endpoint, &token(), WAIT).unwrap();
-        send(&mut channel, &RendezvousRequest::Join(candidate(1)), WAIT).unwrap();
+        send(&mut channel, &RendezvousRequest::Join(join_request(1)), WAIT).unwrap();
         until(&host, &[1]);
         drop(channel);
         until(&host, &[]);
-        let again = joining(&endpoint, candidate(1), token());
+        let again = joining(&endpoint, join_request(1), token());
         until(&host, &[1]);
         drop(host);
         assert_eq!(again.join().unwrap(), Err(RendezvousEnd::Over { is_done: false }));
@@ -327,7 +329,7 @@ mod tests {
         let (host, endpoint) = host();
         // More than are attended to at once: a node comes through when they have been silent for too long.
         let silent: Vec<_> = (0..1000).map(|_| TcpStream::connect(&endpoint).unwrap()).collect();
-        let node = joining(&endpoint, candidate(1), token());
+        let node = joining(&endpoint, join_request(1), token());
         until(&host, &[1]);
         assert!(host.connections.running() <= MAX_CONNECTIONS);
         host.refuse_all("nobody starts");

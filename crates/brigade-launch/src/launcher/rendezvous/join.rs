@@ -1,24 +1,24 @@
-//! The side of every node but node 0: it connects to node 0, and waits for the order to start.
+//! The side of every node but node 0: it connects to node 0, and waits to be told to start.
 
 use std::time::{Duration, Instant};
 
 use brigade_comm::{AuthToken, Channel, ChannelError};
 
 use super::{
-    host::HERE_EVERY,
-    message::{Candidate, RendezvousEnd, RendezvousReply, RendezvousRequest, Start, receive, send},
+    host::KEEPALIVE_INTERVAL,
+    message::{JoinRequest, RendezvousEnd, RendezvousReply, RendezvousRequest, Start, receive, send},
 };
 use crate::launcher::config::REFUSALS;
 
 /// Between two connections.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Connects to node 0 again and again until it lets this node take part. A node 0 that is reached may let it wait for as long as it gives signs of life; one
-/// that is not reached for `wait` is given up.
+/// Connects to node 0, again and again, until it lets this node take part. This node waits for as long as node 0 answers, and gives up when it has not
+/// answered for `wait`.
 pub fn join(
     endpoint: &str,
     token: &AuthToken,
-    candidate: &Candidate,
+    request: &JoinRequest,
     wait: Duration,
     host_timeout: Duration,
 ) -> Result<Start, RendezvousEnd> {
@@ -26,7 +26,7 @@ pub fn join(
     let mut refused: Option<Instant> = None;
     loop {
         let left = wait.saturating_sub(answered.elapsed());
-        let reason = match join_once(endpoint, token, candidate, left, host_timeout, &mut answered) {
+        let reason = match join_once(endpoint, token, request, left, host_timeout, &mut answered) {
             Ok(RendezvousReply::Start(start)) => return Ok(start),
             Ok(RendezvousReply::Over { is_done }) => return Err(RendezvousEnd::Over { is_done }),
             Ok(RendezvousReply::Refused { reason, again }) => {
@@ -51,22 +51,22 @@ pub fn join(
     }
 }
 
-/// One connection, until node 0 has decided. Notes when it gave the last sign of life.
+/// One connection, until node 0 has decided. Sets `answered` to when it last answered.
 fn join_once(
     endpoint: &str,
     token: &AuthToken,
-    candidate: &Candidate,
+    request: &JoinRequest,
     wait: Duration,
     host_timeout: Duration,
     answered: &mut Instant,
 ) -> Result<RendezvousReply, ChannelError> {
     let mut channel = Channel::connect(endpoint, token, wait)?;
-    send(&mut channel, &RendezvousRequest::Join(candidate.clone()), host_timeout)?;
+    send(&mut channel, &RendezvousRequest::Join(request.clone()), host_timeout)?;
     loop {
-        let answer = receive(&mut channel, host_timeout.max(HERE_EVERY * 4))?;
+        let answer = receive(&mut channel, host_timeout.max(KEEPALIVE_INTERVAL * 4))?;
         *answered = Instant::now();
         match answer {
-            RendezvousReply::Wait => send(&mut channel, &RendezvousRequest::Here, host_timeout)?,
+            RendezvousReply::Wait => send(&mut channel, &RendezvousRequest::KeepAlive, host_timeout)?,
             answer => return Ok(answer),
         }
     }

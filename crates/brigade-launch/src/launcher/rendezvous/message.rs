@@ -1,13 +1,13 @@
-//! What launchers tell each other at the rendezvous, as JSON over a [`Channel`].
+//! The messages of the rendezvous, as JSON over a [`Channel`].
 
 use std::time::Duration;
 
 use brigade_comm::{Channel, ChannelError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// What a launcher says of its node when it connects.
+/// How a launcher describes its node when it asks to take part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct JoinRequest {
     pub version: u32,
     /// Its `--node-rank`.
     pub node: usize,
@@ -37,10 +37,10 @@ pub struct Start {
     pub args: Vec<String>,
 }
 
-/// What node 0 says to a launcher that waits.
+/// What node 0 answers a launcher that waits for a start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RendezvousReply {
-    /// Nothing is decided; node 0 lives.
+    /// Nothing is decided yet; node 0 is alive.
     Wait,
     Start(Start),
     /// `again`: another try may be accepted.
@@ -54,12 +54,12 @@ pub enum RendezvousReply {
     },
 }
 
-/// The words of a launcher that waits.
+/// What a launcher sends to node 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RendezvousRequest {
-    Join(Candidate),
-    /// It lives.
-    Here,
+    Join(JoinRequest),
+    /// The answer to [`RendezvousReply::Wait`]: the launcher is alive.
+    KeepAlive,
 }
 
 /// How a rendezvous ended without a start.
@@ -67,7 +67,7 @@ pub enum RendezvousRequest {
 pub enum RendezvousEnd {
     /// Node 0 does not answer.
     Unreachable(String),
-    /// Node 0 wants nothing of this node.
+    /// Node 0 refused this node; the reason.
     Refused(String),
     /// The run ended; whether it is done.
     Over { is_done: bool },

@@ -13,5 +13,5 @@ mod message;
 pub use self::{
     host::Host,
     join::join,
-    message::{Candidate, RendezvousEnd, Start},
+    message::{JoinRequest, RendezvousEnd, Start},
 };

@@ -2,7 +2,7 @@
 
 /// What a link between two members of a group is for, as one of them sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Channel {
+pub(crate) enum LinkRole {
     /// Collectives, in both directions.
     Collective,
     /// What this rank sends to the other alone.
@@ -11,7 +11,7 @@ pub(crate) enum Channel {
     Inbound,
 }
 
-impl Channel {
+impl LinkRole {
     /// The same link, as the other rank sees it.
     pub(crate) fn at_peer(self) -> Self {
         match self {

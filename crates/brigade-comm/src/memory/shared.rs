@@ -19,17 +19,17 @@ use crate::process_group::work::OpBuffer;
 use crate::sync::lock;
 use crate::timeouts::{OpTimeout, Timeouts};
 
-/// The longest sleep between two looks at the deadlines.
-const NAP: Duration = Duration::from_millis(200);
+/// The longest wait between two checks of the deadlines.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The groups of a world, and its first failure.
-pub(super) struct World {
+pub(super) struct SharedState {
     fault: Fault,
     timeout: OpTimeout,
     groups: Mutex<HashMap<u64, GroupState>>,
 }
 
-impl World {
+impl SharedState {
     pub(super) fn new(timeouts: Timeouts) -> Self {
         Self { fault: Fault::default(), timeout: OpTimeout::new(timeouts), groups: Mutex::default() }
     }
@@ -89,7 +89,7 @@ impl World {
         let limit = self.timeout.now();
         let left = lock(&self.groups).get(&group).map_or(Ok(limit), |state| state.time_left(rank, limit));
         match left {
-            Ok(left) => left.min(NAP),
+            Ok(left) => left.min(POLL_INTERVAL),
             Err(error) => {
                 self.fail(world_rank, error);
                 Duration::ZERO

@@ -9,7 +9,7 @@ pub(super) const STEP_BYTES: usize = RING_BYTES;
 
 /// How far one direction of one link has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum StreamState {
     /// This many bytes of the header are done.
     Header(usize),
     Payload,
@@ -19,6 +19,6 @@ pub(super) enum Stage {
 }
 
 /// The padding after this many bytes of payload.
-pub(super) fn padding(payload: u64) -> Stage {
-    Stage::Padding((payload.wrapping_neg() % HEADER_BYTES as u64) as usize)
+pub(super) fn padding(payload: u64) -> StreamState {
+    StreamState::Padding((payload.wrapping_neg() % HEADER_BYTES as u64) as usize)
 }

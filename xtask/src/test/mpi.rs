@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
+use super::commands::Runner;
 use crate::cargo;
-use crate::test::Runner;
 
 /// An MPI: its compiler and its launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
