@@ -2,18 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/mod.rs"]
 mod common;
 
+mod any_shape;
+mod attention;
+mod cross_entropy;
+mod norms;
+
 use brigade_kernels::{
-    ActivationFunction, CrossEntropyConfig, DeferredGradients, DropoutMask, Mask, Weight, activate,
-    attention, attention_packed, attention_packed_with_dropout, attention_with_dropout, deferring, dropout,
-    embedding, feed_forward, gated, layer_norm, linear, linear_activation, linear_cross_entropy,
-    linear_residual, rms_norm, rms_norm_above_one, rotary,
+    ActivationFunction, DeferredGradients, Weight, activate, deferring, dropout, embedding, feed_forward,
+    gated, linear, linear_activation, linear_residual, rotary,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::devices::devices;
 use common::{Case, check, check_without_differences};
-use proptest::prelude::*;
 
 /// Odd sizes, one row, and what fills vectors exactly.
 const SIZES: [[usize; 3]; 6] = [[1, 1, 1], [3, 5, 7], [1, 64, 16], [33, 17, 65], [64, 32, 96], [70, 129, 31]];
@@ -181,114 +184,6 @@ fn indices_above_the_last_row_are_named() {
     embedding(Tensor::<2>::ones([3, 4], &device), Tensor::<2, Int>::from_ints([[0, 3]], &device));
 }
 
-/// Parameters in fp32 beside activations in bf16.
-#[test]
-fn norms_with_parameters_of_another_type() {
-    let device = Device::flex().autodiff();
-    let case = Case::new([vec![3, 8], vec![8], vec![8]]);
-    let [x, gamma, beta] = case.tensors(&device);
-    let x = x.reshape([3, 8]).cast(DType::BF16);
-    type Norm = fn(Tensor<2>, Tensor<1>, Tensor<1>) -> Tensor<2>;
-    let norms: [Norm; 3] = [
-        |x, gamma, beta| layer_norm(x, gamma, Some(beta), 1e-5),
-        |x, gamma, _| rms_norm(x, gamma, 1e-5),
-        |x, gamma, _| rms_norm_above_one(x, gamma, 1e-5),
-    ];
-    for norm in norms {
-        let run = |x: Tensor<2>, wide: bool| {
-            let (x, gamma) = (x.detach().require_grad(), gamma.clone().detach().require_grad());
-            let input = if wide { x.clone().cast(DType::F32) } else { x.clone() };
-            let output = norm(input, gamma.clone(), beta.clone());
-            assert_eq!(output.dtype(), if wide { DType::F32 } else { DType::BF16 });
-            let output = output.cast(DType::BF16);
-            let gradients = output.clone().sum().backward();
-            let gradients = [x.grad(&gradients).unwrap().reshape([24]), gamma.grad(&gradients).unwrap()];
-            (output.into_data(), gradients.map(Tensor::into_data))
-        };
-        assert_eq!(run(x.clone(), false), run(x.clone(), true));
-    }
-}
-
-#[test]
-fn layer_norms() {
-    for [rows, width, _] in SIZES.into_iter().filter(|[_, width, _]| *width > 1) {
-        let case = Case::new([vec![rows, width], vec![width], vec![width]]);
-        check(&case, |[x, gamma, beta]| layer_norm(x.reshape([rows, width]), gamma, Some(beta), 1e-5));
-        let case = Case::new([vec![rows, width], vec![width]]);
-        check(&case, |[x, gamma]| layer_norm(x.reshape([rows, width]), gamma, None, 1e-5));
-        check(&case, |[x, gamma]| rms_norm(x.reshape([rows, width]), gamma, 1e-6));
-        check(&case, |[x, gamma]| rms_norm_above_one(x.reshape([rows, width]), gamma, 1e-6));
-    }
-}
-
-#[test]
-fn what_is_added_to_one_counts_in_bf16() {
-    let device = Device::flex();
-    let x = Tensor::<2>::from_floats([[1.0, 2.0, 4.0, 8.0]], &device).cast(DType::BF16);
-    let norm = |gamma: f32| {
-        let gamma = Tensor::<1>::full([4], gamma, &device).cast(DType::BF16);
-        rms_norm_above_one(x.clone(), gamma, 0.0).cast(DType::F32).into_data().try_to_vec::<f32>().unwrap()
-    };
-    // A tenth of bf16's distance between 1 and the next number, which decides where a product is rounded to.
-    assert_ne!(norm(0.0), norm(0.0035));
-}
-
-/// Batch, heads, heads of keys, queries, keys, depth.
-const ATTENTIONS: [[usize; 6]; 6] = [
-    [1, 1, 1, 1, 1, 1],
-    [2, 3, 3, 5, 5, 4],
-    [1, 4, 2, 65, 65, 16],
-    [2, 6, 1, 130, 130, 8],
-    [1, 2, 2, 3, 70, 17],
-    [1, 2, 1, 200, 200, 33],
-];
-
-#[test]
-fn attentions() {
-    for [batch, heads, key_heads, queries, keys, depth] in ATTENTIONS {
-        let ranges = |query: usize| match query % 5 {
-            // None at all.
-            3 => [1, 1],
-            odd => [(query / 3).min(keys - 1) as u32, (query + 1 + odd).min(keys) as u32],
-        };
-        let ranges: Vec<_> = (0..batch * queries).map(|query| ranges(query % queries)).collect();
-        let masks = [Mask::None, Mask::Causal, Mask::Window(7), Mask::Ranges(ranges.into())];
-        for mask in masks {
-            let shapes = [
-                vec![batch, heads, queries, depth],
-                vec![batch, key_heads, keys, depth],
-                vec![batch, key_heads, keys, depth],
-            ];
-            check(&Case::new(shapes.clone()), |[q, k, v]| {
-                let q = q.reshape([batch, heads, queries, depth]);
-                let [k, v] = [k, v].map(|tensor| tensor.reshape([batch, key_heads, keys, depth]));
-                attention(q, k, v, mask.clone(), (depth as f64).powf(-0.5))
-            });
-            if depth == 4 || depth == 16 {
-                let dropout = DropoutMask { probability: 0.25, seed: depth as u64 };
-                check(&Case::new(shapes.clone()), |[q, k, v]| {
-                    let q = q.reshape([batch, heads, queries, depth]);
-                    let [k, v] = [k, v].map(|tensor| tensor.reshape([batch, key_heads, keys, depth]));
-                    attention_with_dropout(q, k, v, mask.clone(), (depth as f64).powf(-0.5), dropout)
-                });
-            }
-            if queries == keys {
-                let width = (heads + 2 * key_heads) * depth;
-                check(&Case::new([vec![batch, queries, width]]), |[qkv]| {
-                    let qkv = qkv.reshape([batch, queries, width]);
-                    attention_packed(qkv, heads, key_heads, mask.clone(), (depth as f64).powf(-0.5))
-                });
-                let dropout = DropoutMask { probability: 0.25, seed: depth as u64 };
-                check(&Case::new([vec![batch, queries, width]]), |[qkv]| {
-                    let qkv = qkv.reshape([batch, queries, width]);
-                    let scale = (depth as f64).powf(-0.5);
-                    attention_packed_with_dropout(qkv, heads, key_heads, mask.clone(), scale, dropout)
-                });
-            }
-        }
-    }
-}
-
 /// No other test here draws from Burn's generators.
 #[test]
 fn dropouts() {
@@ -339,49 +234,6 @@ fn dropouts() {
             }
         }
     }
-}
-
-#[test]
-fn vectors_are_read_as_they_lie() {
-    let (batch, heads, positions, depth) = (2, 3, 66, 8);
-    let shape = vec![batch, positions, heads, depth];
-    check(&Case::new([shape.clone(), shape.clone(), shape]), |tensors| {
-        let [q, k, v] =
-            tensors.map(|tensor| tensor.reshape([batch, positions, heads, depth]).swap_dims(1, 2));
-        attention(q, k, v, Mask::Causal, 0.3).swap_dims(1, 2)
-    });
-}
-
-#[test]
-fn vectors_of_one_element_may_lie_anyhow() {
-    let shape = vec![1, 1, 1, 6];
-    check(&Case::new([shape.clone(), shape.clone(), shape]), |tensors| {
-        let [q, k, v] = tensors.map(|tensor| tensor.reshape([1, 1, 1, 6]).swap_dims(2, 3));
-        attention(q, k.flip([0]), v, Mask::Causal, 1.0)
-    });
-}
-
-#[test]
-fn documents_in_one_row_do_not_see_one_another() {
-    let (heads, depth, row) = (2, 8, 80);
-    let packed = |qkv: Tensor<3>, lengths: &[usize]| {
-        attention_packed(qkv, heads, heads, Mask::causal_documents(&[lengths], row), 0.3)
-    };
-    let case = Case::new([vec![1, row, 3 * heads * depth]]);
-    let [qkv] = case.tensors(&Device::flex());
-    let qkv = qkv.reshape([1, row, 3 * heads * depth]);
-    let both = packed(qkv.clone(), &[30, 45]);
-    let alone = |from: usize, to: usize| {
-        let document = qkv.clone().slice([0..1, from..to]);
-        attention_packed(document, heads, heads, Mask::Causal, 0.3).into_data().try_to_vec::<f32>().unwrap()
-    };
-    let of = |from: usize, to: usize| {
-        both.clone().slice([0..1, from..to]).into_data().try_to_vec::<f32>().unwrap()
-    };
-    // Other tiles, so other last bits.
-    let near = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-6);
-    assert!(near(of(0, 30), alone(0, 30)) && near(of(30, 75), alone(30, 75)));
-    assert!(near(of(79, 80), alone(79, 80)), "padding sees itself");
 }
 
 /// The bits of the output, and of the gradients of all arguments: x, the weight up, its bias, the weight down, its bias, the residual.
@@ -444,122 +296,6 @@ fn feed_forward_has_the_bits_of_its_parts() {
                 None,
             )
         });
-    }
-}
-
-#[test]
-fn cross_entropies() {
-    // The last has more rows than a chunk.
-    for [rows, width, classes] in [[1, 1, 2], [5, 3, 7], [65, 17, 33], [1100, 3, 4096]] {
-        // -100 is PyTorch's `ignore_index`; above the last class where the weight is 0.
-        let targets = |weighted: bool| -> Vec<i64> {
-            let target = |row: usize| match row % 7 {
-                3 => -100,
-                5 => -1,
-                _ if weighted && row % 3 == 1 => classes as i64,
-                _ => (row * 7919 % classes) as i64,
-            };
-            (0..rows).map(target).collect()
-        };
-        let weights: Vec<f32> =
-            (0..rows).map(|row| if row % 3 == 1 { 0.0 } else { 1.0 + row as f32 / 64.0 }).collect();
-        for (config, weighted) in [
-            (CrossEntropyConfig::default(), false),
-            (CrossEntropyConfig::default(), true),
-            (CrossEntropyConfig { label_smoothing: 0.1, z_loss: 1e-2, ..Default::default() }, true),
-        ] {
-            check(&Case::new([vec![rows, width], vec![classes, width]]), |[x, w]| {
-                // As batches have them in training.
-                let device = x.device();
-                let targets = TensorData::new(targets(weighted), [rows]);
-                let targets = Tensor::<1, Int>::from_data(targets, &device);
-                let row_weights = weighted.then(|| {
-                    Tensor::<1>::from_data(TensorData::new(weights.clone(), [rows]), (&device, x.dtype()))
-                });
-                let (x, w) = (x.reshape([rows, width]), w.reshape([classes, width]));
-                linear_cross_entropy(x, w, targets, row_weights, config).0
-            });
-        }
-    }
-}
-
-#[test]
-fn a_head_that_is_frozen_has_the_same_loss_and_gradient() {
-    let [x, w] = Case::new([vec![70 * 16], vec![33 * 16]]).tensors(&Device::flex());
-    let gradients = |tracked: [bool; 2]| {
-        let [x, w] =
-            [(x.clone(), 70), (w.clone(), 33)].map(|(values, rows)| values.reshape([rows, 16]).autodiff());
-        let x = if tracked[0] { x.require_grad() } else { x };
-        let w = if tracked[1] { w.require_grad() } else { w };
-        let targets = (0..70).map(|row| row * 7919 % 33).collect::<Vec<i64>>();
-        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [70]), &Device::flex());
-        let (loss, _) =
-            linear_cross_entropy(x.clone(), w.clone(), targets, None, CrossEntropyConfig::default());
-        let gradients = loss.clone().backward();
-        let of = |tensor: Tensor<2>| tensor.grad(&gradients).map(|gradient| gradient.into_data());
-        (loss.into_data(), of(x), of(w))
-    };
-    let (loss, of_x, of_w) = gradients([true, true]);
-    assert_eq!(gradients([true, false]), (loss.clone(), of_x, None));
-    assert_eq!(gradients([false, true]), (loss, None, of_w));
-}
-
-#[test]
-#[should_panic(expected = "`targets` has 7 in row 2, which is none of 7 classes")]
-fn targets_above_the_last_class_are_named() {
-    let device = Device::flex();
-    let [x, w] = [3, 7].map(|rows| Tensor::<2>::ones([rows, 4], &device));
-    let targets = Tensor::<1, Int>::from_ints([-100, 1, 7], &device);
-    linear_cross_entropy(x, w, targets, None, CrossEntropyConfig::default());
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
-
-    #[test]
-    // At least four outputs, of whose gradients one is no small difference of large numbers; `SIZES` has fewer.
-    fn any_shape(rows in 0usize..40, inputs in 1usize..40, outputs in 4usize..40) {
-        let case = Case::new([vec![rows, inputs], vec![inputs, outputs], vec![outputs]]);
-        check(&case, |[x, w, b]| {
-            let (x, w) = (x.reshape([rows, inputs]), w.reshape([inputs, outputs]));
-            linear_activation(x, w, Some(b), ActivationFunction::Gelu)
-        });
-    }
-
-    #[test]
-    // The gradient of a norm of a few elements is a small difference of large numbers; `SIZES` has fewer.
-    fn any_rows(rows in 0usize..20, width in 8usize..40) {
-        let case = Case::new([vec![rows, width], vec![width], vec![width]]);
-        check(&case, |[x, gamma, beta]| layer_norm(x.reshape([rows, width]), gamma, Some(beta), 1e-5));
-        let case = Case::new([vec![rows, width], vec![width]]);
-        check(&case, |[x, gamma]| rms_norm(x.reshape([rows, width]), gamma, 1e-6));
-        let case = Case::new([vec![rows, width], vec![rows, width]]);
-        check(&case, |[gate, up]| {
-            gated(gate.reshape([rows, width]), up.reshape([rows, width]), ActivationFunction::Silu)
-        });
-        check(&Case::new([vec![7, width]]), |[table]| {
-            let indices: Vec<i64> = (0..rows).map(|row| (row * row % 7) as i64).collect();
-            let indices = Tensor::<2, Int>::from_data(TensorData::new(indices, [1, rows]), &table.device());
-            embedding(table.reshape([7, width]), indices)
-        });
-    }
-
-    #[test]
-    // Who sees a single key has no slopes, which nothing can be near to; `ATTENTIONS` has such queries.
-    fn any_attention(
-        (batch, group, key_heads) in (1usize..3, 1usize..4, 1usize..3),
-        (queries, more, depth) in (8usize..90, 0usize..90, 1usize..20),
-        window in 5usize..40,
-    ) {
-        let (heads, keys) = (group * key_heads, queries + more);
-        let of = |heads: usize, positions: usize| [batch, heads, positions, depth];
-        let shapes = [of(heads, queries), of(key_heads, keys), of(key_heads, keys)];
-        for mask in [Mask::None, Mask::Causal, Mask::Window(window)] {
-            // A key that few queries see has a gradient of as many terms, each a probability, which bf16 rounds, times up to 1.
-            check(&Case::new(shapes.map(Vec::from)).with_terms(0.25), |[q, k, v]| {
-                attention(q.reshape(shapes[0]), k.reshape(shapes[1]), v.reshape(shapes[2]), mask.clone(), 0.3)
-            });
-        }
     }
 }
 
