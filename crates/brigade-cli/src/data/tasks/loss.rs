@@ -22,11 +22,13 @@ impl TaskSection {
         if !(z_loss.is_finite() && z_loss >= 0.0) {
             bail!("task.z_loss = {z_loss} is not possible: it must be a number of at least 0");
         }
-        let is_usual = self.loss() == LossOptions::default();
-        if !is_usual && !matches!(self.name, TaskName::Auto | TaskName::CausalLm) {
+        let given = [("task.label_smoothing", label_smoothing), ("task.z_loss", z_loss)];
+        let given = given.into_iter().find(|(_, value)| *value != 0.0);
+        if let Some((setting, value)) = given
+            && !matches!(self.name, TaskName::Auto | TaskName::CausalLm)
+        {
             bail!(
-                "task.label_smoothing = {label_smoothing} with task.z_loss = {z_loss} is not possible for task.name (--task) = {:?}: they are for \
-                \"causal-lm\"; leave them at 0",
+                "{setting} = {value} is not possible for task.name (--task) = {:?}: it is for \"causal-lm\"; leave it at 0",
                 self.name.as_str()
             );
         }
