@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use brigade::comm::{Group, Timeouts, threads};
-use brigade::core::{DP, Float, Groups, Mesh, PP};
+use brigade::core::{DP, Dtype, Groups, Mesh, PP};
 use burn::tensor::Device;
 
 /// Kernels are compiled when they are first used, all ranks' on one thread.
@@ -107,12 +107,12 @@ pub fn timeouts() -> Timeouts {
 }
 
 impl Backend {
-    /// What products of `float` allow.
-    pub fn tolerance(&self, float: Float) -> Tolerance {
-        match float {
-            Float::F32 if self.multiplies_tf32 => TF32,
-            Float::F32 => F32,
-            Float::Bf16 => BF16,
+    /// What products of `dtype` allow.
+    pub fn tolerance(&self, dtype: Dtype) -> Tolerance {
+        match dtype {
+            Dtype::F32 if self.multiplies_tf32 => TF32,
+            Dtype::F32 => F32,
+            Dtype::Bf16 => BF16,
         }
     }
 

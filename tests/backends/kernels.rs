@@ -2,7 +2,8 @@
 
 use brigade::kernels::{
     ActivationFunction, CrossEntropyConfig, Mask, Weight, attention, attention_packed, feed_forward,
-    is_fused, layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual, square_sums,
+    is_fused, layer_norm, linear, linear_activation, linear_cross_entropy, linear_residual, rotary,
+    square_sums,
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
@@ -197,6 +198,27 @@ fn losses_and_norms() {
                 let (loss, _) =
                     linear_cross_entropy(normed, w.clone(), targets, None, CrossEntropyConfig::default());
                 outcome(loss.div_scalar(rows as f64), [("x", x), ("w", w), ("gamma", gamma)])
+            });
+        }
+    }
+}
+
+#[test]
+fn rotary_positions() {
+    for backend in backends() {
+        for ([batch, positions, heads, depth], planes) in
+            [([2, 5, 3, 16], 8), ([3, 7, 2, 33], 11), ([2, 130, 4, 64], 32), ([1, 9, 2, 12], 4)]
+        {
+            near(&backend, &format!("rotary positions of {heads} x {depth}"), |device, dtype| {
+                let x = values([batch * positions, heads * depth], 1, device, dtype);
+                let angles = |function: fn(f32) -> f32| {
+                    let of = |i: usize| function((i * 37 % 64) as f32 / 10.0);
+                    let angles = (0..positions * planes).map(of).collect::<Vec<_>>();
+                    let angles = TensorData::new(angles, [positions, planes]);
+                    Tensor::<2>::from_data(angles, (&device.clone().inner(), DType::F32))
+                };
+                let vectors = x.clone().reshape([batch, positions, heads, depth]);
+                outcome(rotary(vectors, angles(f32::cos), angles(f32::sin)), [("x", x)])
             });
         }
     }

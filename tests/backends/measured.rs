@@ -1,6 +1,6 @@
 //! Models on a device whose blocks are measured on the CPU, where memory can be counted.
 
-use brigade::core::{Batch, Chain, Float, HeapMeter};
+use brigade::core::{Batch, Chain, Dtype, HeapMeter};
 use brigade::models::CausalLm;
 use brigade::models::gpt::{Gelu, GptConfig};
 use brigade_hf::Config;
@@ -40,7 +40,7 @@ fn blocks_run_where_the_micro_batch_is() {
     let of_gpt = |device: &Device| {
         let batch = shape.blank_batch(2, &brigade_cpu::device());
         let model = shape.model(1, device).unwrap();
-        model.measure_activations(batch, Float::F32, false, Some(&Uncounted)).unwrap()
+        model.measure_activations(batch, Dtype::F32, false, Some(&Uncounted)).unwrap()
     };
     // A Llama, with tables of rotary positions, which smaller ones stand for.
     let of_llama = |device: &Device| {
@@ -53,7 +53,7 @@ fn blocks_run_where_the_micro_batch_is() {
         let model = shape.model(1, device).unwrap();
         assert!(model.is_soon_measured());
         let batch = shape.blank_batch(2, &brigade_cpu::device());
-        model.measure_activations(batch, Float::F32, false, Some(&Uncounted)).unwrap()
+        model.measure_activations(batch, Dtype::F32, false, Some(&Uncounted)).unwrap()
     };
     // Values that are there are copied, and running state stays where it is.
     type Normed = (Linear, BatchNorm);
@@ -70,7 +70,7 @@ fn blocks_run_where_the_micro_batch_is() {
             .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum());
         let rows = || Tensor::<2>::ones([8, 4], &brigade_cpu::device());
         let batch = Batch::new(rows(), rows(), 8);
-        model.measure_activations(batch, Float::F32, false, Some(&Uncounted)).unwrap()
+        model.measure_activations(batch, Dtype::F32, false, Some(&Uncounted)).unwrap()
     };
     let host = brigade_cpu::device();
     let expected = (of_gpt(&host), of_llama(&host), of_normed(&normed(&host)));

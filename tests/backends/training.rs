@@ -1,6 +1,6 @@
 //! A GPT that learns on a backend, and how its losses follow the CPU's.
 
-use brigade::core::{Batch, DATA, Engine, EngineSettings, Float, Groups, OptimizerFactory, Zero};
+use brigade::core::{Batch, DATA, Dtype, Engine, EngineSettings, Groups, OptimizerFactory, Zero};
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -65,7 +65,7 @@ fn a_gpt_learns_as_on_the_cpu() {
     for backend in backends() {
         let ranks = backend.on_threads(1, 2, |device, groups| losses(&device, &groups));
         // AdamW makes more of a difference than it was, step by step.
-        let most = 10.0 * backend.tolerance(Float::F32).relative;
+        let most = 10.0 * backend.tolerance(Dtype::F32).relative;
         assert_eq!(ranks[0], ranks[1], "both ranks know the same losses");
         for (step, (loss, reference)) in ranks[0].iter().zip(&reference).enumerate() {
             let difference = (loss - reference).abs() / reference;

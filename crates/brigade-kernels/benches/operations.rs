@@ -1,18 +1,19 @@
 //! Forward and backward of each operation, fused and by Burn's own, at the sizes of `configs/gpt-13m.toml` with 8 sequences.
 //!
 //! `matmul` is what the machine's matrix product alone reaches: the limit of operations that consist of products. Their throughput
-//! is floating-point operations (criterion prints `Gelem/s`, read GFLOP/s), of the others bytes of their inputs and outputs.
+//! is floating-point operations (criterion prints `Gelem/s`, read GFLOP/s), of the others bytes of their inputs and outputs, whose limit is `copy`.
 
 use std::hint::black_box;
 
 use brigade_kernels::{
     ActivationFunction, AdamWConfig, CrossEntropyConfig, DropoutMask, LionConfig, Mask, SgdConfig, activate,
-    attention_packed, attention_with_dropout, dropout, embedding, feed_forward, gated, layer_norm, linear,
-    linear_activation, linear_cross_entropy, linear_residual, rms_norm, rotary, set_fused, with_gradient,
+    attention_packed, attention_with_dropout, cast, dropout, embedding, feed_forward, gated, layer_norm,
+    linear, linear_activation, linear_cross_entropy, linear_residual, rms_norm, rotary, set_fused,
+    with_gradient,
 };
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 use burn::optim::{self, Optimizer, momentum::MomentumConfig};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData, bf16};
 use criterion::{
     BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
 };
@@ -53,6 +54,22 @@ fn both<const N: usize, const D: usize>(
     set_fused(true);
 }
 
+/// [`both`] in fp32 and in bf16. `throughput`: of numbers of this many bytes.
+fn in_both_types<const N: usize, const D: usize>(
+    c: &mut Criterion,
+    name: &str,
+    throughput: impl Fn(usize) -> Throughput,
+    inputs: [Tensor<2>; N],
+    function: impl Fn([Tensor<2>; N]) -> Tensor<D>,
+) {
+    for (suffix, dtype) in [("", DType::F32), ("_bf16", DType::BF16)] {
+        let mut group = c.benchmark_group(format!("{name}{suffix}"));
+        group.throughput(throughput(dtype.size()));
+        both(&mut group, inputs.clone().map(|input| input.cast(dtype)), &function);
+        group.finish();
+    }
+}
+
 /// A class or row of a table for each row.
 fn numbers() -> Tensor<1, Int> {
     let numbers: Vec<i64> = (0..ROWS).map(|row| (row * 7919 % CLASSES) as i64).collect();
@@ -69,20 +86,22 @@ fn products(c: &mut Criterion) {
             matmul(a, b, MatrixMut::rows_of(&mut out, [ROWS, HIDDEN]), Product::Write, 1.0);
         });
     });
-    group.finish();
-
-    let mut group = c.benchmark_group("linear");
-    group.throughput(Throughput::Elements((6 * ROWS * WIDTH * HIDDEN) as u64));
-    let inputs = || [values([ROWS, WIDTH]), values([WIDTH, HIDDEN]), values([1, HIDDEN])];
-    both(&mut group, inputs(), |[x, w, b]| linear(x, w, Some(b.reshape([HIDDEN]))));
-    group.finish();
-
-    let mut group = c.benchmark_group("linear_gelu");
-    group.throughput(Throughput::Elements((6 * ROWS * WIDTH * HIDDEN) as u64));
-    both(&mut group, inputs(), |[x, w, b]| {
-        linear_activation(x, w, Some(b.reshape([HIDDEN])), ActivationFunction::Gelu)
+    let [a, b] = [ROWS * WIDTH, WIDTH * HIDDEN].map(|elements| vec![bf16::from_f32(0.5); elements]);
+    let mut out = vec![bf16::from_f32(0.0); ROWS * HIDDEN];
+    group.bench_function("2048x384x1536_bf16", |bencher| {
+        bencher.iter(|| {
+            let (a, b) = (Matrix::rows_of(&a, [ROWS, WIDTH]), Matrix::rows_of(&b, [WIDTH, HIDDEN]));
+            matmul(a, b, MatrixMut::rows_of(&mut out, [ROWS, HIDDEN]), Product::Write, 1.0);
+        });
     });
     group.finish();
+
+    let products = |_: usize| Throughput::Elements((6 * ROWS * WIDTH * HIDDEN) as u64);
+    let inputs = || [values([ROWS, WIDTH]), values([WIDTH, HIDDEN]), values([1, HIDDEN])];
+    in_both_types(c, "linear", products, inputs(), |[x, w, b]| linear(x, w, Some(b.reshape([HIDDEN]))));
+    in_both_types(c, "linear_gelu", products, inputs(), |[x, w, b]| {
+        linear_activation(x, w, Some(b.reshape([HIDDEN])), ActivationFunction::Gelu)
+    });
 
     let mut group = c.benchmark_group("linear_residual");
     group.throughput(Throughput::Elements((6 * ROWS * WIDTH * HIDDEN) as u64));
@@ -101,14 +120,19 @@ fn products(c: &mut Criterion) {
     });
     group.finish();
 
-    let mut group = c.benchmark_group("attention");
-    // Of causal attention half of the scores count: two products forward, five backward.
-    group.throughput(Throughput::Elements((7 * ROWS * LENGTH * WIDTH) as u64));
-    both(&mut group, [values([ROWS, 3 * WIDTH])], |[qkv]| {
-        let qkv = qkv.reshape([BATCH, LENGTH, 3 * WIDTH]);
-        attention_packed(qkv, HEADS, HEADS, Mask::Causal, 0.125)
-    });
-    group.finish();
+    // Of causal attention half of the scores count: two products forward, five backward. With other masks it is the same number, though fewer are computed.
+    let products = |_: usize| Throughput::Elements((7 * ROWS * LENGTH * WIDTH) as u64);
+    let documents: &[usize] = &[100, 60, 96];
+    for (name, mask) in [
+        ("attention", Mask::Causal),
+        ("attention_window", Mask::Window(64)),
+        ("attention_documents", Mask::causal_documents(&[documents; BATCH], LENGTH)),
+    ] {
+        in_both_types(c, name, products, [values([ROWS, 3 * WIDTH])], |[qkv]| {
+            let qkv = qkv.reshape([BATCH, LENGTH, 3 * WIDTH]);
+            attention_packed(qkv, HEADS, HEADS, mask.clone(), 0.125)
+        });
+    }
 
     let mut group = c.benchmark_group("attention_with_dropout");
     group.throughput(Throughput::Elements((7 * ROWS * LENGTH * WIDTH) as u64));
@@ -135,32 +159,49 @@ fn products(c: &mut Criterion) {
 }
 
 fn norms(c: &mut Criterion) {
-    let mut group = c.benchmark_group("layer_norm");
-    group.throughput(Throughput::Bytes((5 * 4 * ROWS * WIDTH) as u64));
+    let bytes = |size: usize| Throughput::Bytes((5 * size * ROWS * WIDTH) as u64);
     let inputs = [values([ROWS, WIDTH]), values([1, WIDTH]), values([1, WIDTH])];
-    both(&mut group, inputs, |[x, gamma, beta]| {
+    in_both_types(c, "layer_norm", bytes, inputs, |[x, gamma, beta]| {
         layer_norm(x, gamma.reshape([WIDTH]), Some(beta.reshape([WIDTH])), 1e-5)
     });
-    group.finish();
-
-    let mut group = c.benchmark_group("rms_norm");
-    group.throughput(Throughput::Bytes((5 * 4 * ROWS * WIDTH) as u64));
     let inputs = [values([ROWS, WIDTH]), values([1, WIDTH])];
-    both(&mut group, inputs, |[x, gamma]| rms_norm(x, gamma.reshape([WIDTH]), 1e-6));
-    group.finish();
+    in_both_types(c, "rms_norm", bytes, inputs, |[x, gamma]| rms_norm(x, gamma.reshape([WIDTH]), 1e-6));
 }
 
 fn passes(c: &mut Criterion) {
-    let mut group = c.benchmark_group("gelu");
-    group.throughput(Throughput::Bytes((5 * 4 * ROWS * HIDDEN) as u64));
-    both(&mut group, [values([ROWS, HIDDEN])], |[x]| activate(x, ActivationFunction::Gelu));
+    let mut group = c.benchmark_group("copy");
+    for (name, elements) in [("2048x1536", ROWS * HIDDEN), ("16MiB", 4 << 20)] {
+        let (from, mut to) = (vec![0.5_f32; elements], vec![0.0_f32; elements]);
+        group.throughput(Throughput::Bytes((2 * 4 * elements) as u64));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| black_box(&mut to[..]).copy_from_slice(black_box(&from[..])));
+        });
+    }
     group.finish();
 
-    let mut group = c.benchmark_group("swiglu");
-    group.throughput(Throughput::Bytes((8 * 4 * ROWS * HIDDEN) as u64));
-    both(&mut group, [values([ROWS, HIDDEN]), values([ROWS, HIDDEN])], |[gate, up]| {
-        gated(gate, up, ActivationFunction::Silu)
-    });
+    for (name, activation) in [
+        ("gelu", ActivationFunction::Gelu),
+        ("gelu_tanh", ActivationFunction::GeluTanh),
+        ("silu", ActivationFunction::Silu),
+    ] {
+        let mut group = c.benchmark_group(name);
+        group.throughput(Throughput::Bytes((5 * 4 * ROWS * HIDDEN) as u64));
+        both(&mut group, [values([ROWS, HIDDEN])], |[x]| activate(x, activation));
+        group.finish();
+    }
+
+    for (name, activation) in [("swiglu", ActivationFunction::Silu), ("geglu", ActivationFunction::Gelu)] {
+        let mut group = c.benchmark_group(name);
+        group.throughput(Throughput::Bytes((8 * 4 * ROWS * HIDDEN) as u64));
+        both(&mut group, [values([ROWS, HIDDEN]), values([ROWS, HIDDEN])], |[gate, up]| {
+            gated(gate, up, activation)
+        });
+        group.finish();
+    }
+
+    let mut group = c.benchmark_group("cast");
+    group.throughput(Throughput::Bytes((2 * (4 + 2) * ROWS * HIDDEN) as u64));
+    both(&mut group, [values([ROWS, HIDDEN])], |[x]| cast(x, FloatDType::BF16));
     group.finish();
 
     let mut group = c.benchmark_group("rotary");

@@ -31,7 +31,7 @@ pub struct CrossEntropyConfig {
 /// `[1]`; only the former has a gradient.
 ///
 /// `x`: `[rows, width]`; `weight`: `[classes, width]`; `targets`: `[rows]`; `row_weights`: `[rows]`, which multiply both. A row whose target is below 0 (PyTorch's
-/// `ignore_index` is -100), or whose weight is 0, is ignored: it counts for nothing, and the gradient of its logits is 0 whatever they are, even no numbers. On the CPU the logits of a few rows are in memory at a time; the gradients
+/// `ignore_index` is -100), or whose weight is 0, is ignored: it counts for nothing, and the gradient of its logits is 0 whatever they are, even no numbers. The logits of some rows are in memory at a time (on the CPU 2²¹ logits or 64 rows, on GPUs about 2²⁶ or 128 rows); the gradients
 /// of `x` and `weight`, where they can be wanted, are made with them, in the forward pass. Of `x` and `weight` in bf16, logits (but on GPUs), loss and the sums of gradients are fp32.
 ///
 /// # Panics

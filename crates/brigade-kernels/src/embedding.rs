@@ -10,8 +10,8 @@ use crate::host::{Buffer, FusedOperation, Number, apply, contiguous, is_on_host,
 
 /// The rows of a table with these numbers: `weight`: `[rows, width]`, `indices`: `[batch, positions]`, the result: `[batch, positions, width]`.
 ///
-/// On the CPU, and on devices with kernels, the table's gradient is one pass over the result's, in which rows that are not looked up cost nothing, sums are fp32, and
-/// their order is that of `indices`; elsewhere, Burn's operations.
+/// On the CPU, and on devices with kernels, the table's gradient is one pass over the result's: rows that are not looked up are zeros, sums are fp32, and their order is
+/// that of `indices`; elsewhere, Burn's operations.
 ///
 /// # Panics
 /// On the CPU, if an index is not that of a row.

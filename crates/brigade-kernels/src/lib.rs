@@ -10,8 +10,8 @@
 //! - A gradient that is left for later ([`deferring`]) has the same bits, but on GPUs where a library computes it together with the bias's.
 //! - A row's result depends only on that row (and on parameters): in bf16 on the CPU to the bit. In fp32 the order in which products are summed may depend on
 //!   their shapes, so the same shapes give the same bits, but other numbers of rows may not.
-//! - Memory is not cleared before results are written: a process that keeps its heap (`brigade_cpu::keep_heap`) gets no fresh pages after its
-//!   first steps.
+//! - Memory is not cleared before results are written (but in debug builds, which fill it with NaN): a process that keeps its heap (`brigade_cpu::keep_heap`) gets few fresh pages
+//!   after its first steps.
 
 mod activation;
 mod attention;
@@ -37,7 +37,7 @@ pub use attention::{
     soft_capped,
 };
 pub use autodiff::function::{Function, apply_function};
-pub use autodiff::switch::set_fused;
+pub use autodiff::fusion::set_fused;
 pub use cross_entropy::{CrossEntropyConfig, cross_entropy, linear_cross_entropy};
 #[cfg(feature = "cube")]
 pub use cube::{Epilogue, MatrixProducts, Product, trust_software, use_products};

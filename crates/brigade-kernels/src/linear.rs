@@ -8,7 +8,7 @@ use burn_flex::FlexTensor;
 use brigade_simd::{Matrix, MatrixMut, Product, matmul};
 
 use crate::activation::{self, ActivationFunction};
-use crate::autodiff::later::leave;
+use crate::autodiff::deferred_products::leave;
 use crate::host::{
     Buffer, FusedOperation, HostProduct, Number, apply, contiguous, forward_strides, matrix, rows, values,
 };

@@ -37,6 +37,11 @@ pub fn rotary(x: Tensor<4>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<4> {
         (Some(cosines), Some(sines)) => apply(Rotary([cosines, sines]), [&x.clone().into_dispatch()]),
         _ => None,
     };
+    #[cfg(feature = "cube")]
+    let fused = fused.or_else(|| {
+        let angles = [&cosines, &sines].map(|angles| angles.clone().inner().cast(FloatDType::F32));
+        crate::cube::apply(crate::cube::Rotary { angles }, [&x.clone().into_dispatch()])
+    });
     match fused {
         Some((output, ())) => Tensor::from_dispatch(output),
         None => plain(x, cosines, sines),

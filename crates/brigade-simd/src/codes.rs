@@ -8,10 +8,10 @@ use pulp::Simd;
 use crate::arch::dispatch;
 use crate::rows::check_length;
 
-/// Without its sign, a number is the larger the larger its bits are; what is no number is above all.
+/// All bits but the sign: read as an integer, they have the order of the numbers' sizes, with NaNs above all.
 const SIZE: u32 = u32::MAX >> 1;
 
-/// The largest size of some numbers, 0 of none; not a number if one of them is none.
+/// The largest size of some numbers, 0 if there are none; a NaN if one of them is.
 pub fn largest_size(x: &[f32]) -> f32 {
     #[inline(always)]
     fn pass<S: Simd>(_simd: S, x: &[f32]) -> f32 {
@@ -20,9 +20,9 @@ pub fn largest_size(x: &[f32]) -> f32 {
     dispatch!(pass(x: &[f32]) -> f32)
 }
 
-/// The integer nearest to `x · factor`, of two the even one, within `largest` of zero; 0 of what is no number.
+/// The integer nearest to `x · factor`, ties to even, clamped to ±`largest`; 0 for a NaN.
 #[inline(always)]
-#[allow(clippy::manual_clamp, reason = "`clamp` may panic, with which loops are not made of vectors")]
+#[allow(clippy::manual_clamp, reason = "`clamp` may panic, which keeps loops from being vectorized")]
 fn integer(x: f32, factor: f32, largest: f32) -> u8 {
     let steps = (x * factor).round_ties_even();
     let steps = if steps < -largest { -largest } else { steps };
@@ -31,7 +31,7 @@ fn integer(x: f32, factor: f32, largest: f32) -> u8 {
 }
 
 /// `out ← ⌊factor · x⌉` as integers of 8 bits in two's complement, from `-largest` to `largest`, which is at most 127. Halves are rounded to the even
-/// integer, and what is no number becomes 0.
+/// integer, and a NaN becomes 0.
 ///
 /// # Panics
 /// If `out` is not as long as `x`.

@@ -1,6 +1,6 @@
 //! Burn's batch norm beside its dropout, on GPUs: running statistics as on the CPU, and the same on every mesh.
 
-use brigade::core::{Batch, Chain, Float, Model, NamedTensor, Recompute};
+use brigade::core::{Batch, Chain, Dtype, Model, NamedTensor, Recompute};
 use brigade::nn::SyncBatchNorm;
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -78,7 +78,7 @@ fn statistics_are_the_cpus() {
     };
     assert!(first("stem.1.running_mean") != 0.0 && first("last.1.running_var") != 1.0, "they are updated");
     for backend in backends() {
-        let tolerance = backend.tolerance(Float::F32);
+        let tolerance = backend.tolerance(Dtype::F32);
         let compare = if tolerance.rounds { near_together } else { near };
         for recompute in [Recompute::None, Recompute::Every(1)] {
             let found = case.on(&backend, &((1, 1), of(0, recompute)), 0..3, None).remove(0);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use brigade::checkpoints::{UnitMetadata, WriteItem};
 use brigade::core::{
-    Activation, Batch, BoxError, DATA, Engine, EngineSettings, Float, Groups, Model, NamedTensor, Recompute,
+    Activation, Batch, BoxError, DATA, Dtype, Engine, EngineSettings, Groups, Model, NamedTensor, Recompute,
     StateReader, Zero,
 };
 use brigade::kernels::SgdConfig;
@@ -191,7 +191,7 @@ pub fn has_bits_of(found: &Outcome, one: &Outcome, what: &str) {
 
 /// Fails unless ranks that began after `done` steps have what one process has: to the bit where ranks are summed in its order, else within what products allow.
 pub fn has_that_of(backend: &Backend, ranks: &[Outcome], one: &Outcome, done: usize, what: &str) {
-    let (tolerance, figures) = (backend.tolerance(Float::F32).relative, &one.figures[2 * done..]);
+    let (tolerance, figures) = (backend.tolerance(Dtype::F32).relative, &one.figures[2 * done..]);
     for found in ranks {
         let is_near = |(a, b): (&f64, &f64)| match backend.has_exact_sums {
             true => a.to_bits() == b.to_bits(),

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use brigade::comm::{AuthToken, Join, join};
-use brigade::core::{DP, Float, Groups, Mesh, PP, Recompute};
+use brigade::core::{DP, Dtype, Groups, Mesh, PP, Recompute};
 use burn::tensor::Device;
 
 use super::batch_norm::{batch as pictures, synchronised_images};
@@ -117,7 +117,7 @@ fn processes_are_as_threads(what: &str) {
         assert_eq!(threads.len(), processes.len());
         let norm = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
         let apart = norm(&mut threads.iter().zip(&processes).map(|(a, b)| a - b));
-        let most = backend.tolerance(Float::F32).relative * norm(&mut threads.iter().copied());
+        let most = backend.tolerance(Dtype::F32).relative * norm(&mut threads.iter().copied());
         assert!(apart <= most, "{}: {apart:e} apart, of {most:e}", backend.name);
     }
 }

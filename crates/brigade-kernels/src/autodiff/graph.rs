@@ -28,7 +28,7 @@ pub(crate) trait Operation<const N: usize, T = FlexTensor>: Debug + Send + Sized
     /// From the gradient of the result, those of the inputs for which one is `wanted`.
     fn backward(self, saved: Self::Saved, gradient: T, wanted: [bool; N]) -> [Option<T>; N];
 
-    /// The same, where gradients may be [left](crate::autodiff::later::leave) for later. `leaves`: those of the inputs that are leaves of the graph.
+    /// The same, where gradients may be [left](crate::autodiff::deferred_products::leave) for later. `leaves`: those of the inputs that are leaves of the graph.
     fn backward_or_leave(
         self,
         saved: Self::Saved,

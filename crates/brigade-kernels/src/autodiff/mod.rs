@@ -1,6 +1,6 @@
 //! Steps of our own in Burn's autodiff graphs.
 
+pub(crate) mod deferred_products;
 pub(crate) mod function;
+pub(crate) mod fusion;
 pub(crate) mod graph;
-pub(crate) mod later;
-pub(crate) mod switch;

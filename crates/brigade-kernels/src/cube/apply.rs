@@ -9,8 +9,8 @@ use burn_autodiff::checkpoint::strategy::NoCheckpointing;
 use burn_cubecl::cubecl::ir::features::Plane;
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::autodiff::fusion::is_fusion_enabled;
 use crate::autodiff::graph::{Operation, primitive, run};
-use crate::autodiff::switch::is_switched_on;
 
 type InGraph = Autodiff<Cube, NoCheckpointing>;
 
@@ -25,7 +25,7 @@ pub(crate) fn apply<const N: usize, O: Operation<N, CubeTensor>>(
 /// Whether kernels are run on these tensors: if all are on such a device, in fp32 or all in bf16, and in no graph that recomputes.
 pub(crate) fn is_fused(tensors: &[&DispatchTensor]) -> bool {
     let Some(dtype) = tensors.first().map(|tensor| tensor.dtype()) else { return false };
-    is_switched_on()
+    is_fusion_enabled()
         && matches!(dtype, DType::F32 | DType::BF16)
         && tensors.iter().all(|tensor| tensor.dtype() == dtype && is_there(tensor))
 }

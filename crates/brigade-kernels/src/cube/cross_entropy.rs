@@ -15,7 +15,7 @@ use crate::autodiff::graph::Operation;
 use crate::cross_entropy::CrossEntropyConfig;
 
 /// Logits that are in memory at a time, in elements: some rows of them.
-const CHUNK: usize = 1 << 28;
+const CHUNK: usize = 1 << 26;
 
 /// Classes from which on a cube has as many units as there can be.
 const LONG: usize = 8192;
@@ -37,11 +37,13 @@ pub(crate) struct LinearCrossEntropy {
     pub config: CrossEntropyConfig,
 }
 
-/// The gradients of x and weight where that of the loss is 1, the latter in fp32.
+/// The gradients of x and weight where that of the loss is 1, the latter in fp32, if they are wanted.
 #[derive(Debug, Clone)]
 pub(crate) struct Saved {
-    d_x: CubeTensor,
-    d_weight: CubeTensor,
+    d_x: Option<CubeTensor>,
+    d_weight: Option<CubeTensor>,
+    /// Of the gradients.
+    dtype: DType,
 }
 
 impl Operation<2, CubeTensor> for LinearCrossEntropy {
@@ -63,32 +65,38 @@ impl Operation<2, CubeTensor> for LinearCrossEntropy {
             let rows = inner(of_x.clone().narrow(0, start, length));
             let logits = product(rows.clone(), transposed(weight.clone()), x.dtype);
             self.run(&logits, classes, [&losses, &hits], start, tracked);
-            if tracked {
+            if wanted[0] {
                 d_x.push(outer::<2>(product(logits.clone(), weight.clone(), x.dtype)));
+            }
+            if wanted[1] {
                 d_weight = Some(match d_weight {
                     None => product(transposed(logits), rows, DType::F32),
                     Some(sum) => add_product(sum, transposed(logits), rows),
                 });
             }
         }
-        let saved = d_weight.map(|d_weight| {
-            let d_x = if d_x.len() == 1 { d_x.remove(0) } else { Tensor::cat(d_x, 0) };
-            Saved { d_x: inner(d_x), d_weight: inner(outer::<2>(d_weight).narrow(0, 0, classes)) }
-        });
         // Without a row, there is no gradient yet.
         let zeros = |shape: [usize; 2]| inner(Tensor::<2>::zeros(shape, (&of_x.device(), x.dtype)));
-        let none =
-            || Saved { d_x: zeros([count, width]), d_weight: cast(zeros([classes, width]), DType::F32) };
-        let saved = tracked.then(|| saved.unwrap_or_else(none));
+        let d_x = wanted[0].then(|| match d_x.len() {
+            0 => zeros([count, width]),
+            1 => inner(d_x.remove(0)),
+            _ => inner(Tensor::cat(d_x, 0)),
+        });
+        let d_weight = wanted[1].then(|| match d_weight {
+            None => cast(zeros([classes, width]), DType::F32),
+            Some(d_weight) => inner(outer::<2>(d_weight).narrow(0, 0, classes)),
+        });
+        let saved = tracked.then_some(Saved { d_x, d_weight, dtype: x.dtype });
         let [loss, hits] = [losses, hits].map(|rows| column_sums(rows, DType::F32));
         (loss, saved, Tensor::from_primitive::<Cube>(hits))
     }
 
     fn backward(self, saved: Saved, gradient: CubeTensor, wanted: [bool; 2]) -> [Option<CubeTensor>; 2] {
-        let Saved { d_x, d_weight } = saved;
+        let Saved { d_x, d_weight, dtype } = saved;
         let [x, weight] = wanted;
-        let (dtype, factor) = (d_x.dtype, cast(gradient, DType::F32));
-        [(x, d_x), (weight, d_weight)].map(|(wanted, slope)| wanted.then(|| scaled(slope, &factor, dtype)))
+        let factor = cast(gradient, DType::F32);
+        [(x, d_x), (weight, d_weight)]
+            .map(|(wanted, slope)| slope.filter(|_| wanted).map(|slope| scaled(slope, &factor, dtype)))
     }
 }
 

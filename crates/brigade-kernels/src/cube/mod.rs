@@ -16,6 +16,7 @@ mod gated;
 mod launch;
 mod linear;
 mod norm;
+mod rotary;
 mod squares;
 
 pub(crate) use adamw::{StepRun, adamw};
@@ -27,4 +28,5 @@ pub(crate) use dropout::Dropout;
 pub(crate) use embedding::Embedding;
 pub use linear::products::{Epilogue, MatrixProducts, Product, use_products};
 pub(crate) use norm::Norm;
+pub(crate) use rotary::Rotary;
 pub(crate) use squares::square_sums;

@@ -8,8 +8,8 @@ use burn_autodiff::checkpoint::strategy::NoCheckpointing;
 use burn_autodiff::{Autodiff, NodeId};
 use burn_flex::Flex;
 
+use crate::autodiff::deferred_products::{Products, WeightProduct, leaving};
 use crate::autodiff::graph::primitive;
-use crate::autodiff::later::{Products, WeightProduct, leaving};
 
 type InGraph<B> = Autodiff<B, NoCheckpointing>;
 

@@ -177,7 +177,9 @@ impl Packed {
 
     fn vectors<'a, T: Number>(&self, qkv: &'a FlexTensor) -> [HeadVectors<'a, T>; 3] {
         let strides = self.strides();
-        self.starts().map(|start| HeadVectors { values: &values(qkv)[start..], strides })
+        // Where there are no positions, there is nothing to start in.
+        let from = |start: usize| values::<T>(qkv).get(start..).unwrap_or_default();
+        self.starts().map(|start| HeadVectors { values: from(start), strides })
     }
 }
 

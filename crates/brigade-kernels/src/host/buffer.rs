@@ -12,9 +12,13 @@ use super::Number;
 pub(crate) struct Buffer<T>(Vec<T>);
 
 impl<T: Number> Buffer<T> {
-    /// With any values. Nothing is written, so memory that a process keeps from one step to the next costs nothing to get.
+    /// With any values. Nothing is written, so memory that a process keeps from one step to the next costs nothing to get; but debug builds write NaN, so that tests find elements that an operation leaves out.
     pub fn new(elements: usize) -> Self {
         let mut values: Vec<T> = Vec::with_capacity(elements);
+        if cfg!(debug_assertions) {
+            // SAFETY: the capacity is at least that.
+            unsafe { values.as_mut_ptr().write_bytes(0xFF, elements) };
+        }
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
         {
             // SAFETY: it does nothing, but for all that the compiler knows it writes to the memory behind the pointer, which is ours: from
@@ -65,5 +69,19 @@ impl<T> Deref for Buffer<T> {
 impl<T> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.0
+    }
+}
+
+#[cfg(all(test, debug_assertions, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests {
+    use burn::tensor::bf16;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_written_is_no_number() {
+        assert!(Buffer::<f32>::new(5).iter().all(|value| value.is_nan()));
+        assert!(Buffer::<bf16>::new(5).iter().all(|value| value.is_nan()));
+        assert!(Buffer::<f32>::zeros(5).iter().all(|value| *value == 0.0));
     }
 }

@@ -10,8 +10,8 @@ use burn_autodiff::{Autodiff, NodeId};
 use burn_flex::{Flex, FlexTensor};
 
 use super::number::Number;
+use crate::autodiff::fusion::is_fusion_enabled;
 use crate::autodiff::graph::{Operation, primitive, run};
-use crate::autodiff::switch::is_switched_on;
 
 /// An [`Operation`] on host memory, for each type of numbers that all its inputs may have.
 pub(crate) trait FusedOperation<const N: usize>: Debug + Send + Sized + 'static {
@@ -92,7 +92,7 @@ pub(crate) fn apply<const N: usize, O: FusedOperation<N>>(
         run::<Flex, NoCheckpointing, N, _>(Of(operation, PhantomData::<T>), inputs).ok()
     }
     let is_all = |dtype: DType| inputs.iter().all(|tensor| tensor.dtype() == dtype);
-    match is_switched_on() {
+    match is_fusion_enabled() {
         true if is_all(DType::F32) => of::<N, f32, O>(operation, inputs),
         true if is_all(DType::BF16) => of::<N, bf16, O>(operation, inputs),
         _ => None,
@@ -104,5 +104,5 @@ pub(crate) fn is_on_host(tensor: &DispatchTensor) -> bool {
     let is_there = || {
         primitive::<Autodiff<Flex, NoCheckpointing>>(tensor).is_some() || primitive::<Flex>(tensor).is_some()
     };
-    is_switched_on() && matches!(tensor.dtype(), DType::F32 | DType::BF16) && is_there()
+    is_fusion_enabled() && matches!(tensor.dtype(), DType::F32 | DType::BF16) && is_there()
 }

@@ -11,8 +11,8 @@ use burn_flex::{Flex, FlexTensor};
 use super::buffer::Buffer;
 use super::number::Number;
 use super::view::{rows, values};
+use crate::autodiff::deferred_products::WeightProduct;
 use crate::autodiff::graph::{of_primitive, primitive};
-use crate::autodiff::later::WeightProduct;
 
 /// The gradient of a weight as the product `leftᵀ · right` of two tensors of as many rows: the operation's input, and the gradient of the product with
 /// the weight. The first is as wide as the weight has rows, the second as it has columns.

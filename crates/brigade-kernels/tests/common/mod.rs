@@ -156,7 +156,7 @@ pub fn check_without_differences<const N: usize, const D: usize>(
     }
 }
 
-/// Terms are of the order of 1: sums of hundreds of them of mixed signs may lose a few units in the last place of their largest values. `shares`: of a value itself and of the largest, those that it may be off.
+/// Sums are held to the magnitude of their terms, not to their own: terms are of the order of 1, and sums of hundreds of them of mixed signs may lose a few units in the last place of their largest values. `shares`: of a value itself and of the largest, those that it may be off.
 fn compare(what: &str, terms: f64, shares: [f64; 2], found: &[f64], exact: &[f64]) {
     assert_eq!(found.len(), exact.len(), "{what}");
     let largest = exact.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));

@@ -3,8 +3,9 @@
 use brigade_kernels::{
     DropoutMask, Mask, attention, attention_packed, attention_packed_with_dropout, attention_with_dropout,
 };
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
+use super::common::devices::devices;
 use super::common::{Case, check};
 
 /// Batch, heads, heads of keys, queries, keys, depth.
@@ -81,6 +82,68 @@ fn vectors_of_one_element_may_lie_anyhow() {
         let [q, k, v] = tensors.map(|tensor| tensor.reshape([1, 1, 1, 6]).swap_dims(2, 3));
         attention(q, k.flip([0]), v, Mask::Causal, 1.0)
     });
+}
+
+#[test]
+fn scores_of_minus_infinity_are_seen_as_nothing() {
+    for (name, device, ..) in devices() {
+        for positions in [3, 8, 70, 600] {
+            let of = |row: &dyn Fn(usize) -> [f32; 2]| {
+                let values: Vec<f32> = (0..positions).flat_map(row).collect();
+                Tensor::<4>::from_data(TensorData::new(values, [1, 1, positions, 2]), device)
+            };
+            // The products of the first query with the first two keys overflow.
+            let q = of(&|query| if query == 0 { [1e30, 1.0] } else { [0.0, 1.0] });
+            let k = of(&|key| if key < 2 { [-1e30, 0.5] } else { [0.0, (key % 10) as f32 / 4.0] });
+            let v = of(&|key| [(key % 7) as f32, (key % 5) as f32]);
+            let mixed = |q: &Tensor<4>, k: &Tensor<4>, v: &Tensor<4>, mask: Mask| {
+                let mixed = attention(q.clone(), k.clone(), v.clone(), mask, 1.0);
+                mixed.into_data().try_to_vec::<f32>().unwrap()
+            };
+            // The first query sees one key, and none of those after it.
+            let causal = mixed(&q, &k, &v, Mask::Causal);
+            assert!(causal[..2].iter().all(|x| x.is_nan()), "{name}, {positions}: {causal:?}");
+            assert!(causal[2..].iter().all(|x| x.is_finite()), "{name}, {positions}: {causal:?}");
+            let all = mixed(&q, &k, &v, Mask::None);
+            let first = q.slice([0..1, 0..1, 0..1]);
+            let [k, v] = [k, v].map(|tensor| tensor.slice([0..1, 0..1, 2..positions]));
+            let without = mixed(&first, &k, &v, Mask::None);
+            let near = all.iter().zip(&without).all(|(a, b)| (a - b).abs() < 1e-2);
+            assert!(near && all.iter().all(|x| x.is_finite()), "{name}, {positions}: {all:?}, {without:?}");
+        }
+    }
+}
+
+#[test]
+fn values_may_have_another_depth() {
+    let (batch, heads, positions, depth, value_depth) = (2, 3, 37, 8, 5);
+    let shapes = [depth, depth, value_depth].map(|depth| [batch, heads, positions, depth]);
+    for mask in [Mask::None, Mask::Causal] {
+        check(&Case::new(shapes.map(Vec::from)), |[q, k, v]| {
+            let [q, k, v] = [(q, 0), (k, 1), (v, 2)].map(|(tensor, index)| tensor.reshape(shapes[index]));
+            let mixed = attention(q, k, v, mask.clone(), 0.3);
+            assert_eq!(mixed.dims(), [batch, heads, positions, value_depth]);
+            mixed
+        });
+    }
+}
+
+#[test]
+fn attention_of_no_query_is_empty() {
+    let device = Device::flex().autodiff();
+    let [k, v] = [(); 2].map(|()| Tensor::<4>::ones([1, 2, 3, 4], &device).require_grad());
+    let q = Tensor::<4>::zeros([1, 2, 0, 4], &device).require_grad();
+    let mixed = attention(q, k.clone(), v.clone(), Mask::Causal, 0.5);
+    assert_eq!(mixed.dims(), [1, 2, 0, 4]);
+    let gradients = mixed.sum().backward();
+    for tensor in [k, v] {
+        let gradient = tensor.grad(&gradients).unwrap().into_data().try_to_vec::<f32>().unwrap();
+        assert_eq!(gradient, [0.0; 24]);
+    }
+    let qkv = Tensor::<3>::zeros([2, 0, 24], &device).require_grad();
+    let mixed = attention_packed(qkv.clone(), 2, 2, Mask::Causal, 0.5);
+    assert_eq!(mixed.dims(), [2, 0, 8]);
+    assert_eq!(qkv.grad(&mixed.sum().backward()).unwrap().dims(), [2, 0, 24]);
 }
 
 #[test]

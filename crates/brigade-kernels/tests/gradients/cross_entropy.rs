@@ -3,6 +3,7 @@
 use brigade_kernels::{CrossEntropyConfig, linear_cross_entropy};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use super::common::devices::devices;
 use super::common::{Case, check};
 
 #[test]
@@ -43,23 +44,42 @@ fn cross_entropies() {
 
 #[test]
 fn a_head_that_is_frozen_has_the_same_loss_and_gradient() {
-    let [x, w] = Case::new([vec![70 * 16], vec![33 * 16]]).tensors(&Device::flex());
-    let gradients = |tracked: [bool; 2]| {
-        let [x, w] =
-            [(x.clone(), 70), (w.clone(), 33)].map(|(values, rows)| values.reshape([rows, 16]).autodiff());
-        let x = if tracked[0] { x.require_grad() } else { x };
-        let w = if tracked[1] { w.require_grad() } else { w };
-        let targets = (0..70).map(|row| row * 7919 % 33).collect::<Vec<i64>>();
-        let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [70]), &Device::flex());
-        let (loss, _) =
+    for (name, device, ..) in devices() {
+        let [x, w] = Case::new([vec![70 * 16], vec![33 * 16]]).tensors(device);
+        let gradients = |tracked: [bool; 2]| {
+            let [x, w] = [(x.clone(), 70), (w.clone(), 33)]
+                .map(|(values, rows)| values.reshape([rows, 16]).autodiff());
+            let x = if tracked[0] { x.require_grad() } else { x };
+            let w = if tracked[1] { w.require_grad() } else { w };
+            let targets = (0..70).map(|row| row * 7919 % 33).collect::<Vec<i64>>();
+            let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [70]), &x.device());
+            let (loss, _) =
+                linear_cross_entropy(x.clone(), w.clone(), targets, None, CrossEntropyConfig::default());
+            let gradients = loss.clone().backward();
+            let of = |tensor: Tensor<2>| tensor.grad(&gradients).map(|gradient| gradient.into_data());
+            (loss.into_data(), of(x), of(w))
+        };
+        let (loss, of_x, of_w) = gradients([true, true]);
+        assert_eq!(gradients([true, false]), (loss.clone(), of_x, None), "{name}");
+        assert_eq!(gradients([false, true]), (loss, None, of_w), "{name}");
+    }
+}
+
+#[test]
+fn the_cross_entropy_of_no_rows_is_zero() {
+    for (name, device, ..) in devices() {
+        let in_graph = device.clone().autodiff();
+        let x = Tensor::<2>::zeros([0, 4], &in_graph).require_grad();
+        let w = Tensor::<2>::ones([7, 4], &in_graph).require_grad();
+        let targets = Tensor::<1, Int>::from_data(TensorData::new(Vec::<i64>::new(), [0]), &in_graph);
+        let (loss, hits) =
             linear_cross_entropy(x.clone(), w.clone(), targets, None, CrossEntropyConfig::default());
         let gradients = loss.clone().backward();
-        let of = |tensor: Tensor<2>| tensor.grad(&gradients).map(|gradient| gradient.into_data());
-        (loss.into_data(), of(x), of(w))
-    };
-    let (loss, of_x, of_w) = gradients([true, true]);
-    assert_eq!(gradients([true, false]), (loss.clone(), of_x, None));
-    assert_eq!(gradients([false, true]), (loss, None, of_w));
+        let floats = |data: TensorData| data.iter::<f32>().collect::<Vec<_>>();
+        assert_eq!([floats(loss.into_data()), floats(hits.into_data())], [[0.0], [0.0]], "{name}");
+        assert_eq!(x.grad(&gradients).unwrap().dims(), [0, 4], "{name}");
+        assert_eq!(floats(w.grad(&gradients).unwrap().into_data()), [0.0; 28], "{name}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Products of matrices, on one thread.
 //!
 //! Products of `f32` are crate `gemm`'s. Those of `bf16` are our own: blocks of both matrices are packed, and a kernel of the processor multiplies slivers of them
-//! with sums in `f32` ([`avx512_bf16`], or [`wide`] where there are no quick instructions for `bf16`).
+//! with sums in `f32` ([`avx512_bf16`], or [`widening`] where there are no quick instructions for `bf16`).
 
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
@@ -12,7 +12,7 @@ mod kernel;
 mod pack;
 #[cfg(test)]
 mod tests;
-mod wide;
+mod widening;
 
 use std::any::TypeId;
 
@@ -76,7 +76,7 @@ impl Factor for bf16 {
         if let Some(kernel) = avx512_bf16::Avx512Bf16::detect().filter(|kernel| kernel.is_quick()) {
             return blocks::multiply(kernel, a, b, out, product, scale);
         }
-        blocks::multiply(wide::Wide::detect(), a, b, out, product, scale);
+        blocks::multiply(widening::Widening::detect(), a, b, out, product, scale);
     }
 }
 

@@ -49,7 +49,7 @@ fn on_each_kernel<O: Element>(
 ) {
     on_each(|kind| run(&format!("{kind:?}"), matmul::<bf16, O>));
     run("widened", |a, b, out, product, scale| {
-        blocks::multiply(wide::Wide::detect(), a, b, out, product, scale);
+        blocks::multiply(widening::Widening::detect(), a, b, out, product, scale);
     });
     // Also where it is not quick.
     #[cfg(target_arch = "x86_64")]

@@ -199,9 +199,9 @@ fn softmax_kernel<T: Float, N: Size>(
             let top = highest_of_plane::<N>(highest);
             #[unroll]
             for part in 0..held {
-                let value = (values[part] - Vector::new(top)).exp();
+                let value = exponentials::<N>(values[part], top);
                 values[part] = value;
-                sums += value;
+                sums += of_seen::<N>(value, 1.0f32);
             }
             let sum = plane_sum(sums.vector_sum());
             // Where no key is seen, all are as high, and none counts.
@@ -210,7 +210,7 @@ fn softmax_kernel<T: Float, N: Size>(
             for part in 0..held {
                 let column = part * plane + lane;
                 if column < width {
-                    scores[start + column] = Vector::cast_from(values[part] * Vector::new(factor));
+                    scores[start + column] = Vector::cast_from(of_seen::<N>(values[part], factor));
                 }
             }
         } else {
@@ -223,7 +223,7 @@ fn softmax_kernel<T: Float, N: Size>(
             let mut column = first + lane;
             while column < last {
                 let score = seen::<T, N>(scores[start + column], column, from, to, scale);
-                sums += (score - Vector::new(top)).exp();
+                sums += of_seen::<N>(exponentials::<N>(score, top), 1.0f32);
                 column += PLANE_DIM as usize;
             }
             let factor = 1.0f32 / plane_sum(sums.vector_sum());
@@ -232,7 +232,7 @@ fn softmax_kernel<T: Float, N: Size>(
                 let mut probability = Vector::<f32, N>::new(0.0f32);
                 if column >= first && column < last && from < to {
                     let score = seen::<T, N>(scores[start + column], column, from, to, scale);
-                    probability = (score - Vector::new(top)).exp() * Vector::new(factor);
+                    probability = of_seen::<N>(exponentials::<N>(score, top), factor);
                 }
                 scores[start + column] = Vector::cast_from(probability);
                 column += PLANE_DIM as usize;
@@ -273,6 +273,20 @@ fn seen<T: Float, N: Size>(
         }
     }
     value
+}
+
+/// The exponentials of how far scores are above the highest, and -1 for keys that are not seen: where all scores that are seen are infinitely low, [`LEAST`] is the highest.
+#[cube]
+fn exponentials<N: Size>(scores: Vector<f32, N>, top: f32) -> Vector<f32, N> {
+    let shares = (scores - Vector::new(top)).exp();
+    select_many(scores.equal(&Vector::new(LEAST)), Vector::new(-1.0f32), shares)
+}
+
+/// [`exponentials`] times a factor, and 0 for keys that are not seen.
+#[cube]
+fn of_seen<N: Size>(shares: Vector<f32, N>, factor: f32) -> Vector<f32, N> {
+    let zero = Vector::<f32, N>::new(0.0f32);
+    select_many(zero.greater_than(&shares), zero, shares * Vector::new(factor))
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]

@@ -4,8 +4,8 @@ use burn_autodiff::NodeId;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::autodiff::deferred_products::leave;
 use crate::autodiff::graph::Operation;
-use crate::autodiff::later::leave;
 use crate::cube::activation::slope_and_sums;
 use crate::cube::launch::{reshaped, rows};
 use crate::cube::linear;

@@ -12,8 +12,8 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use crate::activation::ActivationFunction;
+use crate::autodiff::deferred_products::leave;
 use crate::autodiff::graph::Operation;
-use crate::autodiff::later::leave;
 use crate::cube::activation::{activated, slope};
 use crate::cube::launch::{
     element, empty, reshaped, rows, transposed, unit_count, unit_for_each, vector_size,

@@ -3,8 +3,8 @@
 use burn::backend::{Cube, DispatchTensor};
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::autodiff::deferred_products::WeightProduct;
 use crate::autodiff::graph::of_primitive;
-use crate::autodiff::later::WeightProduct;
 use crate::cube::launch::transposed;
 use crate::cube::linear::products::product;
 

@@ -7,8 +7,8 @@ mod dots;
 mod forward;
 mod keys;
 mod queries;
-mod seen;
 mod tile;
+mod visible_keys;
 
 use burn::tensor::DType;
 use burn_cubecl::cubecl;
@@ -17,8 +17,8 @@ use cubecl::ir::features::MmaConfig;
 use cubecl::ir::{AddressType, ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use self::seen::SizesLaunch;
 use self::tile::{EIGHT, PLANE, PLANES, PlaceLaunch, Tiling};
+use self::visible_keys::SizesLaunch;
 use super::softmax::Visible;
 use super::{Attention, numbers};
 use crate::cube::launch::{element, empty, unit_for_each};
@@ -243,7 +243,7 @@ fn ranges(attention: &Attention, like: &CubeTensor) -> CubeTensor {
     let Mask::Ranges(ranges) = &attention.mask else { return empty(like, [2], DType::U32) };
     let expected = shape.batch * shape.queries;
     assert!(ranges.len() == expected, "{} ranges of keys for {expected} queries", ranges.len());
-    numbers(seen::with_bounds(ranges, [shape.batch, shape.queries, shape.keys]), like)
+    numbers(visible_keys::with_bounds(ranges, [shape.batch, shape.queries, shape.keys]), like)
 }
 
 /// Whether each unit has as many vectors of a tile as any other.

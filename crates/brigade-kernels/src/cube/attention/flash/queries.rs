@@ -4,11 +4,11 @@ use burn_cubecl::cubecl;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::seen::{Sizes, is_partial, keys_of, keys_of_some};
 use super::tile::{
     PLANE, Place, ROWS, Tiling, as_left, fetch, lefts, multiply, right_of_columns, right_of_rows, store,
     write, zeros,
 };
+use super::visible_keys::{Sizes, is_partial, keys_of, keys_of_some};
 
 /// Cubes are `[tiles of queries, heads, sequences]`. `dots`: of each query, the sum of its output times the output's gradient.
 #[cube(launch_unchecked, address_type = "dynamic")]

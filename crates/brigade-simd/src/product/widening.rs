@@ -15,11 +15,11 @@ use crate::arch::arch;
 use crate::arch::dispatch;
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wide {
+pub(super) struct Widening {
     lanes: usize,
 }
 
-impl Wide {
+impl Widening {
     pub fn detect() -> Self {
         #[inline(always)]
         fn lanes<S: Simd>(_simd: S) -> usize {
@@ -29,7 +29,7 @@ impl Wide {
     }
 }
 
-impl Kernel<bf16> for Wide {
+impl Kernel<bf16> for Widening {
     const NUMBERS: usize = 1;
     const IN_PLACE: bool = false;
     const ROWS: usize = 6;

@@ -12,6 +12,6 @@ pub fn set_fused(fused: bool) {
 }
 
 /// What [`set_fused`] said.
-pub(crate) fn is_switched_on() -> bool {
+pub(crate) fn is_fusion_enabled() -> bool {
     IS_FUSED.get()
 }
