@@ -7,7 +7,7 @@ use brigade::core::plan::{
     Configuration, Footprint, OuterSteps, PipelineScheduleKind, StageFootprint, balanced,
 };
 use brigade::core::{
-    Batch, Chain, DATA, Engine, EngineSettings, Float, Fragments, Groups, HeapMeter, Memory, OuterDtype, PP,
+    Batch, Chain, DATA, Dtype, Engine, EngineSettings, Fragments, Groups, HeapMeter, Memory, OuterDtype, PP,
     Precision, Recompute, ReduceEvery, ReshardAfterForward, StepReport, Strategy, Synchronous, Zero,
 };
 use burn::nn::LinearConfig;
@@ -358,7 +358,7 @@ fn with_gradients_summed_once_a_step() {
 
 #[test]
 fn with_fewer_bits_and_masters() {
-    let half = Precision { compute: Float::Bf16, reduce: Float::Bf16 };
+    let half = Precision { compute: Dtype::Bf16, reduce: Dtype::Bf16 };
     for (precision, offload) in [(MIXED, false), (half, false), (Precision::default(), true), (MIXED, true)] {
         for (pp, dp) in [(1, 1), (1, 2), (2, 2), (3, 1)] {
             for (stage, tied) in [(0, true), (1, true), (2, false), (3, true), (3, false)] {

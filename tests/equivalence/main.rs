@@ -24,7 +24,7 @@ mod update;
 
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, Error, Float, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery,
+    Batch, Dtype, Error, Groups, NamedTensor, NonFinite, Precision, Recompute, ReduceEvery,
     ReshardAfterForward, StepReport, Zero,
 };
 use brigade::models::gpt::Targets;
@@ -157,7 +157,7 @@ fn tied_gradients_are_sent_once_a_step() {
 /// Sums in bf16 over the ranks: all ranks have the same weights, near those of fp32 sums.
 #[test]
 fn sums_in_half_precision() {
-    let precision = Precision { compute: Float::F32, reduce: Float::Bf16 };
+    let precision = Precision { compute: Dtype::F32, reduce: Dtype::Bf16 };
     for (pp, stage) in [(1, 0), (1, 3), (2, 1)] {
         let zero = Zero { stage, ..Zero::default() };
         let row = Row { pp, dp: 2, precision, zero, ..Row::default() };

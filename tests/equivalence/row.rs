@@ -5,7 +5,7 @@ use std::sync::Arc;
 use brigade::core::compress::Compression;
 use brigade::core::plan::PipelineScheduleKind;
 use brigade::core::{
-    Batch, Buckets, CheckBlocks, DATA, DP, Engine, EngineSettings, Evaluation, Float, Groups, Mesh, Model,
+    Batch, Buckets, CheckBlocks, DATA, DP, Dtype, Engine, EngineSettings, Evaluation, Groups, Mesh, Model,
     NamedTensor, NonFinite, OptimizerFactory, PP, Precision, REPLICATE, Recompute, ReduceEvery, StepReport,
     Strategy, Synchronous, WORKERS, Zero,
 };
@@ -287,4 +287,4 @@ fn target_logits(logits: Logits, targets: Targets) -> Tensor<1> {
 }
 
 /// bf16 in forward and backward.
-pub const MIXED: Precision = Precision { compute: Float::Bf16, reduce: Float::F32 };
+pub const MIXED: Precision = Precision { compute: Dtype::Bf16, reduce: Dtype::F32 };

@@ -46,8 +46,8 @@ impl Fault {
         }
     }
 
-    /// Whether there is a failure. Waits a moment for one: a link may have broken because of a failure that this rank has not
-    /// heard of yet.
+    /// Whether there is a failure. Waits a moment for one: a link may have broken because of a failure that has not
+    /// reached this rank yet.
     pub(crate) fn is_explained(&self) -> bool {
         let deadline = Instant::now() + EXPLANATION;
         let mut guard = lock(&self.gate);

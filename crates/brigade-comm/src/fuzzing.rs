@@ -15,12 +15,15 @@ use crate::link::shared::event_fd::EventFd;
 use crate::link::shared::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
 use crate::op::call::{Call, OpType};
-use crate::op::dtype::DType;
+use crate::op::dtype::{DType, ReduceOp};
 use crate::op::header::{HEADER_BYTES, decode, encode};
 use crate::process_group::work::OwnedBuffer;
 use crate::progress::operation::transfer::Transfer;
 
-pub use crate::join::fuzz::{frame, rendezvous};
+pub use crate::flight::fuzz::flight;
+pub use crate::join::fuzz::{
+    begins_with_message, frame, handshake_payloads, is_handshake, message_payloads, rendezvous,
+};
 
 /// The limit of the receive in [`call_header`], in bytes.
 pub const MESSAGE_LIMIT: u64 = 1 << 20;
@@ -65,9 +68,21 @@ pub fn call_header(bytes: &[u8]) {
     }
 }
 
-/// A file of the flight recorder, with all that is made of it.
-pub fn flight(bytes: &[u8]) {
-    crate::flight::fuzz(bytes);
+/// Whether bytes begin with the header of a call.
+pub fn begins_with_header(bytes: &[u8]) -> bool {
+    bytes.first_chunk().is_some_and(|header| decode(header).is_ok())
+}
+
+/// The header of each operation, and as many bytes again: those of a `send` are what [`call_header`] waits for.
+pub fn header_payloads() -> Vec<Vec<u8>> {
+    let payload = |operation| {
+        let reduces = matches!(operation, OpType::AllReduce | OpType::ReduceScatter);
+        let has_root = matches!(operation, OpType::Broadcast | OpType::Gather);
+        let (reduce, root) = (reduces.then_some(ReduceOp::Sum), has_root.then_some(1));
+        let call = Call { operation, sequence: 0, dtype: DType::U8, reduce, root, bytes: 9 };
+        [encode(GROUP, &call), [1; HEADER_BYTES]].concat()
+    };
+    OpType::ALL.map(payload).into()
 }
 
 /// The two ends of a link.
@@ -96,26 +111,23 @@ mod tests {
             let record = group.flight_recorder().record();
             pair.send(vec![0u8; 9], DType::U8, peer).wait().unwrap();
             group.barrier().unwrap();
-            (record, crate::join::fuzz::messages(&pair.flight_recorder().status()))
+            record
         };
-        let (records, frames): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+        let records: Vec<_> = std::thread::scope(|scope| {
             let ranks: Vec<_> = groups.iter().map(|group| scope.spawn(|| work(group))).collect();
-            ranks.into_iter().map(|rank| rank.join().unwrap()).unzip()
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
-        let call = Call {
-            operation: OpType::Send,
-            sequence: 0,
-            dtype: DType::U8,
-            reduce: None,
-            root: None,
-            bytes: 9,
-        };
-        let header = [&[0][..], &encode(GROUP, &call), &[1; 64]].concat();
-        let frames: Vec<Vec<u8>> = frames.into_iter().flatten().collect();
-        let whole = [&[40][..], &frames.concat()].concat();
-        let joins = frames.iter().map(|frame| [&[2][..], frame].concat());
+        let frame = |body: &Vec<u8>| [&(body.len() as u32).to_le_bytes()[..], body].concat();
+        let frames: Vec<Vec<u8>> = message_payloads().iter().map(frame).collect();
+        let handshakes = handshake_payloads().into_iter().map(|bytes| [&[0][..], &bytes].concat());
+        let headers = header_payloads().into_iter().map(|bytes| [&[0][..], &bytes].concat());
         let files = records.iter().map(|record| serde_json::to_vec(record).unwrap());
-        [vec![whole], joins.collect(), vec![header], files.collect()]
+        [
+            vec![[&[40][..], &frames.concat()].concat()],
+            handshakes.collect(),
+            headers.collect(),
+            files.collect(),
+        ]
     }
 
     proptest! {

@@ -24,7 +24,7 @@
 //!   member that sends to this rank (protocol version, group, sequence, operation, type, size). A difference is an error on
 //!   all ranks.
 //! - **A byte crosses the network once per host.** Ranks learn at the rendezvous which [host and NUMA node](Locality) each of them
-//!   is on. If every host has the same power of two of consecutive ranks, collectives run inside hosts first and last, and
+//!   is on. If every host has the same power of two of consecutive ranks, or a multiple, collectives run among as many inside hosts first and last, and
 //!   between hosts in between ([`Algorithm`]); the bits are the same. [`Stats::between_hosts`] counts what crosses.
 //! - **A pair of ranks connects when it first communicates**, between hosts by the interfaces that [`Join::interfaces`] chooses. In groups of more than 32 ranks, a collective runs along the
 //!   rows and columns of a grid if the size allows it, so that few pairs connect; the bits are the same. Rings shrink as
@@ -43,7 +43,7 @@
 //!   dropping any of it ends the world. The same holds for all messages other than operations, everywhere.
 //!
 //! # Layout, from the bottom up
-//! - `op`: element types, calls and their headers, the arithmetic of reductions, and the plans that say which bytes each rank
+//! - `op`: algorithms, element types, calls and their headers, the arithmetic of reductions, and the plans that say which bytes each rank
 //!   sends to which.
 //! - `link`: bytes between two ranks, through shared memory or TCP.
 //! - [`flight`]: the flight recorder, and what its records say about a failure.
@@ -58,7 +58,6 @@
 #[cfg(target_endian = "big")]
 compile_error!("payloads travel in little-endian order as they lie in memory");
 
-mod algorithm;
 pub mod engine;
 mod error;
 mod fault;
@@ -79,7 +78,6 @@ mod sync;
 mod timeouts;
 mod transport;
 
-pub use algorithm::{Algorithm, AlgorithmRow};
 pub use error::{Diagnosis, Error, StalledRank};
 pub use flight::FlightRecorder;
 pub use group::handle::Group;
@@ -88,6 +86,7 @@ pub use join::{AuthToken, Channel, ChannelError, ConnectionListener, Join, World
 pub use limits::{MAX_FRAME_BYTES, MAX_WORLD_SIZE, allowed_world_size};
 pub use locality::Locality;
 pub use memory::{MemoryGroup, in_memory};
+pub use op::algorithm::{Algorithm, AlgorithmRow};
 pub use op::buffer::HostBuffer;
 pub use op::call::{Call, OpType};
 pub use op::dtype::{DType, Element, ReduceOp};

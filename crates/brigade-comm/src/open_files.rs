@@ -47,12 +47,12 @@ pub(crate) fn explained(error: &io::Error) -> String {
         return error.to_string();
     }
     if error.raw_os_error() == Some(Errno::NFILE.raw_os_error()) {
-        return format!("{error}: all files that this system may have open are (sysctl fs.file-max)");
+        return format!("{error}: the system's limit on open files is reached (sysctl fs.file-max)");
     }
-    let limit =
-        getrlimit(Resource::Nofile).current.map_or_else(|| "its".into(), |limit| format!("all {limit}"));
+    let limit = getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or_else(|| "on open files".into(), |limit| format!("of {limit} open files"));
     format!(
-        "{error}: {limit} files that this process may have open are (ulimit -n); a rank may need {BESIDES} and {EACH} for each \
+        "{error}: this process has reached its limit {limit} (ulimit -n); a rank may need {BESIDES} and {EACH} for each \
          rank of its world: {RAISE_OPEN_FILES}"
     )
 }
@@ -62,7 +62,7 @@ pub(crate) fn shortage(limit: Option<u64>, world_size: usize) -> Option<String> 
     let limit = limit.filter(|limit| *limit < world_size as u64 + BESIDES / 4)?;
     let need = open_files_of_a_rank(world_size);
     Some(format!(
-        "{limit} files may be open in this process (ulimit -Hn), a rank of a world of {world_size} may need {need}: \
+        "this process may have {limit} files open (ulimit -Hn), but a rank of a world of {world_size} may need {need}: \
          {RAISE_OPEN_FILES}"
     ))
 }

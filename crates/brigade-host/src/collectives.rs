@@ -84,15 +84,15 @@ impl Collectives for HostCollectives {
     }
 
     fn levels(&self) -> Result<Option<[Arc<dyn Collectives>; 2]>> {
-        let Some(per_host) = self.group.ranks_per_host() else { return Ok(None) };
-        let (host, place) = (self.rank() / per_host, self.rank() % per_host);
+        let Some(neighbours) = self.group.neighbours() else { return Ok(None) };
+        let (row, place) = (self.rank() / neighbours, self.rank() % neighbours);
         let split = |what: String, color: usize, key: usize| -> Result<Arc<dyn Collectives>> {
             let name = format!("{} {what}", self.group.name());
             let group = self.group.split(&name, color as u32, key as u32).map_err(Error::collective)?;
             Ok(Arc::new(Self::new(group, self.copier.memory_space)))
         };
-        let within = split(format!("on host {host}"), host, place)?;
-        let between = split(format!("at place {place} of each host"), place, host)?;
+        let within = split(format!("neighbours {row}"), row, place)?;
+        let between = split(format!("place {place} among neighbours"), place, row)?;
         let levels = [within, between];
         self.levels.lock().unwrap_or_else(PoisonError::into_inner).extend(levels.iter().cloned());
         Ok(Some(levels))

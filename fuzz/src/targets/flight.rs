@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use brigade_comm::StalledRank;
-use brigade_comm::flight::{FirstFailure, Record, Waiting, diagnose, read, table};
+use brigade_comm::flight::{FirstFailure, FlightRecord, Waiting, diagnose, read, table};
 use brigade_comm::fuzzing;
 use tempfile::NamedTempFile;
 
@@ -49,7 +49,7 @@ pub const DIAGNOSIS: Target = Target {
 };
 
 /// A record that was a file with this content.
-fn stored(bytes: &[u8]) -> Option<Record> {
+fn stored(bytes: &[u8]) -> Option<FlightRecord> {
     let mut file = NamedTempFile::new().ok()?;
     file.write_all(bytes).ok()?;
     read(file.path()).ok()
@@ -61,7 +61,7 @@ fn records() -> Vec<Vec<u8>> {
         include_bytes!("../../corpus/flight/rank-0.json").as_slice(),
         include_bytes!("../../corpus/flight/rank-1.json"),
     ];
-    let mut records: Vec<Record> =
+    let mut records: Vec<FlightRecord> =
         files.iter().filter_map(|file| serde_json::from_slice(file).ok()).collect();
     let failure = FirstFailure {
         rank: 0,

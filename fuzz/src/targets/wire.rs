@@ -3,26 +3,22 @@
 use brigade_comm::fuzzing;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use serde::de::IgnoredAny;
 
 use crate::target::{Bound, Limit, Target};
 
-/// The word that a handshake begins with.
-const WORD: &[u8] = b"BRIGADE2";
-
 /// Messages on a control connection, and what rank 0 makes of their answers.
 ///
-/// A payload is the JSON of one message. Counted as parsed: the first message is whole and JSON. Bound: what is decoded
+/// A payload is the JSON of one message. Counted as parsed: it begins with a whole message. Bound: what is decoded
 /// from JSON takes a multiple of its text; what follows from an answer is in proportion to all answers before it.
 pub const FRAME: Target = Target {
     name: "frame",
     run: fuzzing::frame,
-    parsed: |input| input.split_first().is_some_and(|(_, frames)| begins_with_frame(frames)),
+    parsed: |input| input.split_first().is_some_and(|(_, frames)| fuzzing::begins_with_message(frames)),
     bound: Bound {
         peak: Limit { fixed: 64 << 10, per_byte: 64 },
         total: Limit { fixed: 128 << 10, per_byte: 128 },
     },
-    payloads: Vec::new,
+    payloads: fuzzing::message_payloads,
     envelope: |rng, payloads| {
         let mut input = vec![rng.random()];
         payloads.iter().for_each(|payload| push_frame(&mut input, payload));
@@ -36,18 +32,12 @@ pub const FRAME: Target = Target {
 pub const RENDEZVOUS: Target = Target {
     name: "rendezvous",
     run: fuzzing::rendezvous,
-    parsed: |input| {
-        input.split_first().is_some_and(|(_, bytes)| bytes.starts_with(WORD) && bytes.len() >= 56)
-    },
+    parsed: fuzzing::is_handshake,
     bound: Bound {
         peak: Limit { fixed: 64 << 10, per_byte: 64 },
         total: Limit { fixed: 64 << 10, per_byte: 256 },
     },
-    payloads: || {
-        let called = [WORD, &[7; 48]].concat();
-        let answered = [WORD, &[1], &[7; 48]].concat();
-        vec![called, answered]
-    },
+    payloads: fuzzing::handshake_payloads,
     envelope: |rng, payloads| {
         let mut input = vec![rng.random_range(0..2)];
         input.extend(payloads.first().into_iter().flatten());
@@ -57,20 +47,17 @@ pub const RENDEZVOUS: Target = Target {
 
 /// What another rank writes on a link while this one waits for a message.
 ///
-/// A payload is a header with what may follow it. Counted as parsed: the header has the right first word and version, or
-/// a genuine one stands before the input. Bound: a message may be as long as the receive allows, whatever arrives.
+/// A payload is a header with what may follow it. Counted as parsed: it begins with the header of a call. Bound: a message may be as
+/// long as the receive allows, whatever arrives.
 pub const HEADER: Target = Target {
     name: "header",
     run: fuzzing::call_header,
-    parsed: |input| {
-        let genuine = include_bytes!("../../corpus/header/send");
-        input.split_first().is_some_and(|(first, rest)| first % 2 == 1 || rest.starts_with(&genuine[..8]))
-    },
+    parsed: |input| input.split_first().is_some_and(|(_, bytes)| fuzzing::begins_with_header(bytes)),
     bound: Bound {
         peak: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 16 },
         total: Limit { fixed: fuzzing::MESSAGE_LIMIT + (384 << 10), per_byte: 64 },
     },
-    payloads: Vec::new,
+    payloads: fuzzing::header_payloads,
     envelope: |rng: &mut ChaCha8Rng, payloads| {
         let mut input = vec![rng.random()];
         input.extend(payloads.concat());
@@ -81,10 +68,4 @@ pub const HEADER: Target = Target {
 fn push_frame(input: &mut Vec<u8>, body: &[u8]) {
     input.extend((body.len() as u32).to_le_bytes());
     input.extend(body);
-}
-
-fn begins_with_frame(bytes: &[u8]) -> bool {
-    let Some((prefix, rest)) = bytes.split_first_chunk::<4>() else { return false };
-    let body = rest.get(..u32::from_le_bytes(*prefix) as usize);
-    body.is_some_and(|body| serde_json::from_slice::<IgnoredAny>(body).is_ok())
 }

@@ -316,7 +316,7 @@ fn a_block_that_is_no_function_is_named() {
         (0..steps).map(|step| engine.step(batches(step), 1e-2).map(|report| report.step)).collect::<Vec<_>>()
     };
     let message = run(CheckBlocks::Always, 1).pop().unwrap().unwrap_err().to_string();
-    assert!(message.contains("block `unsteady` gives another output when it is run again"), "{message}");
+    assert!(message.contains("block `unsteady` gives a different output when it is run again"), "{message}");
     let results = run(CheckBlocks::First, 2);
     assert!(results[0].is_err() && results[1].is_ok(), "the first micro-batch alone is checked");
     assert!(run(CheckBlocks::Never, 2).iter().all(Result::is_ok));

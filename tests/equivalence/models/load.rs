@@ -140,7 +140,7 @@ fn ranks_that_load_different_files_do_not_train() {
         ] {
             for (error, here) in started(files).into_iter().zip(here) {
                 let error = error.unwrap();
-                assert!(error.contains("rank 1 would load other weights than rank 0"), "{error}");
+                assert!(error.contains("rank 1 would load different weights from rank 0"), "{error}");
                 assert!(error.contains(here), "{error}");
             }
         }

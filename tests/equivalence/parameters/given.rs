@@ -47,7 +47,7 @@ fn ranks_begin_with_the_same_values_or_not_at_all() {
         assert_eq!(begun([5, 5], stage), [None, None]);
         for error in begun([5, 6], stage) {
             let error = error.unwrap();
-            assert!(error.contains("`own.by` has other values on rank 1 than on rank 0"), "{error}");
+            assert!(error.contains("`own.by` has different values on rank 1 and rank 0"), "{error}");
         }
     }
 }
@@ -68,7 +68,7 @@ fn what_is_not_loaded_is_compared() {
     };
     assert_eq!(begun("own.by"), [None, None]);
     for error in begun("same.by") {
-        assert!(error.unwrap().contains("`own.by` has other values on rank 1"));
+        assert!(error.unwrap().contains("`own.by` has different values on rank 1"));
     }
 }
 

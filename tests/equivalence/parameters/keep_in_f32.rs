@@ -2,7 +2,7 @@
 
 use brigade::core::plan::{BoundaryTensor, Configuration, UnitSize};
 use brigade::core::{
-    Block, Chain, DATA, Engine, EngineSettings, Float, Groups, Model, NamedTensor, PP, Precision, Recompute,
+    Block, Chain, DATA, Dtype, Engine, EngineSettings, Groups, Model, NamedTensor, PP, Precision, Recompute,
     StepReport, Zero,
 };
 use burn::module::Module;
@@ -258,7 +258,7 @@ fn bytes_are_as_planned() {
                         reduce_each_micro_batch: zero.reduces_each_micro_batch(),
                         recompute_every: usize::from(recompute != Recompute::None),
                         compute_bytes: precision.compute.bytes(),
-                        reduce_bytes: Float::F32.bytes(),
+                        reduce_bytes: Dtype::F32.bytes(),
                         ..Configuration::default()
                     };
                     counts_are_as_planned(configuration, &ranks, &format!("pp {pp} x dp {dp}, {run:?}"));

@@ -5,7 +5,7 @@ use std::fmt;
 use brigade_sorted::SortedMap;
 
 use super::rank_status::{Queue, RankStatus, Wait};
-use super::record::{Entry, FirstFailure, Record, State};
+use super::record::{Entry, FirstFailure, FlightRecord, State};
 use super::wait_graph::{Cause, follow, seconds};
 use crate::limits::MAX_WORLD_SIZE;
 use crate::op::call::Call;
@@ -54,10 +54,10 @@ impl fmt::Display for FailureReport {
 
 /// Finds out which rank missed which operation, from the records that there are. If they come from several starts of the
 /// world, only those of the last one count.
-pub fn diagnose(records: &[Record]) -> FailureReport {
+pub fn diagnose(records: &[FlightRecord]) -> FailureReport {
     let restart = records.iter().map(|record| record.restart).max().unwrap_or(0);
     let last = records.iter().filter(|record| record.restart == restart);
-    let records: SortedMap<usize, &Record> = last.map(|record| (record.rank, record)).collect();
+    let records: SortedMap<usize, &FlightRecord> = last.map(|record| (record.rank, record)).collect();
     let Some(world_size) = records.values().map(|record| record.world_size).max() else {
         return report(FailureKind::NoRecords, [], "there are no flight records".into());
     };
@@ -76,7 +76,7 @@ pub fn diagnose(records: &[Record]) -> FailureReport {
 
 /// The records of one world.
 struct WorldRecords<'a> {
-    records: SortedMap<usize, &'a Record>,
+    records: SortedMap<usize, &'a FlightRecord>,
     statuses: SortedMap<usize, RankStatus>,
     /// The ranks that left no record.
     missing: Vec<usize>,

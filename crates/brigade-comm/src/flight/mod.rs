@@ -8,6 +8,7 @@
 mod busy_time;
 mod diagnosis;
 mod external;
+pub(crate) mod fuzz;
 mod rank_status;
 mod record;
 mod recorder;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use diagnosis::{FailureKind, FailureReport, diagnose};
 pub use external::{ExternalOp, ExternalRecorder};
 pub(crate) use rank_status::RankStatus;
-pub use record::{Entry, FirstFailure, GroupRecord, Record, State, Transfers, VERSION, Waiting, read};
+pub use record::{Entry, FirstFailure, FlightRecord, GroupRecord, State, Transfers, VERSION, Waiting, read};
 pub(crate) use recorder::{EntryId, Recorder};
 pub use table::table;
 pub(crate) use wait_graph::{diagnose_stall, unresponsive};
@@ -62,7 +63,7 @@ impl FlightRecorder {
 
     /// The last operations of this rank. If nothing has failed and operations are in flight, this takes a tenth of a second, to
     /// find out what they wait for.
-    pub fn record(&self) -> Record {
+    pub fn record(&self) -> FlightRecord {
         let Self { recorder, fault } = self;
         let mut read = recorder.read();
         if fault.get().is_none() && read.1.iter().any(|entry| entry.finished.is_none()) {
@@ -82,7 +83,7 @@ impl FlightRecorder {
             Some(FirstFailure { rank, root, text: error.to_string() })
         });
         let began_at = recorder.began_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Record {
+        FlightRecord {
             version: VERSION,
             rank: recorder.rank,
             world_size: recorder.world_size,
@@ -122,23 +123,5 @@ impl FlightRecorder {
     /// [`Error::FlightRecord`](crate::Error::FlightRecord) if it cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         record::write(&self.record(), path)
-    }
-}
-
-#[cfg(test)]
-impl FlightRecorder {
-    /// The status that the rank would report.
-    pub(crate) fn status(&self) -> RankStatus {
-        self.recorder.status()
-    }
-}
-
-/// Reads arbitrary bytes as a file, and uses everything that comes of it.
-pub(crate) fn fuzz(bytes: &[u8]) {
-    if let Ok(record) = record::parse(bytes) {
-        let mut other = record.clone();
-        other.rank = (record.rank + 1) % record.world_size;
-        let records = [record, other];
-        let _ = (diagnose(&records).to_string(), table(&records, 10));
     }
 }

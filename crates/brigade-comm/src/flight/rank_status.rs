@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Entry, GroupRecord, Record, State, Waiting};
+use super::record::{Entry, FlightRecord, GroupRecord, State, Waiting};
 use crate::op::call::OpType;
 
 /// How many operations and counts a status has at most, so that the message stays short.
@@ -76,7 +76,7 @@ impl RankStatus {
     }
 
     /// The rank's status when its record was made.
-    pub(super) fn of(record: &Record) -> Self {
+    pub(super) fn of(record: &FlightRecord) -> Self {
         Self::new(&record.groups, &record.entries, record.recorded)
     }
 

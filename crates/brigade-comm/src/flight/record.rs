@@ -20,7 +20,7 @@ pub const VERSION: u32 = 1;
 /// What one rank did last: the content of one file. Ranks are those of the world; times are microseconds since the
 /// rank's world began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct FlightRecord {
     /// [`VERSION`].
     pub version: u32,
     /// The rank.
@@ -83,7 +83,7 @@ pub struct Transfers {
 pub struct Entry {
     /// The number of operations that the rank called before it.
     pub id: u64,
-    /// The place of its group in [`Record::groups`].
+    /// The place of its group in [`FlightRecord::groups`].
     pub group: usize,
     /// The operation, its sequence number, type, reduction, root and bytes.
     pub call: Call,
@@ -183,7 +183,7 @@ impl fmt::Display for State {
 }
 
 /// Writes a record so that the file is either complete or absent.
-pub(super) fn write(record: &Record, path: &Path) -> Result<(), Error> {
+pub(super) fn write(record: &FlightRecord, path: &Path) -> Result<(), Error> {
     let bytes = serde_json::to_vec(record).map_err(io::Error::from);
     bytes.and_then(|bytes| write_atomic(path, &bytes)).map_err(|error| failed(path, error.to_string()))
 }
@@ -192,7 +192,7 @@ pub(super) fn write(record: &Record, path: &Path) -> Result<(), Error> {
 ///
 /// # Errors
 /// [`Error::FlightRecord`] for a file that cannot be read, is too long, of another [`VERSION`], or not a record.
-pub fn read(path: &Path) -> Result<Record, Error> {
+pub fn read(path: &Path) -> Result<FlightRecord, Error> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
@@ -205,7 +205,7 @@ fn failed(path: &Path, reason: String) -> Error {
 }
 
 /// Decodes a file's content and checks what the rest of this module relies on.
-pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
+pub(super) fn parse(bytes: &[u8]) -> Result<FlightRecord, String> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
@@ -218,8 +218,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Record, String> {
     if version != VERSION {
         return Err(format!("it has format version {version}, but this program reads {VERSION}"));
     }
-    let record: Record = serde_json::from_slice(bytes).map_err(nonsense)?;
-    let Record { rank, world_size, groups, entries, .. } = &record;
+    let record: FlightRecord = serde_json::from_slice(bytes).map_err(nonsense)?;
+    let FlightRecord { rank, world_size, groups, entries, .. } = &record;
     let is_rank = |rank: &usize| rank < world_size;
     let known = |ranks: &[usize]| ranks.len() <= *world_size && ranks.iter().all(is_rank);
     let sound = (1..=MAX_WORLD_SIZE).contains(world_size)

@@ -1,7 +1,7 @@
 //! The last operations of each rank, side by side. It is written here so that a transport does not depend on a library for
 //! tables.
 
-use super::record::{Entry, Record};
+use super::record::{Entry, FlightRecord};
 use super::wait_graph::seconds;
 
 /// How many ranks stand side by side.
@@ -9,8 +9,8 @@ const COLUMNS: usize = 4;
 
 /// The last `lines` operations of each rank, oldest first: when each was called, in seconds since the rank's world began,
 /// its name and number, the other rank of a transfer, its group, and its state.
-pub fn table(records: &[Record], lines: usize) -> String {
-    let mut records: Vec<&Record> = records.iter().collect();
+pub fn table(records: &[FlightRecord], lines: usize) -> String {
+    let mut records: Vec<&FlightRecord> = records.iter().collect();
     records.sort_by_key(|record| (record.restart, record.rank));
     let mut text = String::new();
     for block in records.chunks(COLUMNS) {
@@ -30,7 +30,7 @@ pub fn table(records: &[Record], lines: usize) -> String {
     text
 }
 
-fn column(record: &Record, lines: usize) -> Vec<String> {
+fn column(record: &FlightRecord, lines: usize) -> Vec<String> {
     let cell = |entry: &Entry| {
         let Entry { call, peer, called, state, .. } = entry;
         let group = record.groups.get(entry.group).map_or("?", |group| &group.name);

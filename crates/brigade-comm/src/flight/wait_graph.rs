@@ -71,12 +71,12 @@ impl Cause<'_> {
     }
 }
 
-/// Finds the ranks that hold up `asker`. A rank that does not answer is always the cause; `heard` lists those, with the time
+/// Finds the ranks that hold up `asker`. A rank that does not answer is always the cause; `silent` lists those, with the time
 /// since their last message.
 pub(crate) fn diagnose_stall(
     statuses: &SortedMap<usize, RankStatus>,
     asker: usize,
-    heard: &[(usize, Duration)],
+    silent: &[(usize, Duration)],
 ) -> Diagnosis {
     let own = statuses.get(&asker).into_iter().flat_map(|status| &status.waits);
     let mut from: Vec<&Wait> = own.clone().filter(|wait| wait.waiting.overdue).collect();
@@ -84,7 +84,7 @@ pub(crate) fn diagnose_stall(
         from = own.filter(|wait| wait.waiting.awaited).collect();
     }
     let mut root: Vec<StalledRank> =
-        heard.iter().map(|(rank, ago)| StalledRank { rank: *rank, why: unanswered(*ago) }).collect();
+        silent.iter().map(|(rank, ago)| StalledRank { rank: *rank, why: unanswered(*ago) }).collect();
     if root.is_empty() {
         let causes = follow(statuses, from.into_iter().map(|wait| (asker, wait)));
         root = causes.iter().map(|cause| stalled_rank(cause, statuses)).collect();

@@ -68,8 +68,8 @@ impl ProcessGroup for Group {
         (1..self.size()).any(|rank| self.locality(rank).host != self.locality(0).host)
     }
 
-    fn ranks_per_host(&self) -> Option<usize> {
-        self.0.progress.layout.ranks_per_host()
+    fn neighbours(&self) -> Option<usize> {
+        self.0.progress.layout.neighbours()
     }
 
     fn start(&self, args: OpArgs, buffer: Box<dyn OpBuffer>) {

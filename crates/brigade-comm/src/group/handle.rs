@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use brigade_random::keyed_bytes;
 
 use crate::Result;
-use crate::algorithm::Algorithm;
 use crate::error::{Diagnosis, Error};
 use crate::flight::{ExternalRecorder, FlightRecorder};
 use crate::locality::Locality;
+use crate::op::algorithm::Algorithm;
 use crate::op::call::OpType;
 use crate::op::dtype::{Element, ReduceOp};
 use crate::process_group::ProcessGroup;
 use crate::progress::context::{Context, GroupSpec};
-use crate::progress::engine::ProgressEngine;
+use crate::progress::progress_engine::ProgressEngine;
 
 /// An ordered set of ranks that communicate. Clones are handles of the same group.
 ///

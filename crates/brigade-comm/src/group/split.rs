@@ -4,7 +4,7 @@ use brigade_random::keyed_bytes;
 
 use super::handle::Group;
 use crate::Result;
-use crate::algorithm::{Algorithm, AlgorithmRow};
+use crate::op::algorithm::{Algorithm, AlgorithmRow};
 use crate::op::call::OpType;
 use crate::process_group::split::{chosen, group_number, row};
 use crate::progress::context::{Context, GroupSpec};

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use crate::algorithm::Algorithm;
 use crate::error::{Diagnosis, Error};
 use crate::fault::Fault;
 use crate::flight::{Recorder, STATUS_DELAY, diagnose_stall};
@@ -15,6 +14,7 @@ use crate::link::shared::event_fd::EventFd;
 use crate::link::shared::segment::Segment;
 use crate::link::shared::{SharedLink, segment_bytes};
 use crate::locality::{Locality, numa_node};
+use crate::op::algorithm::Algorithm;
 use crate::progress::context::Context;
 use crate::sync::lock;
 use crate::timeouts::{OpTimeout, Timeouts};

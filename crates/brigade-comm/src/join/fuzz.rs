@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use brigade_sorted::SortedMap;
 
-use super::wire::handshake::Stream;
-use super::wire::message::{FrameBuffer, Hello, Message, RankAddress};
-use crate::algorithm::Algorithm;
-use crate::flight::diagnose_stall;
+use super::wire::handshake::{ACCEPTED, HandshakeError, MAGIC, MESSAGE_BYTES, Stream};
+use super::wire::message::{FrameBuffer, Hello, LinkHello, LinkUse, Message, RankAddress, RankTable};
+use crate::flight::fuzz::statuses;
+use crate::flight::{diagnose_stall, unresponsive};
 use crate::join::rendezvous::rank_0::mismatch;
 use crate::join::wire::auth_token::AuthToken;
 use crate::join::wire::handshake::{initiate, respond};
+use crate::op::algorithm::Algorithm;
 use crate::op::header::PROTOCOL_VERSION;
 use crate::transport::{Encryption, Transport};
 
@@ -39,19 +40,43 @@ pub fn frame(bytes: &[u8]) {
     }
 }
 
+/// Whether bytes of a control connection begin with a whole message.
+pub fn begins_with_message(bytes: &[u8]) -> bool {
+    let mut buffer = FrameBuffer::default();
+    buffer.push(bytes);
+    matches!(buffer.next(), Ok(Some(_)))
+}
+
+/// The body of one message of each kind, and a second status.
+pub fn message_payloads() -> Vec<Vec<u8>> {
+    messages().iter().map(|message| message.frame().split_off(4)).collect()
+}
+
 /// Bytes of a new connection. The first byte chooses who reads them: the side that accepted, or the one that connected.
 pub fn rendezvous(bytes: &[u8]) {
-    let Some((state, bytes)) = bytes.split_first() else { return };
-    let Ok((mut near, far)) = UnixStream::pair() else { return };
+    is_handshake(bytes);
+}
+
+/// Whether [`rendezvous`] takes the bytes for a handshake, whatever token its other side has.
+pub fn is_handshake(bytes: &[u8]) -> bool {
+    let Some((state, bytes)) = bytes.split_first() else { return false };
+    let Ok((mut near, far)) = UnixStream::pair() else { return false };
     // Bytes that do not fit into the socket are not sent, because nobody reads them.
     let _ = near.set_nonblocking(true).and_then(|()| near.write(bytes));
     let _ = near.shutdown(Shutdown::Write);
     let deadline = Instant::now() + Duration::from_secs(10);
     let (token, far) = (AuthToken::new("a token for fuzzing"), Stream::Unix(far));
-    match state % 2 {
-        0 => drop(respond(far, &token, deadline)),
-        _ => drop(initiate(far, &token, deadline)),
-    }
+    let met = match state % 2 {
+        0 => respond(far, &token, deadline),
+        _ => initiate(far, &token, deadline),
+    };
+    matches!(met, Ok(_) | Err(HandshakeError::WrongToken))
+}
+
+/// What the side that connected sends, and what the one that accepted does.
+pub fn handshake_payloads() -> Vec<Vec<u8>> {
+    let message = [7; MESSAGE_BYTES];
+    vec![[&MAGIC[..], &message].concat(), [&MAGIC[..], &[ACCEPTED], &message].concat()]
 }
 
 /// What a rank does with a message that it has not validated yet.
@@ -76,10 +101,8 @@ fn consider(message: Message) {
     }
 }
 
-/// One frame of each kind of message.
-#[cfg(test)]
-pub(crate) fn messages(status: &crate::flight::RankStatus) -> Vec<Vec<u8>> {
-    use super::wire::message::{LinkHello, LinkUse, RankTable};
+/// One message of each kind, and a second status.
+fn messages() -> [Message; 13] {
     let place = RankAddress {
         host: "host".into(),
         transport: Transport::Tcp,
@@ -92,21 +115,61 @@ pub(crate) fn messages(status: &crate::flight::RankStatus) -> Vec<Vec<u8>> {
     let (algorithm, place_of_1) = (Algorithm::Auto, place.clone());
     let hello =
         Hello { version: PROTOCOL_VERSION, rank: 1, world_size: 4, restart: 0, algorithm, place: place_of_1 };
-    let link = LinkHello { world: 3, from: 1, group: 7, r#use: LinkUse::Collective };
-    let root = crate::flight::unresponsive(0, Duration::from_secs(2)).root;
-    let messages = [
+    let root = unresponsive(0, Duration::from_secs(2)).root;
+    let [status_of_0, status_of_1] = statuses();
+    [
         Message::Join(hello),
         Message::RankTable(RankTable { world: 3, addresses: vec![place; 3] }),
         Message::Refused { reason: "reason".into(), again: true },
-        Message::Link(link),
+        Message::Link(LinkHello { world: 3, from: 1, group: 7, r#use: LinkUse::Collective }),
         Message::Ping,
         Message::Fault { origin: 3, died: false, root, reason: "reason".into() },
         Message::StatusRequest,
-        Message::Status(status.clone()),
-        Message::Status(status.clone()),
-        Message::Diagnosis(crate::flight::unresponsive(1, Duration::ZERO)),
+        Message::Status(status_of_0),
+        Message::Status(status_of_1),
+        Message::Diagnosis(unresponsive(1, Duration::ZERO)),
         Message::Done,
         Message::AllDone,
-    ];
-    messages.iter().map(Message::frame).collect()
+        Message::Text("text".into()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use brigade_sorted::SortedSet;
+
+    use super::*;
+
+    #[test]
+    fn there_is_a_payload_of_each_kind_of_message() {
+        let kind = |message: &Message| match message {
+            Message::Join(_) => 0,
+            Message::RankTable(_) => 1,
+            Message::Refused { .. } => 2,
+            Message::Link(_) => 3,
+            Message::Ping => 4,
+            Message::Fault { .. } => 5,
+            Message::StatusRequest => 6,
+            Message::Status(_) => 7,
+            Message::Diagnosis(_) => 8,
+            Message::Done => 9,
+            Message::AllDone => 10,
+            Message::Text(_) => 11,
+        };
+        let decoded = message_payloads().into_iter().map(|body| Message::decode(&body).unwrap());
+        let kinds: SortedSet<usize> = decoded.map(|message| kind(&message)).collect();
+        assert!(kinds.into_iter().eq(0..12));
+    }
+
+    #[test]
+    fn what_is_no_message_or_handshake_is_told_apart() {
+        let whole = messages()[4].frame();
+        assert!(begins_with_message(&whole));
+        assert!(!begins_with_message(&whole[..whole.len() - 1]));
+        assert!(!begins_with_message(b"\x06\0\0\0\"Pong\""));
+        for payload in handshake_payloads() {
+            assert!([0, 1].iter().all(|state| is_handshake(&[&[*state][..], &payload].concat())));
+            assert!([0, 1].iter().all(|state| !is_handshake(&[&[*state][..], &payload[1..]].concat())));
+        }
+    }
 }

@@ -5,10 +5,10 @@ use std::net::TcpListener;
 use super::rendezvous::endpoint::parse_endpoint;
 use super::wire::message::MAX_TEXT_BYTES;
 use crate::Result;
-use crate::algorithm::Algorithm;
 use crate::error::Error;
 use crate::join::wire::auth_token::AuthToken;
 use crate::limits::{MAX_WORLD_SIZE, allowed_world_size};
+use crate::op::algorithm::Algorithm;
 use crate::timeouts::Timeouts;
 use crate::transport::{Encryption, Transport};
 

@@ -1,6 +1,7 @@
 //! Operations: their types, what ranks call, which bytes each rank sends to whom, and the arithmetic of reductions.
 //! Nothing here communicates.
 
+pub(crate) mod algorithm;
 pub(crate) mod buffer;
 pub(crate) mod call;
 pub(crate) mod dtype;

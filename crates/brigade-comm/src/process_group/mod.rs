@@ -64,9 +64,9 @@ pub trait ProcessGroup: Send + Sync {
         false
     }
 
-    /// How many neighbouring ranks are on each of several hosts, where collectives are in two levels, inside hosts and between them. By
-    /// default none: they are in one.
-    fn ranks_per_host(&self) -> Option<usize> {
+    /// How many neighbouring ranks of a host add up first, where collectives are in two levels, inside hosts and between them. It divides
+    /// every row of neighbours on a host, and so the number of ranks. By default none: collectives are in one level.
+    fn neighbours(&self) -> Option<usize> {
         None
     }
 
@@ -117,8 +117,8 @@ impl<G: ProcessGroup + ?Sized> ProcessGroup for Arc<G> {
         (**self).spans_hosts()
     }
 
-    fn ranks_per_host(&self) -> Option<usize> {
-        (**self).ranks_per_host()
+    fn neighbours(&self) -> Option<usize> {
+        (**self).neighbours()
     }
 
     fn stats(&self) -> Stats {

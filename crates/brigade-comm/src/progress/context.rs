@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::{Algorithm, AlgorithmRow};
 use crate::fault::Fault;
 use crate::flight::Recorder;
 use crate::link::connector::Connector;
 use crate::locality::Locality;
+use crate::op::algorithm::{Algorithm, AlgorithmRow};
 use crate::timeouts::OpTimeout;
 
 /// Who this rank is in its group.

@@ -3,9 +3,9 @@
 use crate::error::Error;
 use crate::link::error::LinkError;
 use crate::op::call::Call;
-use crate::progress::engine::ProgressEngine;
 use crate::progress::operation::in_flight_op::InFlightOp;
 use crate::progress::operation::stop::{Stop, StopReason};
+use crate::progress::progress_engine::ProgressEngine;
 
 impl ProgressEngine {
     /// Raises the failure of an operation whose deadline has passed, after finding out which rank caused it.

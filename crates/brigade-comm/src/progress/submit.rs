@@ -8,10 +8,10 @@ use crate::op::call::Call;
 use crate::op::plan::Plan;
 use crate::process_group::work::OpBuffer;
 use crate::progress::context::GroupSpec;
-use crate::progress::engine::ProgressEngine;
 use crate::progress::in_flight::{QueuedOp, direction};
 use crate::progress::operation::collective::Collective;
 use crate::progress::operation::transfer::Transfer;
+use crate::progress::progress_engine::ProgressEngine;
 use crate::progress::submissions::{CollectiveArgs, Submissions};
 use crate::sync::lock;
 

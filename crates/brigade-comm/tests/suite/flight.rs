@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use brigade_comm::flight::{self, FailureKind, MAX_OPERATIONS, Record, State};
+use brigade_comm::flight::{self, FailureKind, FlightRecord, MAX_OPERATIONS, State};
 use brigade_comm::{DType, Error, Group, OpType, ReduceOp, Result, Timeouts};
 
 use crate::worlds::{Kind, PATIENT, on_every_world, others_give_up, run};
@@ -44,7 +44,7 @@ fn records(
     n: usize,
     timeouts: Timeouts,
     work: impl Fn(&Group) -> Result<()> + Sync,
-) -> Vec<Record> {
+) -> Vec<FlightRecord> {
     let records = Mutex::new(Vec::new());
     run(kind, n, timeouts, |group| {
         let outcome = work(group);
@@ -57,7 +57,7 @@ fn records(
 }
 
 #[track_caller]
-fn assert_diagnosis(records: &[Record], kind: FailureKind, ranks: &[usize], words: &[&str]) {
+fn assert_diagnosis(records: &[FlightRecord], kind: FailureKind, ranks: &[usize], words: &[&str]) {
     let diagnosis = flight::diagnose(records);
     let text = diagnosis.to_string();
     assert!(diagnosis.kind == kind && diagnosis.ranks == ranks, "{diagnosis:?}");

@@ -75,6 +75,23 @@ fn a_hierarchy_has_the_bits_of_a_flat_sum_and_sends_each_byte_between_hosts_once
     }
 }
 
+/// Of hosts with two and four ranks, each pair sends a byte between hosts once.
+#[test]
+fn uneven_hosts_have_the_bits_of_a_flat_sum() {
+    let hosts = [0, 0, 1, 1, 1, 1];
+    let run = |algorithm| -> Vec<_> {
+        let ranks = on_hosts(&hosts, &[algorithm], each_collective);
+        ranks.into_iter().map(|rank| rank.unwrap()).collect()
+    };
+    let flat = run(Algorithm::Flat);
+    let between = |ranks: &[(_, [u64; 3])]| ranks.iter().map(|(_, bytes)| bytes[0]).sum::<u64>();
+    for algorithm in [Algorithm::Auto, Algorithm::Hierarchical] {
+        let found = run(algorithm);
+        assert!(found.iter().zip(&flat).all(|((found, _), (flat, _))| found == flat), "{algorithm}");
+        assert_eq!(2 * between(&found), between(&flat), "{algorithm}");
+    }
+}
+
 #[test]
 fn hosts_of_three_ranks_add_host_by_host_only_when_asked() {
     let hosts = [0, 0, 0, 1, 1, 1];
@@ -94,8 +111,8 @@ fn hosts_of_three_ranks_add_host_by_host_only_when_asked() {
 }
 
 #[test]
-fn a_group_says_how_many_neighbours_are_on_each_host() {
-    for (hosts, algorithm, per_host) in [
+fn a_group_says_how_many_neighbours_add_up_first() {
+    for (hosts, algorithm, neighbours) in [
         (&[0, 0, 1, 1][..], Algorithm::Auto, Some(2)),
         (&[0, 0, 1, 1], Algorithm::Hierarchical, Some(2)),
         (&[0, 0, 1, 1], Algorithm::Flat, None),
@@ -106,9 +123,14 @@ fn a_group_says_how_many_neighbours_are_on_each_host() {
         (&[0, 0, 1], Algorithm::Hierarchical, None),
         (&[0, 0, 0, 1, 1, 1], Algorithm::Auto, None),
         (&[0, 0, 0, 1, 1, 1], Algorithm::Hierarchical, Some(3)),
+        (&[0, 0, 1, 1, 1, 1], Algorithm::Auto, Some(2)),
+        (&[0, 0, 1, 1, 1, 1], Algorithm::Hierarchical, Some(2)),
+        (&[0, 0, 1, 1, 0, 0], Algorithm::Auto, Some(2)),
+        (&[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], Algorithm::Auto, Some(2)),
+        (&[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], Algorithm::Hierarchical, Some(6)),
     ] {
-        for rank in on_hosts(hosts, &[algorithm], |group| Ok(group.ranks_per_host())) {
-            assert_eq!(rank.unwrap(), per_host, "{hosts:?} {algorithm}");
+        for rank in on_hosts(hosts, &[algorithm], |group| Ok(group.neighbours())) {
+            assert_eq!(rank.unwrap(), neighbours, "{hosts:?} {algorithm}");
         }
     }
 }

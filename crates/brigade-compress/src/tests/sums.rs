@@ -59,7 +59,7 @@ fn sums_are_the_same_in_every_run_and_cost_what_is_said() {
     }
 }
 
-/// With error feedback, what all sums together miss is what the ranks have left out; without, it grows.
+/// With error feedback, all sums together lack only what the ranks still hold back; without it, the error grows.
 #[test]
 fn error_feedback_loses_nothing() {
     const STEPS: u64 = 120;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use brigade_comm::flight::{self, ExternalOp, FailureKind, Record, State};
+use brigade_comm::flight::{self, ExternalOp, FailureKind, FlightRecord, State};
 use brigade_comm::{DType, Timeouts};
 use brigade_cuda::{Error, Event, Watchdog, WatchedWork, WorkHandle, WorkInfo};
 
@@ -233,7 +233,7 @@ stand_in_test!(the_flight_recorder_shows_which_rank_missed_an_operation, [], {
         group.flight_recorder().record()
     });
     let [missed, missing] = &records[..] else { panic!("{records:?}") };
-    let states = |record: &Record| record.entries.iter().map(|entry| entry.state).collect::<Vec<_>>();
+    let states = |record: &FlightRecord| record.entries.iter().map(|entry| entry.state).collect::<Vec<_>>();
     assert_eq!((states(missed), states(missing)), (vec![State::Done, State::Started], vec![State::Done]));
     let waiting = missed.entries[1].waiting.as_ref().unwrap();
     assert!(waiting.overdue && waiting.absent == [1], "{waiting:?}");

@@ -1,13 +1,13 @@
 //! What happens when ranks do different things, nothing, or die.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use brigade_comm::{DType, ProcessGroup, ReduceOp};
 use brigade_mpi::Mpi;
 
-use crate::ranks::{rank, start};
+use crate::ranks::{rank, start, start_preloaded};
 
 /// The deadline of an operation, where it is what notices a failure.
 const HASTY: Duration = Duration::from_secs(3);
@@ -165,6 +165,54 @@ fn processes_that_another_program_started_are_told_so() {
     assert!(text.contains("done") && output.status.success(), "{text}");
 }
 
+/// Compiles functions that take the place of MPI's: a library to load before it, in a folder of its own.
+fn library(name: &str, code: &str) -> (PathBuf, PathBuf) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (source, library) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
+    std::fs::write(&source, code).unwrap();
+    let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    let compiled = Command::new(mpicc).args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(compiled.unwrap().success());
+    (folder, library)
+}
+
+/// The library's own function, which fails on rank 1 where each rank gives 13 bytes.
+const FAILING: &str = "
+#include <mpi.h>
+
+int MPI_Iallgather(const void *from, int count, MPI_Datatype type, void *into, int each, MPI_Datatype into_type, MPI_Comm comm,
+                   MPI_Request *request) {
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 1 && each == 13) {
+        return MPI_ERR_OTHER;
+    }
+    return PMPI_Iallgather(from, count, type, into, each, into_type, comm, request);
+}
+";
+
+#[test]
+fn an_error_of_mpi_ends_all_with_its_rank_and_operation() {
+    if let Some(rank) = rank(PATIENT) {
+        let group = &rank.tree;
+        group.barrier().unwrap();
+        group.all_gather(vec![0u8; 6], DType::U8).wait().unwrap();
+        let error = group.all_gather(vec![0u8; 3 * 13], DType::U8).wait().unwrap_err();
+        let start = Instant::now();
+        assert!(group.barrier().is_err() && start.elapsed() < Duration::from_secs(1), "the end of all");
+        fail_with(group.rank(), error);
+    }
+    let (folder, library) = library("failing", FAILING);
+    let ended =
+        start_preloaded("failures::an_error_of_mpi_ends_all_with_its_rank_and_operation", 3, &library);
+    assert!(!ended.status.success());
+    let said = "rank 1: MPI failed in all_gather #2 (u8, 39 bytes): MPI_Iallgather: ";
+    let ranks = ended.output.lines().filter(|line| line.contains(said)).count();
+    assert_eq!(ranks, 3, "all of them say so: {}", ended.output);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// Set for a process whose MPI cannot be called from a thread.
 const UNTHREADED: &str = "BRIGADE_TEST_MPI_UNTHREADED";
 
@@ -185,13 +233,7 @@ fn an_mpi_without_support_for_threads_is_refused() {
         println!("{}", Mpi::init(PATIENT).unwrap_err());
         return;
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("single-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (source, library) = (folder.join("single.c"), folder.join("single.so"));
-    std::fs::write(&source, SINGLE).unwrap();
-    let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
-    let compiled = Command::new(mpicc).args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
-    assert!(compiled.unwrap().success());
+    let (folder, library) = library("single", SINGLE);
     let mut alone = Command::new(std::env::current_exe().unwrap());
     let name = "failures::an_mpi_without_support_for_threads_is_refused";
     alone.args([name, "--exact", "--nocapture"]).env(UNTHREADED, "1").env("LD_PRELOAD", &library);

@@ -1,6 +1,7 @@
 //! Ranks that `mpirun` starts: this program again, with one test.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -85,6 +86,16 @@ pub fn rank(step: Duration) -> Option<Rank> {
 /// Runs the test of this name on ranks.
 pub fn start(name: &str, ranks: usize) -> MpiRun {
     mpirun(ranks, &program(name), DEADLINE)
+}
+
+/// The same with a library that ranks, and not their launcher, load before all others.
+pub fn start_preloaded(name: &str, ranks: usize, library: &Path) -> MpiRun {
+    let program = program(name);
+    let mut preloaded = Command::new("env");
+    preloaded.arg(format!("LD_PRELOAD={}", library.display()));
+    preloaded.arg(program.get_program()).args(program.get_args());
+    preloaded.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    mpirun(ranks, &preloaded, DEADLINE)
 }
 
 /// This program with the test of this name alone, as one of the ranks of a world.

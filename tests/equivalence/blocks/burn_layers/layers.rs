@@ -101,7 +101,7 @@ each_layer! {
 
 /// Burn's processor backend does not have these modes, or no gradient of them, and says so; and a weight whose layout in use is not that in files.
 mod refused {
-    use brigade::core::Float;
+    use brigade::core::Dtype;
     use burn::nn::LinearLayout;
 
     use super::*;
@@ -110,7 +110,7 @@ mod refused {
     fn interpolates_with(mode: InterpolateMode) {
         let config = Interpolate2dConfig::new().with_output_size(Some([6, 5])).with_mode(mode);
         let module = || config.clone().init();
-        step_on_one_process(Float::F32, || {
+        step_on_one_process(Dtype::F32, || {
             with_two([module(), module()], |m: &Interpolate2d, x| m.forward(image(x)))
         });
     }
@@ -122,14 +122,14 @@ mod refused {
     fn constants_of_another_type() {
         let module = || PositionalEncodingConfig::new(8).init(&device());
         let apply = |m: &PositionalEncoding, x: Vectors| m.forward(sequence(x));
-        step_on_one_process(Float::Bf16, || with_two([module(), module()], apply));
+        step_on_one_process(Dtype::Bf16, || with_two([module(), module()], apply));
     }
 
     #[test]
     #[should_panic(expected = "`a.weight` is a parameter with a `load_mapper`")]
     fn linear_in_columns() {
         let module = || LinearConfig::new(32, 32).with_layout(LinearLayout::Col).init(&device());
-        step_on_one_process(Float::F32, || with_two([module(), module()], |m: &Linear, x| m.forward(x)));
+        step_on_one_process(Dtype::F32, || with_two([module(), module()], |m: &Linear, x| m.forward(x)));
     }
 
     #[test]

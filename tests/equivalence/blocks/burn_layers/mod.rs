@@ -5,7 +5,7 @@ mod all;
 mod layers;
 mod losses;
 
-use brigade::core::{Batch, Chain, EngineSettings, Float, Groups, Model, Precision};
+use brigade::core::{Batch, Chain, Dtype, EngineSettings, Groups, Model, Precision};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
@@ -62,7 +62,7 @@ fn with_two<M: Module + 'static, const D: usize>(
         .loss(|output: Vectors, target: Vectors| (output - target).square().sum())
 }
 
-fn step_on_one_process(compute: Float, model: impl Fn() -> Model<Vectors, Vectors, Vectors> + Sync) {
+fn step_on_one_process(compute: Dtype, model: impl Fn() -> Model<Vectors, Vectors, Vectors> + Sync) {
     let precision = Precision { compute, ..Precision::default() };
     let settings = EngineSettings { precision, ..EngineSettings::default() };
     let mut engine = Case { model, batch }.engine(Groups::single_rank(), settings).unwrap();

@@ -1,4 +1,4 @@
-//! Workers that make updates of their own and meet in outer steps: local SGD and DiLoCo.
+//! Workers that make updates of their own and synchronise in outer steps: local SGD and DiLoCo.
 
 mod one_process;
 mod same_bits;

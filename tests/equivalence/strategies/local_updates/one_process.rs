@@ -156,7 +156,7 @@ pub(super) fn one_after_another_in_fragments(
     outers.into_iter().flat_map(|(_, outer)| outer.values).collect()
 }
 
-/// What workers do when they meet.
+/// What workers do when they synchronise.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     Averages,

@@ -6,7 +6,7 @@ use super::{averaging, streaming};
 use crate::mesh::{on_mesh, same_bits};
 use crate::row::{RATE, Row};
 
-/// A worker that skips a step goes on alone; the others do not wait for it, and all learn of it when they meet.
+/// A worker that skips a step goes on alone; the others do not wait for it, and all learn of it when they synchronise.
 #[test]
 fn a_worker_skips_a_step_by_itself() {
     let row = Row {

@@ -154,7 +154,9 @@ fn nothing_is_saved_or_collected_between_outer_steps() {
     });
     for error in errors.iter().flatten() {
         assert!(
-            error.contains("after step 1 each worker has values of its own; they meet after every 2 steps"),
+            error.contains(
+                "after step 1 each worker has values of its own; they synchronise after every 2 steps"
+            ),
             "{error}"
         );
     }

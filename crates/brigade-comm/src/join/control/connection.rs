@@ -16,9 +16,17 @@ pub(in crate::join) struct Connection {
     pub(in crate::join) stream: SealedStream,
     pub(in crate::join) received: FrameBuffer,
     /// When the last message came.
-    pub(in crate::join) heard: Instant,
+    pub(in crate::join) last_received: Instant,
     pub(in crate::join) is_done: bool,
     pub(in crate::join) open: bool,
+}
+
+impl Connection {
+    /// An open connection to a rank, from which a message has just come.
+    pub(in crate::join) fn new(rank: usize, stream: SealedStream) -> Self {
+        let (received, last_received) = (FrameBuffer::default(), Instant::now());
+        Self { rank, stream, received, last_received, is_done: false, open: true }
+    }
 }
 
 /// Sends a message.

@@ -44,15 +44,15 @@ impl StatusQuery {
         wait.saturating_sub(self.since.elapsed())
     }
 
-    /// Ends the query with a diagnosis for each rank that asked. `heard` says when the others' last messages came.
+    /// Ends the query with a diagnosis for each rank that asked. `last_received` says when the others' last messages came.
     pub(in crate::join) fn close(
         mut self,
         own: RankStatus,
-        heard: impl Iterator<Item = (usize, Instant)>,
+        last_received: impl Iterator<Item = (usize, Instant)>,
     ) -> Vec<(usize, Diagnosis)> {
-        let unresponsive: Vec<_> = heard
+        let unresponsive: Vec<_> = last_received
             .filter(|(rank, _)| !self.statuses.contains_key(rank))
-            .map(|(rank, heard)| (rank, heard.elapsed()))
+            .map(|(rank, last_received)| (rank, last_received.elapsed()))
             .collect();
         self.statuses.insert(0, own);
         let diagnosis = |asker| (asker, diagnose_stall(&self.statuses, asker, &unresponsive));

@@ -13,7 +13,7 @@ use crate::fault::{Failure, Fault};
 use crate::flight::{Recorder, STATUS_DELAY, unresponsive};
 use crate::join::control::connection::{Connection, deliver};
 use crate::join::control::status_query::{DIAGNOSIS, StatusQuery};
-use crate::join::wire::message::{FrameBuffer, Message};
+use crate::join::wire::message::Message;
 use crate::link::shared::event_fd::EventFd;
 use crate::link::tcp::sealed::SealedStream;
 use crate::link::tcp::session::Session;
@@ -54,7 +54,7 @@ struct State {
     /// The diagnosis.
     diagnosis: Option<Diagnosis>,
     /// On other ranks: when rank 0's last message came.
-    heard: Instant,
+    last_received: Instant,
     /// This rank is done and wants to leave together with the others.
     leaving: bool,
     /// All ranks are done.
@@ -98,14 +98,12 @@ impl Control {
             stream.set_nonblocking(true).map_err(failed)?;
             stream.set_nodelay(true).map_err(failed)?;
             socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(unreachable)).map_err(failed)?;
-            let stream = SealedStream::new(stream, session, 0);
-            let (received, heard) = (FrameBuffer::default(), Instant::now());
-            connections.push(Connection { rank, stream, received, heard, is_done: false, open: true });
+            connections.push(Connection::new(rank, SealedStream::new(stream, session, 0)));
         }
         let state = State {
             wants_diagnosis: false,
             diagnosis: None,
-            heard: Instant::now(),
+            last_received: Instant::now(),
             leaving: false,
             complete: false,
             stop: false,
@@ -171,7 +169,7 @@ impl ControlPlane {
         match &state.diagnosis {
             Some(diagnosis) => diagnosis.clone(),
             None if self.rank == 0 || in_time => Diagnosis::default(),
-            None => unresponsive(0, state.heard.elapsed()),
+            None => unresponsive(0, state.last_received.elapsed()),
         }
     }
 
@@ -179,7 +177,7 @@ impl ControlPlane {
     pub(in crate::join) fn unresponsive_rank_0(&self) -> Option<StalledRank> {
         let (ago, is_open) = {
             let state = lock(&self.state);
-            (state.heard.elapsed(), state.is_open())
+            (state.last_received.elapsed(), state.is_open())
         };
         (self.rank != 0 && is_open && ago > SILENT)
             .then(|| unresponsive(0, ago).root)
@@ -276,8 +274,8 @@ impl ControlPlane {
         let open = || connections.iter().filter(|connection| connection.open);
         let due = |query: &mut StatusQuery| query.time_left(open().count()).is_zero();
         let Some(query) = queries.query.take_if(due) else { return };
-        let heard: Vec<_> = open().map(|connection| (connection.rank, connection.heard)).collect();
-        for (asker, diagnosis) in query.close(self.recorder.status(), heard.into_iter()) {
+        let last: Vec<_> = open().map(|connection| (connection.rank, connection.last_received)).collect();
+        for (asker, diagnosis) in query.close(self.recorder.status(), last.into_iter()) {
             match connections.iter_mut().find(|connection| connection.open && connection.rank == asker) {
                 Some(connection) => deliver(connection, &Message::Diagnosis(diagnosis)),
                 None => self.set_diagnosis(diagnosis),
@@ -294,7 +292,7 @@ impl ControlPlane {
     /// Reads what has arrived on a connection.
     fn listen(&self, connection: &mut Connection, queries: &mut StatusQueries) -> Received {
         let mut bytes = [0; 4096];
-        let mut heard = Received::Nothing;
+        let mut outcome = Received::Nothing;
         loop {
             match connection.stream.read(&mut bytes) {
                 Ok(0) => return self.lost(connection, "its control connection closed"),
@@ -302,7 +300,7 @@ impl ControlPlane {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let waited = connection.stream.waited_for_rest().unwrap_or_default();
                     if waited < self.unreachable {
-                        return heard;
+                        return outcome;
                     }
                     let reason =
                         format!("the rest of a message from it has not arrived for {} s", waited.as_secs());
@@ -317,9 +315,9 @@ impl ControlPlane {
                     return self.lost(connection, &format!("its control connection broke: {error}"));
                 }
             }
-            connection.heard = Instant::now();
+            connection.last_received = Instant::now();
             if self.rank != 0 {
-                lock(&self.state).heard = connection.heard;
+                lock(&self.state).last_received = connection.last_received;
             }
             loop {
                 match connection.received.next() {
@@ -335,7 +333,7 @@ impl ControlPlane {
                         };
                         self.fault.raise(origin, error);
                     }
-                    Ok(Some(Message::StatusRequest)) if self.rank == 0 => heard = Received::Question,
+                    Ok(Some(Message::StatusRequest)) if self.rank == 0 => outcome = Received::Question,
                     Ok(Some(Message::StatusRequest)) => {
                         self.recorder.request_status();
                         self.fault.wake_all();

@@ -12,7 +12,7 @@ use crate::join::wire::handshake::{HANDSHAKE_TIMEOUT, SecureStream, Stream};
 use crate::join::wire::message::{Hello, MAX_TEXT_BYTES, Message, RankAddress, RankTable};
 use crate::link::tcp::session::Session;
 
-/// How long a rank of another start may take to hear that it is refused.
+/// How long a rank of another start may take to receive its refusal.
 const REFUSAL: Duration = Duration::from_secs(1);
 
 /// Rank 0's side: waits for all other ranks and sends them the table. Returns it, with the connections to ranks 1, 2, ….

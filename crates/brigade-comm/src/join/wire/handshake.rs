@@ -21,11 +21,11 @@ use crate::link::tcp::session::{LENGTH_BYTES, Session};
 use crate::open_files::{explained, is_out_of_files};
 
 /// Says that this is Brigade, and by its last byte with which handshake.
-const MAGIC: [u8; 8] = *b"BRIGADE2";
+pub(in crate::join) const MAGIC: [u8; 8] = *b"BRIGADE2";
 const PROTOCOL: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 /// Bytes of each of the two messages: a public key, and the authentication of nothing.
-const MESSAGE_BYTES: usize = 48;
-const ACCEPTED: u8 = 1;
+pub(in crate::join) const MESSAGE_BYTES: usize = 48;
+pub(in crate::join) const ACCEPTED: u8 = 1;
 
 /// How long a connection may take to say who it is.
 pub(in crate::join) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

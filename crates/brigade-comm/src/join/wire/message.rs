@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::Algorithm;
 use crate::error::{Diagnosis, StalledRank};
 use crate::flight::RankStatus;
 use crate::limits::MAX_FRAME_BYTES;
 use crate::locality::{Locality, localities};
+use crate::op::algorithm::Algorithm;
 use crate::transport::{Encryption, Transport};
 
 /// The longest text that a rank may announce about itself, in bytes.

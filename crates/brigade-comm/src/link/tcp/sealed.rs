@@ -12,7 +12,7 @@ use crate::op::header::HEADER_BYTES;
 /// Plain bytes that are sealed before they are sent.
 const STEP_BYTES: usize = 4 * PLAIN_BYTES;
 
-/// As many opened bytes as there are suffice for whoever looks at them without moving them: a header, or whole elements.
+/// As many bytes are opened before a reader gets any, so that it can use a header or whole elements without moving them.
 const ENOUGH: usize = HEADER_BYTES;
 
 /// One end of a connection that never blocks. Its caller reads until nothing comes before it waits for more.

@@ -1,6 +1,6 @@
 //! How the ranks of a group are placed on hosts, and which levels their collectives use.
 
-use crate::algorithm::{Algorithm, AlgorithmRow};
+use crate::op::algorithm::{Algorithm, AlgorithmRow};
 use crate::op::call::{Call, OpType};
 use crate::op::dtype::DType;
 use crate::op::plan::levels::Levels;
@@ -11,8 +11,8 @@ pub(crate) struct Layout {
     direct: Levels,
     chosen: Levels,
     algorithm: Algorithm,
-    /// Neighbours on each host, where `chosen` is inside hosts first.
-    ranks_per_host: Option<usize>,
+    /// Neighbours on a host that add up first, where `chosen` is inside hosts first.
+    neighbours: Option<usize>,
     /// What calls use instead of `chosen`: the first row that fits.
     table: Vec<(AlgorithmRow, Levels)>,
     warning: Option<String>,
@@ -25,8 +25,8 @@ enum Hosts {
     Flat,
     /// So many neighbours on each of several.
     Even(usize),
-    /// In another way.
-    Uneven,
+    /// In another way; so many divide all rows of neighbours on a host.
+    Uneven(usize),
 }
 
 impl Layout {
@@ -36,38 +36,54 @@ impl Layout {
         let on_hosts = Hosts::of(hosts);
         let flat = || Levels::flat(ranks);
         let mut warning = None;
-        let chosen = match (algorithm, on_hosts) {
-            (Algorithm::Flat, _) | (_, Hosts::Flat) if algorithm != Algorithm::Halving => flat(),
+        let chosen = match (algorithm, &on_hosts) {
             (Algorithm::Halving, _) => Levels::halving(ranks),
-            (_, Hosts::Even(per_host)) if per_host.is_power_of_two() => Levels::hierarchical(ranks, per_host),
+            (Algorithm::Flat, _) | (_, Hosts::Flat) => flat(),
+            (Algorithm::Auto, hosts) => Levels::hierarchical(ranks, hosts.aligned()),
             (Algorithm::Hierarchical, Hosts::Even(per_host)) => {
-                warning = Some(format!(
-                    "sums are made host by host, of {per_host} ranks each: they differ in the last bits from those of \
-                    other meshes, because {per_host} is not a power of two"
-                ));
-                Levels::hierarchical(ranks, per_host)
+                if !per_host.is_power_of_two() {
+                    warning = Some(format!(
+                        "sums are made host by host, of {per_host} ranks each: they differ in the last bits from those of \
+                        other meshes, because {per_host} is not a power of two"
+                    ));
+                }
+                Levels::hierarchical(ranks, *per_host)
             }
-            (Algorithm::Hierarchical, _) => {
+            (Algorithm::Hierarchical, Hosts::Uneven(1)) => {
                 warning = Some(
-                    "its hosts do not have the same number of consecutive ranks: its collectives are flat"
+                    "its hosts have different numbers of consecutive ranks, without a common divisor: its collectives are flat"
                         .into(),
                 );
                 flat()
             }
-            _ => flat(),
+            (Algorithm::Hierarchical, Hosts::Uneven(common)) => {
+                let bits = if common.is_power_of_two() {
+                    String::new()
+                } else {
+                    format!(
+                        ", and differ in the last bits from those of other meshes, because {common} is not a power of two"
+                    )
+                };
+                warning = Some(format!(
+                    "its hosts have different numbers of ranks: sums are made among {common} ranks of a host first, so a byte \
+                    crosses the network once for each {common} ranks{bits}"
+                ));
+                Levels::hierarchical(ranks, *common)
+            }
         };
-        let ranks_per_host = match (algorithm, Hosts::of(hosts)) {
-            (Algorithm::Auto, Hosts::Even(per_host)) if per_host.is_power_of_two() => Some(per_host),
-            (Algorithm::Hierarchical, Hosts::Even(per_host)) => Some(per_host),
-            _ => None,
+        let neighbours = match (algorithm, &on_hosts) {
+            (Algorithm::Auto, hosts) => hosts.aligned(),
+            (Algorithm::Hierarchical, Hosts::Even(ranks) | Hosts::Uneven(ranks)) => *ranks,
+            _ => 1,
         };
+        let neighbours = (neighbours > 1).then_some(neighbours);
         let algorithm = match algorithm {
             Algorithm::Halving => Algorithm::Halving,
             _ if chosen == flat() => Algorithm::Flat,
             _ => Algorithm::Hierarchical,
         };
         let direct = Levels::direct(ranks);
-        Self { direct, chosen, algorithm, ranks_per_host, table: Vec::new(), warning }
+        Self { direct, chosen, algorithm, neighbours, table: Vec::new(), warning }
     }
 
     /// With a table of algorithms, for a group of ranks on these hosts.
@@ -75,9 +91,7 @@ impl Layout {
         let ranks = hosts.len();
         let levels = |row: &AlgorithmRow| match (row.algorithm, Hosts::of(hosts)) {
             (Algorithm::Halving, _) => Levels::halving(ranks),
-            (Algorithm::Hierarchical, Hosts::Even(per_host)) if per_host.is_power_of_two() => {
-                Levels::hierarchical(ranks, per_host)
-            }
+            (Algorithm::Hierarchical, hosts) => Levels::hierarchical(ranks, hosts.aligned()),
             (Algorithm::Auto, _) => self.chosen.clone(),
             _ => Levels::flat(ranks),
         };
@@ -95,9 +109,9 @@ impl Layout {
         self.algorithm
     }
 
-    /// How many neighbours are on each host, where that is what makes levels.
-    pub(crate) fn ranks_per_host(&self) -> Option<usize> {
-        self.ranks_per_host
+    /// How many neighbours on a host add up first, where that is what makes levels.
+    pub(crate) fn neighbours(&self) -> Option<usize> {
+        self.neighbours
     }
 
     /// What the user should know, where the algorithm that was asked for cannot be used, or changes the bits.
@@ -123,19 +137,29 @@ impl Layout {
 
 impl Hosts {
     fn of(hosts: &[usize]) -> Self {
-        let first = |rank: usize| rank == 0 || hosts[rank] != hosts[rank - 1];
-        let per_host = (1..hosts.len()).find(|rank| first(*rank)).unwrap_or(hosts.len());
-        let mut begun: Vec<usize> =
-            (0..hosts.len()).filter(|rank| first(*rank)).map(|rank| hosts[rank]).collect();
-        let runs = begun.len();
+        let rows: Vec<&[usize]> = hosts.chunk_by(|a, b| a == b).collect();
+        let mut begun: Vec<usize> = rows.iter().map(|row| row[0]).collect();
         begun.sort_unstable();
         begun.dedup();
-        let is_even = hosts.len().is_multiple_of(per_host.max(1))
-            && (0..hosts.len()).all(|rank| first(rank) == rank.is_multiple_of(per_host));
-        match runs {
-            _ if begun.len() == hosts.len() || begun.len() <= 1 => Self::Flat,
-            _ if is_even && begun.len() == runs => Self::Even(per_host),
-            _ => Self::Uneven,
+        let common = rows.iter().fold(0, |common, row| greatest_common_divisor(common, row.len()));
+        match begun.len() {
+            different if different == hosts.len() || different <= 1 => Self::Flat,
+            different if different == rows.len() && rows.iter().all(|row| row.len() == common) => {
+                Self::Even(common)
+            }
+            _ => Self::Uneven(common),
         }
     }
+
+    /// The largest power of two of neighbours that divides all hosts: sums of as many are nodes of the pairwise tree.
+    fn aligned(&self) -> usize {
+        match self {
+            Self::Flat => 1,
+            Self::Even(ranks) | Self::Uneven(ranks) => 1 << ranks.trailing_zeros(),
+        }
+    }
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if a == 0 { b } else { greatest_common_divisor(b % a, a) }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::{Algorithm, AlgorithmRow};
+use crate::op::algorithm::{Algorithm, AlgorithmRow};
 use crate::op::dtype::{DType, ReduceOp};
 use crate::op::plan::segment::Next;
 
@@ -138,6 +138,12 @@ fn levels_follow_hosts_where_the_bits_stay_the_same() {
     let counts = |hosts: &[usize], algorithm| -> (Vec<usize>, bool) {
         let layout = Layout::new(hosts, algorithm);
         let levels = layout.levels(&call(OpType::AllReduce, 64));
+        // What others are told of the levels.
+        if let Some(neighbours) = layout.neighbours() {
+            assert_eq!(neighbours, levels.each().next().unwrap().count, "{hosts:?} {algorithm}");
+        } else {
+            assert_ne!(layout.algorithm(), Hierarchical, "{hosts:?} {algorithm}");
+        }
         (levels.each().map(|level| level.count).collect(), layout.warning().is_some())
     };
     use Algorithm::{Auto, Flat, Halving, Hierarchical};
@@ -150,7 +156,13 @@ fn levels_follow_hosts_where_the_bits_stay_the_same() {
         (&[0, 1, 0, 1], Auto, &[4], false),
         (&[0, 1, 0, 1], Hierarchical, &[4], true),
         (&[0, 0, 1, 1, 1], Hierarchical, &[5], true),
-        (&[0, 0, 1, 1, 0, 0], Hierarchical, &[6], true),
+        (&[0, 0, 1, 1, 0, 0], Hierarchical, &[2, 3], true),
+        (&[0, 0, 1, 1, 1, 1], Hierarchical, &[2, 3], true),
+        (&[0, 0, 1, 1, 1, 1], Auto, &[2, 3], false),
+        (&[0, 0, 0, 1, 1, 1, 1, 1, 1], Hierarchical, &[3, 3], true),
+        (&[0, 0, 0, 1, 1, 1, 1, 1, 1], Auto, &[9], false),
+        (&[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], Auto, &[2, 6], false),
+        (&[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1], Hierarchical, &[6, 2], true),
         (&[0, 1, 2], Hierarchical, &[3], false),
         (&[0; 8], Hierarchical, &[8], false),
         (&[0; 12], Halving, &[2, 2, 3], false),

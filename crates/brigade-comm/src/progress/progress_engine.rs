@@ -11,7 +11,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::algorithm::Algorithm;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::flight::{EntryId, Waiting};
@@ -19,6 +18,7 @@ use crate::link::connector::{LinkSpec, LinkUnavailable};
 use crate::link::error::LinkError;
 use crate::link::role::LinkRole;
 use crate::link::shared::event_fd::EventFd;
+use crate::op::algorithm::Algorithm;
 use crate::op::call::Call;
 use crate::op::plan::layout::Layout;
 use crate::op::stats::Counters;

@@ -14,8 +14,8 @@ use crate::op::call::OpType;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// [`Hierarchical`](Self::Hierarchical) if ranks are on several hosts, each with the same power of two of
-    /// consecutive ranks; otherwise [`Flat`](Self::Flat).
+    /// [`Hierarchical`](Self::Hierarchical) if ranks are on several hosts, with levels of the largest power of two of consecutive
+    /// ranks that divides all hosts; [`Flat`](Self::Flat) if that is 1.
     #[default]
     Auto,
     /// Every rank with every other, whatever their hosts; along the rows and columns of a grid in groups of more than 32.
@@ -25,7 +25,8 @@ pub enum Algorithm {
     Halving,
     /// Inside each host first and last, and in between among ranks of different hosts, so that each byte crosses the network
     /// once per host instead of once per rank. If hosts have the same number of consecutive ranks, but not a power of two, sums
-    /// have a different order, and a warning says so; with unequal numbers it is [`Flat`](Self::Flat), with a warning.
+    /// have a different order, and a warning says so. With unequal numbers, the greatest common divisor takes the place of the
+    /// number, with a warning; if that is 1, it is [`Flat`](Self::Flat).
     Hierarchical,
 }
 
