@@ -55,7 +55,7 @@ fn what_is_missing_is_found() {
     assert_eq!(without(0, Forward(task(0))).1, "the activation of 0.0 is sent before it is computed");
     assert_eq!(
         without(0, send(Pass::Forward, 1, 1)),
-        (0, "action 6 (backward 1.0) waits for ever".into()),
+        (0, "action 6 (backward 1.0) waits forever".into()),
         "its gradient is never computed"
     );
     assert_eq!(
@@ -129,7 +129,7 @@ fn a_wrong_order_is_found() {
             let at = place(&lists[1], Forward(task(1)));
             lists[1].insert(at, late);
         }),
-        (0, "action 3 (send activation 1.0 to 1) waits for ever".into())
+        (0, "action 3 (send activation 1.0 to 1) waits forever".into())
     );
 }
 

@@ -36,7 +36,9 @@ mod tensorboard;
 pub mod timeline;
 mod totals;
 
-pub use console::{byte_progress::ByteProgress, counted::counted, line::line, mode::ConsoleMode};
+pub use console::{
+    byte_progress::ByteProgress, counted::counted, duration::duration, line::line, mode::ConsoleMode,
+};
 pub use error::{Error, Result};
 pub use history::{HISTORY_FILE, HistoryRecord, RunEvent, add_to_history, now};
 pub use indicatif::{HumanBytes, HumanCount};

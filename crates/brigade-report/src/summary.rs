@@ -1,13 +1,13 @@
 //! The summary at the end of a run.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf};
 
 use brigade_sorted::{SortedMap, SortedSet};
-use indicatif::{FormattedDuration, HumanBytes, HumanCount};
+use indicatif::{HumanBytes, HumanCount};
 
 use crate::console::counted::number;
-use crate::counted;
 use crate::record::{DeviceMemory, RoundRecord, TARGET_COUNTS};
+use crate::{counted, duration};
 
 /// The width of the column of names, if none is longer.
 const LEAST_WIDTH: usize = 13;
@@ -139,15 +139,11 @@ impl Summary {
             );
         }
         if self.checkpoints > 0 {
-            let (s, each) = if self.checkpoints == 1 { ("", "") } else { ("s", " each") };
-            let (count, bytes) = (HumanCount(self.checkpoints), HumanBytes(self.checkpoint_bytes));
+            let each = if self.checkpoints == 1 { "" } else { " each" };
+            let saved = counted(self.checkpoints as usize, "checkpoint");
+            let bytes = HumanBytes(self.checkpoint_bytes);
             let stall = self.checkpoint_stall_percent;
-            row(
-                "saved",
-                format!(
-                    "{count} checkpoint{s}, {bytes}{each}, interrupted training for {stall:.1}% of the time"
-                ),
-            );
+            row("saved", format!("{saved}, {bytes}{each}, interrupted training for {stall:.1}% of the time"));
         }
         if let Some(memory) = self.device_memory {
             let of = match (memory.total, memory.peak_percent()) {
@@ -186,12 +182,9 @@ impl Summary {
     }
 }
 
-/// `7.3 s`, or hours, minutes and seconds from a minute on. (`HumanDuration` would round to one unit.)
+/// `7.3 s`, or as any [`duration`] from a minute on.
 fn elapsed(seconds: f64) -> String {
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if seconds >= 60.0 => FormattedDuration(duration).to_string(),
-        _ => format!("{seconds:.1} s"),
-    }
+    if seconds < 59.95 { format!("{seconds:.1} s") } else { duration(seconds) }
 }
 
 #[cfg(test)]
@@ -252,6 +245,11 @@ mod tests {
             none.contains("\nended early   after step 4 of 9: x\nbest          step 2\npeak memory"),
             "{none}"
         );
+    }
+
+    #[test]
+    fn long_times_are_in_minutes_and_hours() {
+        assert_eq!([50.46, 59.96, 12_000.0].map(elapsed), ["50.5 s", "59.96 s", "3 h 20 min"]);
     }
 
     #[test]

@@ -53,12 +53,12 @@ pub enum Error {
         ranks: usize,
     },
     /// A run has made no step on its ranks.
-    #[error("{run} cannot be compared with other runs: what counts is {why}")]
+    #[error(
+        "{run} cannot be compared with other runs: it has made no steps in its last mesh yet, and only those are compared"
+    )]
     NoStepsYet {
         /// The run.
         run: PathBuf,
-        /// Which steps do not count.
-        why: String,
     },
     /// The run has no timeline of these steps.
     #[error(

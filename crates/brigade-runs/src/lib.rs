@@ -18,7 +18,6 @@
 
 mod charts;
 mod error;
-mod numbers;
 mod page;
 mod run;
 pub mod scaling;

@@ -15,8 +15,7 @@ impl Description {
         let known = self.kind.as_deref().and_then(kind);
         let Some(name) = self.name.as_ref().or(self.kind.as_ref()) else {
             return Err(problem(format!(
-                "`kind` is missing: what the file leaves out is that of a kind of device, which are {}; a device of no kind has a \
-                 `name` and {}",
+                "`kind` supplies the values missing from the file; kinds are {}. A device of any other kind needs `name` and {}",
                 names(),
                 NEEDED.map(|(fields, _)| fields).join(", ")
             )));
@@ -32,10 +31,10 @@ impl Description {
                 if !missing.is_empty() {
                     let why = match &self.kind {
                         Some(kind) => format!("there is no kind {kind}; {}", meant(kind)),
-                        None => format!("{name} is of no `kind`"),
+                        None => format!("{name} has no `kind`"),
                     };
                     return Err(problem(format!(
-                        "{why}; of a device of no kind, {} must be given, too",
+                        "{why}; without a known kind, {} must be given",
                         missing.join(", ")
                     )));
                 }
@@ -46,7 +45,7 @@ impl Description {
             && name.starts_with("CPU") != cluster.is_cpu()
         {
             return Err(problem(format!(
-                "name = {name} is not possible: the names of processors, and of no other devices, begin with CPU"
+                "name = {name} is not possible: names of processors begin with CPU, and names of other devices do not"
             )));
         }
         if self.name.is_some() {

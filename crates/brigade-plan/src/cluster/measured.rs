@@ -47,14 +47,14 @@ impl MeasuredLinks {
         let one = self.nodes.contains(&1);
         match self.nodes.iter().copied().filter(|there| *there > 1).max() {
             None if nodes > 1 => Some(
-                "collectives were measured within one node alone; between nodes, the bandwidths and latencies of links count"
+                "collectives were measured within one node only; between nodes, the links' bandwidths and latencies are used"
                     .into(),
             ),
             Some(most) if nodes > most => Some(format!(
                 "collectives were measured over at most {most} nodes; for up to {nodes}, they are extrapolated as rings over the links slow down"
             )),
             _ if !one => Some(
-                "collectives were measured between nodes alone; within one, the bandwidths and latencies of links count"
+                "collectives were measured between nodes only; within a node, the links' bandwidths and latencies are used"
                     .into(),
             ),
             _ => None,
@@ -93,8 +93,8 @@ mod tests {
     fn what_was_not_measured_is_said() {
         let gap = |measured: &[usize], nodes| links(measured).gap(nodes).unwrap_or_default();
         assert_eq!([gap(&[1], 1), gap(&[1, 2, 8], 8), gap(&[1, 4], 2)], [""; 3]);
-        assert!(gap(&[1], 64).contains("within one node alone"));
+        assert!(gap(&[1], 64).contains("within one node only"));
         assert!(gap(&[1, 4], 64).contains("over at most 4 nodes; for up to 64"));
-        assert!(gap(&[2, 4], 4).contains("between nodes alone"));
+        assert!(gap(&[2, 4], 4).contains("between nodes only"));
     }
 }

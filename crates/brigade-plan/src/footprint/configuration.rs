@@ -21,7 +21,7 @@ const MAX_LOOKAHEAD: usize = 1000;
 /// How many blocks a model may have at most.
 const MAX_BLOCKS: usize = 1 << 20;
 
-/// How workers that make updates of their own meet.
+/// How workers that make updates of their own synchronise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OuterSteps {
     /// Number of workers.

@@ -17,22 +17,22 @@ use crate::unshard::most_unsharded;
 pub struct MemoryFootprint {
     /// Parameters: whole buffers, shards, gathered buffers, fp32 masters. Formula: `4Ψ`, under ZeRO-3 `4Ψ/dp`; with
     /// 2 bytes in compute `2Ψ + 4Ψₛ`, sharded `2Ψ + 4Ψₛ/dp`, under ZeRO-3 `4Ψₛ/dp` and `2/dp` for the others. The
-    /// masters `4Ψₛ`, or `4Ψₛ/dp`, are there too where the optimizer is offloaded: they are on its device then, and where shards are
-    /// gathered as codes. What is kept in fp32 counts as if 4 bytes were in compute.
+    /// masters, `4Ψₛ` or `4Ψₛ/dp`, are also there where shards are gathered as codes and where the optimizer is offloaded, then on the
+    /// optimizer's device. Parameters kept in fp32 count as with 4 bytes in compute.
     ///
     /// The peak also has what is gathered at once.
     pub parameters: Amount,
     /// Gradients, in fp32. Formula: `4Ψₛ`, or `4Ψₛ/dp` where each micro-batch's are summed over the ranks.
     ///
     /// The peak also has the partial sums of a pairwise sum over micro-batches, and whole buffers, or codes of them, in flight. Where
-    /// gradients travel as codes, both have what the codes left out ([`Cost::kept`](brigade_compress::Cost::kept)).
+    /// gradients are sent as codes, both include what the codes left out ([`Cost::kept`](brigade_compress::Cost::kept)).
     pub gradients: Amount,
-    /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`. Outer steps add what is kept for them.
+    /// The optimizer's state. Formula for 8 bytes an element: `8Ψₛ`, sharded `8Ψₛ/dp`. Outer steps add their own state.
     ///
     /// The peak also has outer gradients that are under way while workers make inner steps, in fp32.
     pub optimizer: Amount,
     /// Boundary activations: the inputs of the blocks and the outputs of chunks whose graphs are kept, of all
-    /// micro-batches in flight, what second halves of backwards wait with, and gradients of shared parameters that go to their stage once a step. Its formula is the most in flight times the largest
+    /// micro-batches in flight, what the second halves of backwards still need, and gradients of shared parameters that go to their stage once a step. Its formula is the most in flight times the largest
     /// chunk's, and the most partial sums of such gradients.
     pub boundary_activations: Amount,
     /// Saved activations of the blocks and the loss: what their graphs keep for all micro-batches in flight, and what the running

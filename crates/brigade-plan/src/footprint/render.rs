@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::columns::{aligned, bytes};
+use crate::columns::{aligned, bytes, counted};
 
 use super::{Amount, Footprint, MemoryFootprint, Sent, StageFootprint};
 
@@ -63,13 +63,12 @@ fn memory_cells(memory: &MemoryFootprint) -> Vec<String> {
 
 fn sends_cells(stage: &StageFootprint) -> Vec<String> {
     let cell = |(name, sent): (&str, Sent)| {
-        let plural = if sent.calls == 1 { "call" } else { "calls" };
         let sent_bytes = match (sent.bytes, sent.unknown_calls) {
             (_, 0) => bytes(sent.bytes),
             (0, _) => "unknown".into(),
             (_, _) => format!("{} and activations, unknown,", bytes(sent.bytes)),
         };
-        format!("{name} {sent_bytes} in {} {plural}", sent.calls)
+        format!("{name} {sent_bytes} in {}", counted(sent.calls as usize, "call"))
     };
     let made = stage.traffic.by_operation().into_iter().filter(|(_, sent)| sent.calls > 0);
     let mut cells: Vec<_> = made.map(cell).collect();

@@ -5,6 +5,7 @@
 
 mod accounting;
 mod activations;
+mod kept;
 pub mod published;
 mod stage;
 
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 pub use accounting::Accounting;
 pub use activations::{ActivationSettings, layer_activations, loss_activations};
+pub use kept::KeptBytes;
 pub use stage::{Sharding, StageShape, stage_memory};
 
 /// Bytes of one rank, by what they are for.
@@ -19,7 +21,7 @@ pub use stage::{Sharding, StageShape, stage_memory};
 pub struct MemoryParts {
     /// Parameters in the type of the computation, or a rank's shard of them.
     pub parameters: u64,
-    /// Gradients and their sums over micro-batches.
+    /// Gradients, their sums over micro-batches, and what compressed ones left out.
     pub gradients: u64,
     /// Master weights and the optimizer's moments.
     pub optimizer: u64,

@@ -1,7 +1,8 @@
 //! Bytes of one rank of a stage.
 
 use super::activations::{ActivationSettings, layer_activations, layer_working, loss_activations};
-use super::{Accounting, MemoryParts};
+use super::kept::kept;
+use super::{Accounting, KeptBytes, MemoryParts};
 use crate::footprint::REDUCING;
 use crate::model::ModelShape;
 use crate::schedule::{PipelineScheduleKind, formula};
@@ -14,6 +15,8 @@ pub struct Sharding {
     pub zero: u8,
     /// Ranks that share what is sharded: the data-parallel ranks, or those of a replica.
     pub shards: usize,
+    /// Replicas of what is sharded, which hold the same shard and add up its gradients; 1 where there are none.
+    pub replicas: usize,
     /// Micro-batches of a rank in a step.
     pub micro_batches: usize,
     /// ZeRO-2 and 3: whether each micro-batch's gradients are reduced.
@@ -24,6 +27,8 @@ pub struct Sharding {
     pub offload: bool,
     /// Whether the gradients of a tied head go to the stage of its table with each micro-batch; else it holds their sum.
     pub tied_each_micro_batch: bool,
+    /// What is kept of gradients that travel as codes.
+    pub kept: KeptBytes,
 }
 
 /// What a stage has of the model.
@@ -106,6 +111,7 @@ fn state(
     if !sharding.tied_each_micro_batch && !accounting.steps_copies && micro_batches > 1 {
         parts.gradients += accounting.sum * accounting.sums(micro_batches, false) * trained_copies / tp;
     }
+    parts.gradients += kept(sharding, stepped);
     let has_masters = accounting.master > 0 || offload;
     let master = if has_masters && !(gathers && accounting.master == 0) { 4 } else { 0 };
     let state = (master + accounting.moments) * share(stepped, is_sharded(1));

@@ -43,7 +43,7 @@ pub struct ModelShape {
     pub embedding_parameters: u64,
     /// Parameters of one layer.
     pub layer_parameters: u64,
-    /// Parameters of one layer that a token does not pass: those of the experts that are not chosen for it.
+    /// Parameters of one layer that a token does not use: those of the experts that are not chosen for it.
     pub idle_parameters: u64,
     /// Parameters of the head but for a tied table: the last norm, and the matrix that gives logits.
     pub head_parameters: u64,

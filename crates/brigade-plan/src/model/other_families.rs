@@ -185,7 +185,7 @@ pub fn shape(file: &str, family: &str, fields: &Map<String, Value>) -> Result<Mo
             let sparse = fields.get(&["decoder_sparse_step"])?.unwrap_or(1);
             let dense = fields.fields.get("mlp_only_layers").and_then(Value::as_array).map_or(0, Vec::len);
             if sparse != 1 || dense > 0 {
-                let allowed = "a plan takes all layers to be alike, each with experts";
+                let allowed = "a plan assumes that all layers are alike, each with experts";
                 return Err(wrong(file, "decoder_sparse_step, mlp_only_layers", sparse, allowed));
             }
             let count = fields.needed(&EXPERTS)?;

@@ -33,7 +33,7 @@ pub fn read(file: &str, fields: &Map<String, Value>) -> Result<ModelShape, Model
             let known: Map<String, Value> =
                 known.map(|(name, value)| (name.clone(), value.clone())).collect();
             let config = Config::from_fields(file, &known).map_err(|error| refused(error.to_string()))?;
-            let note = format!("the plan leaves out what training does not know: {}", names.join(", "));
+            let note = format!("the plan leaves out what training does not support: {}", names.join(", "));
             ModelShape { note: Some(note), ..ModelShape::of_config(file, &config) }.check(file)
         }
         Err(error @ HfError::UnknownFamily { .. }) => {

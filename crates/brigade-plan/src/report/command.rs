@@ -6,7 +6,7 @@ use crate::search::{PlanEvaluation, Workload};
 /// How a command names its model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamedModel {
-    /// What `--model` gives, or `--config` for a TOML.
+    /// What `--model` gives, or `--config` for a TOML; empty: neither is given.
     pub name: String,
     /// The settings that the TOML changes, by name (`zero.keep_gathered`): the command says what it needs of them.
     pub settings: Vec<String>,
@@ -55,8 +55,11 @@ fn program(workload: &Workload, model: &NamedModel) -> String {
     let option = if name.to_ascii_lowercase().ends_with(".toml") { "--config" } else { "--model" };
     let name =
         name.strip_suffix("config.json").map_or(name, |folder| if folder.is_empty() { "." } else { folder });
-    let mut line =
-        format!("brigade train {option} {} --nproc-per-node {}", quoted(name), cluster.devices_per_node);
+    let mut line = String::from("brigade train");
+    if !name.is_empty() {
+        line.push_str(&format!(" {option} {}", quoted(name)));
+    }
+    line.push_str(&format!(" --nproc-per-node {}", cluster.devices_per_node));
     if let Some(rank) = model.lora_rank {
         line.push_str(&format!(" --lora-rank {rank}"));
     }

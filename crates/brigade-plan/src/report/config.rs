@@ -75,6 +75,7 @@ mod tests {
         assert_eq!(table["compute"]["dtype"].as_str(), Some("bf16"));
         assert_eq!(table["comm"]["compress"].as_str(), Some("none"));
         assert!(table["zero"]["keep_gathered"].is_bool(), "{text}");
+        assert_eq!(number("zero", "prefetch"), 1);
     }
 
     #[test]

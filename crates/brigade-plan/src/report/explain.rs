@@ -3,7 +3,8 @@
 use super::{billions, seconds};
 use crate::cluster::Collective;
 use crate::columns::{bytes, counted};
-use crate::memory::published;
+use crate::memory::KeptBytes;
+use crate::memory::published::{self, DeepSpeedOffload};
 use crate::model::ModelShape;
 use crate::schedule::formula;
 use crate::search::{PlanError, PlanEvaluation, Workload};
@@ -31,6 +32,8 @@ fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
     let whole = model.parameters() as f64;
     let reduced = candidate.zero >= 2 && dp > 1 && candidate.reduce_each_micro_batch;
     let stepped = if model.counts.is_empty() { "P" } else { "what is trained of P" };
+    let keeps = candidate.dp > 1 && workload.kept_bytes != KeptBytes::default();
+    let kept = if keeps { ", and what compression left out, kept for the next update," } else { "" };
     let kind = candidate.kind();
     let in_flight = formula::peak_in_flight(
         kind,
@@ -39,22 +42,22 @@ fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
         candidate.micro_batches,
         evaluation.fullest_stage,
     );
-    vec![
+    let mut lines = vec![
         match candidate.zero == 3 && dp > 1 {
             false => format!(
-                "parameters: {} of P of the stage = {}",
-                plural(accounting.parameter),
+                "parameters: {} bytes of P of the stage = {}",
+                accounting.parameter,
                 bytes(parts.parameters)
             ),
             true => format!(
-                "parameters: {} of P / dp {dp} besides the masters = {}; gathered ones are among the buffers",
-                plural(accounting.parameter_shard),
+                "parameters: {} bytes of P / dp {dp} besides the masters = {}; gathered ones are among the buffers",
+                accounting.parameter_shard,
                 bytes(parts.parameters)
             ),
         },
         format!(
-            "gradients: {} x {} sums of {stepped}{} = {}{}",
-            plural(accounting.sum),
+            "gradients: {} bytes x {} sums of {stepped}{}{kept} = {}{}",
+            accounting.sum,
             accounting.sums(candidate.micro_batches, reduced),
             if reduced { sharded(2) } else { String::new() },
             bytes(parts.gradients),
@@ -83,11 +86,18 @@ fn memory(workload: &Workload, evaluation: &PlanEvaluation) -> Vec<String> {
             published::zero(whole, dp, candidate.zero) / 1e9,
             published::zero_volume(candidate.zero)
         ),
-    ]
-}
-
-fn plural(bytes: u64) -> String {
-    format!("{bytes} bytes")
+    ];
+    let largest = (0..model.blocks()).map(|block| model.block_parameters(block)).max().unwrap_or(0);
+    let offload = if candidate.offload { DeepSpeedOffload::Optimizer } else { DeepSpeedOffload::None };
+    let estimate = published::deepspeed(whole, largest as f64, dp, candidate.zero, offload);
+    lines.extend(estimate.map(|estimate| {
+        format!(
+            "by DeepSpeed's estimator for ZeRO-{}, the same would need {:.1} GiB per rank, without activations",
+            candidate.zero,
+            estimate / f64::from(1 << 30)
+        )
+    }));
+    lines
 }
 
 fn time(workload: &Workload, evaluation: &PlanEvaluation) -> Result<Vec<String>, PlanError> {

@@ -89,7 +89,7 @@ fn heading(workload: &Workload, plan: &Plan) -> String {
     };
     let counted_for_mfu = match model.idle_parameters {
         0 => "without the embedding",
-        _ => "without the embedding and the experts that a token does not pass",
+        _ => "without the embedding and the experts that a token does not use",
     };
     let (trained, less) = match model.counts.is_empty() {
         true => (String::new(), ""),

@@ -1,21 +1,23 @@
 //! What other collectives, fewer bytes and larger batches would bring.
 
+use brigade_compress::{Compression, Method};
 use serde::Serialize;
 
 use super::{count, seconds};
 use crate::columns::{aligned, bytes};
+use crate::memory::KeptBytes;
 use crate::search::{Candidate, Evaluator, PlanError, PlanEvaluation, Shortage, Workload};
 use crate::time::PlannedAlgorithm;
 
-/// Bytes of a gradient while it travels: as bf16, or as integers of 8 and 4 bits with a scale in fp32 for each 256 of them.
-const FEWER_BYTES: [(&str, f64); 3] = [
-    ("gradients reduced in bf16 (compute.reduce_dtype)", 2.0),
-    ("gradients in 8 bits (--compress int8)", 1.0 + 4.0 / 256.0),
-    ("gradients in 4 bits (--compress int4)", 0.5 + 4.0 / 256.0),
+/// Bytes of a gradient while it travels, as bf16, or as integers of 8 and 4 bits with a scale in fp32 for each 256 of them; and what they are compressed with.
+const FEWER_BYTES: [(&str, f64, Method); 3] = [
+    ("gradients reduced in bf16 (compute.reduce_dtype)", 2.0, Method::None),
+    ("gradients in 8 bits (--compress int8)", 1.0 + 4.0 / 256.0, Method::Int8),
+    ("gradients in 4 bits (--compress int4)", 0.5 + 4.0 / 256.0, Method::Int4),
 ];
 
-/// Why a rank may be faster than one alone.
-const ABOVE_ONE: &str = "Above 100%, a rank does less besides its micro-batches than one alone: it steps a share of the parameters, or steps after more of them.";
+/// Why a rank may be faster than a single rank.
+const ABOVE_ONE: &str = "Above 100%, a rank has less work besides its micro-batches than a single rank: it updates only a shard of the parameters, or updates them less often.";
 
 /// One change, and what follows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,8 +26,8 @@ pub struct WhatIf {
     pub change: String,
     /// What follows from it.
     pub evaluation: PlanEvaluation,
-    /// Tokens a second of each rank, over those of one rank alone with the micro-batches of the configuration as it is. It is above 1 where a rank does less besides: steps only
-    /// its share of the parameters, or steps after more micro-batches.
+    /// Tokens a second of each rank, over those of one rank alone with the micro-batches of the configuration as it is. It is above 1 where a rank has less other work: it updates
+    /// only its shard of the parameters, or updates them after more micro-batches.
     pub efficiency: f64,
     /// What it lacks; nothing where it fits.
     pub missing: Shortage,
@@ -54,9 +56,11 @@ pub fn what_if(workload: &Workload, candidate: &Candidate) -> Result<Vec<WhatIf>
         let other = Workload { algorithm: *algorithm, ..workload.clone() };
         all.push(of(format!("{} collectives", algorithm.name()), &other, candidate, 1)?);
     }
-    for (change, reduce_bytes) in FEWER_BYTES {
+    for (change, reduce_bytes, method) in FEWER_BYTES {
         if candidate.dp > 1 && workload.reduce_bytes > reduce_bytes {
-            let other = Workload { reduce_bytes, ..workload.clone() };
+            let compression = Compression { method, ..Compression::default() };
+            let kept_bytes = KeptBytes::of(&compression, workload.model.hidden);
+            let other = Workload { reduce_bytes, kept_bytes, ..workload.clone() };
             all.push(of(change.into(), &other, candidate, 1)?);
         }
     }

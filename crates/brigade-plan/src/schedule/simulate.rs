@@ -84,7 +84,7 @@ pub(super) fn simulate(
         if let Some(action) = pipeline.actions(rank).get(at) {
             return Err(ScheduleError::Fault {
                 rank,
-                fault: format!("action {at} ({action}) waits for ever"),
+                fault: format!("action {at} ({action}) waits forever"),
             });
         }
     }

@@ -3,9 +3,12 @@
 use serde::Serialize;
 
 use crate::columns::counted;
-use crate::memory::Sharding;
+use crate::memory::{KeptBytes, Sharding};
 use crate::schedule::PipelineScheduleKind;
 use crate::unshard::ReshardPolicy;
+
+/// Blocks whose parameters are gathered ahead under ZeRO-3, in every plan: training's default.
+pub(super) const PREFETCH: usize = 1;
 
 /// How a model is spread over the ranks. Ranks are numbered with `tp` innermost, then `dp`, then `pp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -49,16 +52,18 @@ fn reshard_name<S: serde::Serializer>(policy: &ReshardPolicy, to: S) -> Result<S
 }
 
 impl Candidate {
-    /// How parameters are held, and gradients of a tied head sent: see [`Sharding::tied_each_micro_batch`].
-    pub fn sharding(&self, tied_each_micro_batch: bool) -> Sharding {
+    /// How parameters are held, gradients of a tied head sent (see [`Sharding::tied_each_micro_batch`]), and what is kept of gradients that are compressed.
+    pub fn sharding(&self, tied_each_micro_batch: bool, kept: KeptBytes) -> Sharding {
         Sharding {
             zero: self.zero,
             shards: self.shards(),
+            replicas: self.replicate,
             micro_batches: self.micro_batches,
             reduce_each_micro_batch: self.reduce_each_micro_batch,
             reshard: self.reshard,
             offload: self.offload,
             tied_each_micro_batch,
+            kept,
         }
     }
 
@@ -115,7 +120,7 @@ impl Candidate {
     }
 
     /// What is chosen besides the sizes of the mesh, of the batch and ZeRO's stage.
-    fn choices(&self) -> [Choice; 9] {
+    fn choices(&self) -> [Choice; 10] {
         let set = |setting, value: &str, is_default| Choice {
             setting,
             flag: None,
@@ -146,6 +151,8 @@ impl Candidate {
             flag("compute.recompute", "--recompute", recompute, self.recompute_every == 0),
             // The split is of the costs that were planned with.
             set("pipeline.balance", "cost", true),
+            // What every plan gathers ahead.
+            set("zero.prefetch", &PREFETCH.to_string(), true),
             set("zero.keep_gathered", if keeps { "true" } else { "false" }, !keeps),
             set("zero.reshard_after_forward", reshard, reshard == "default"),
             set("zero.reduce_every", if each { "micro_batch" } else { "step" }, each),

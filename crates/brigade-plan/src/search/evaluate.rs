@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, PREFETCH};
 use super::context::Context;
 use super::shortage::Shortage;
 use super::workload::{PlanError, Workload};
@@ -97,7 +97,7 @@ impl<'a> Evaluator<'a> {
                 &workload.model,
                 stage,
                 &workload.accounting,
-                &candidate.sharding(self.tied_each_micro_batch()),
+                &candidate.sharding(self.tied_each_micro_batch(), workload.kept_bytes),
                 &activations,
                 candidate.kind(),
                 candidate.recompute_every,
@@ -241,7 +241,7 @@ impl<'a> Evaluator<'a> {
                 }),
             ],
             reshard: candidate.reshard,
-            prefetch: 1,
+            prefetch: PREFETCH,
             reduce_each_micro_batch: candidate.zero >= 2 && candidate.reduce_each_micro_batch,
             overlap: workload.overlap,
             norm: depth * cluster.inter_node.latency.min(cluster.intra_node.latency),

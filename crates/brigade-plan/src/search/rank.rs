@@ -57,6 +57,12 @@ pub fn plan(workload: &Workload, axes: &Axes, keep: usize) -> Result<Plan, PlanE
     let evaluator = Evaluator::new(workload);
     let found = Found::collect(&evaluator, workload, axes)?;
     let considered = found.considered;
+    let is_built = found.leanest.as_ref().is_some_and(|(candidate, _)| candidate.is_built());
+    if axes.tensor == TensorParallelSearch::Compared && axes.tp.is_empty() && !is_built {
+        // One that can be run would be the leanest: there is none.
+        let axes = Axes { tensor: TensorParallelSearch::Off, ..axes.clone() };
+        return Err(nothing(workload, &axes, false));
+    }
     let is_unfit = found
         .fitting
         .iter()
@@ -309,8 +315,8 @@ fn nothing(workload: &Workload, axes: &Axes, divides: bool) -> PlanError {
         "--global-batch-size",
         workload.global_batch,
         format!(
-            "{ranks} ranks {why} at least {least} data-parallel ranks, of which each needs as many sequences: \
-             {near} sequences ({} tokens) would do",
+            "{ranks} ranks {why} at least {least} data-parallel ranks, each with the same number of sequences; \
+             the next possible batch is {near} sequences ({} tokens)",
             near * workload.sequence_length
         ),
     )

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::cluster::{Cluster, Dtype};
-use crate::memory::Accounting;
+use crate::memory::{Accounting, KeptBytes};
 use crate::model::ModelShape;
 use crate::schedule::ScheduleError;
 use crate::split::SplitError;
@@ -35,6 +35,8 @@ pub struct Workload {
     pub accounting: Accounting,
     /// Bytes of a gradient while it is summed over ranks; less than one where it is compressed.
     pub reduce_bytes: f64,
+    /// What is kept of gradients from one update to the next, where they are compressed with error feedback.
+    pub kept_bytes: KeptBytes,
     /// Whether attention is fused.
     pub fused_attention: bool,
     /// Whether gathers and reductions run beside the computation.
@@ -89,6 +91,7 @@ impl Workload {
             dtype,
             accounting: Accounting::brigade(dtype, 8),
             reduce_bytes: 4.0,
+            kept_bytes: KeptBytes::default(),
             fused_attention: true,
             overlap: true,
             balance: StageBalance::Time,
@@ -122,7 +125,7 @@ impl Workload {
             }
         }
         if self.algorithm != PlannedAlgorithm::Auto && self.cluster.measured.is_some() {
-            let allowed = "the cluster's [measured] bandwidths are those of whatever algorithm its library chose; leave one of both out";
+            let allowed = "the cluster's [measured] bandwidths are those of whatever algorithm its library chose; leave out one of the two";
             return Err(PlanError::new("--algorithm", self.algorithm.name(), allowed));
         }
         let ranks = self.cluster.devices();

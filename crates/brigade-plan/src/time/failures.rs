@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Failures {
     /// Seconds from one failure of the cluster to the next.
     pub mtbf: f64,
-    /// Seconds that training stands still for a checkpoint.
+    /// Seconds for which a checkpoint pauses training.
     pub save: f64,
     /// Seconds after a save until the checkpoint is written: a failure before falls back to the one before it.
     pub write: f64,

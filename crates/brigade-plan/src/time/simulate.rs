@@ -103,7 +103,7 @@ pub fn simulate(plan: &StepPlan, pipeline: &Pipeline) -> Result<StepParts, Sched
     }
     let stuck = simulation.ranks.iter().position(|rank| rank.at < rank.schedule.actions.len());
     if let Some(rank) = stuck {
-        return Err(ScheduleError::Fault { rank, fault: "it waits for ever".into() });
+        return Err(ScheduleError::Fault { rank, fault: "it waits forever".into() });
     }
     Ok(simulation.end())
 }

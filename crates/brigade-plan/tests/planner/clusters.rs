@@ -62,18 +62,18 @@ fn what_is_wrong_is_said() {
             "kind = 'H100'\n[measured]\nnodes = [1, 2]\nall_reduce = [1.0]\nall_gather = [1.0, 1.0]\nreduce_scatter = [1.0, 1.0]",
             "measured.all_reduce",
         ),
-        ("", "`kind` is missing"),
+        ("", "`kind` supplies the values missing from the file"),
         (
             "kind = 'H10'",
-            "there is no kind H10; did you mean H100-80GB?; of a device of no kind, memory_gib, bf16_tflops (or",
+            "there is no kind H10; did you mean H100-80GB?; without a known kind, memory_gib, bf16_tflops (or",
         ),
         (
             "name = 'MI300X'\nmemory_gib = 192.0\nbf16_tflops = 1307.0\nintra_node_gb_per_second = 400.0",
-            "MI300X is of no `kind`; of a device of no kind, memory_gb_per_second, inter_node_gb_per_second must be given, too",
+            "MI300X has no `kind`; without a known kind, memory_gb_per_second, inter_node_gb_per_second must be given",
         ),
         ("kind = 'CPU'\nname = 'EPYC'", "name = EPYC is not possible"),
         ("kind = 'H100'\nname = 'CPU-like'", "name = CPU-like is not possible"),
-        ("nodes = 2\ndevices_per_node = 8", "which are P4, P100, V100-16GB"),
+        ("nodes = 2\ndevices_per_node = 8", "kinds are P4, P100, V100-16GB"),
     ] {
         let error = Cluster::from_toml("a.toml", text).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
@@ -202,7 +202,7 @@ fn plans_say_what_was_not_measured() {
     assert!(!text.contains("measured"), "{text}");
     let (with, text) = planned(slow_links(&[1], &[300.0]));
     assert!(with >= 0.999 * without, "{with} s, without the table {without} s");
-    assert!(text.contains("  note    collectives were measured within one node alone; "), "{text}");
+    assert!(text.contains("  note    collectives were measured within one node only; "), "{text}");
     let (with, text) = planned(slow_links(&[1, 4], &[300.0, 15.0]));
     assert!(with >= 0.999 * without, "{with} s, without the table {without} s");
     assert!(

@@ -1,8 +1,12 @@
 //! The closed form of a search against the exact counts of a footprint.
 
+use brigade_compress::{Compression, Method};
 use brigade_plan::cluster::Dtype;
-use brigade_plan::memory::{Accounting, ActivationSettings, Sharding, StageShape, stage_memory};
+use brigade_plan::memory::{
+    Accounting, ActivationSettings, KeptBytes, MemoryParts, Sharding, StageShape, stage_memory,
+};
 use brigade_plan::model::{ModelShape, TrainedCount};
+use brigade_plan::report::what_if;
 use brigade_plan::search::{Axes, Workload, plan};
 use brigade_plan::{Configuration, Footprint, PipelineScheduleKind, ReshardPolicy, UnitSize, ranges};
 
@@ -71,11 +75,13 @@ fn are_the_same(model: &ModelShape) {
                             let sharding = Sharding {
                                 zero,
                                 shards: dp,
+                                replicas: 1,
                                 micro_batches,
                                 reduce_each_micro_batch: each,
                                 reshard,
                                 offload: false,
                                 tied_each_micro_batch: true,
+                                kept: KeptBytes::default(),
                             };
                             for (rank, exact) in footprint.stages.iter().enumerate() {
                                 let stage = StageShape {
@@ -120,6 +126,101 @@ fn are_the_same(model: &ModelShape) {
         }
     }
     assert!(count > 1000);
+}
+
+/// Bytes of a stage's gradients in closed form and counted exactly, each beyond what it is without compression.
+fn kept(configuration: &Configuration, model: &ModelShape, rank: usize) -> [u64; 2] {
+    let Configuration { pp, dp, replicas, zero_stage, compression, .. } = *configuration;
+    let closed = |kept: KeptBytes| -> MemoryParts {
+        let sharding = Sharding {
+            zero: zero_stage,
+            shards: dp,
+            replicas,
+            micro_batches: 2,
+            reduce_each_micro_batch: false,
+            reshard: ReshardPolicy::AfterBackward,
+            offload: false,
+            tied_each_micro_batch: true,
+            kept,
+        };
+        let settings = ActivationSettings {
+            sequence_length: 1,
+            micro_batch: 1,
+            dtype: Dtype::F32,
+            tp: 1,
+            fused_attention: true,
+            keeps_gathered: true,
+        };
+        let chunks = vec![ranges(&configuration.split)[rank].clone()];
+        let (stage, accounting) =
+            (StageShape { stages: pp, rank, chunks }, Accounting::brigade(Dtype::F32, 8));
+        stage_memory(model, &stage, &accounting, &sharding, &settings, PipelineScheduleKind::OneFOneB, 0)
+    };
+    let exact = |compression: Compression| {
+        let counted = Footprint::of(&Configuration { compression, ..configuration.clone() }).unwrap();
+        counted.stages[rank].memory.gradients.live
+    };
+    let with = closed(KeptBytes::of(&compression, model.hidden)).gradients;
+    [with - closed(KeptBytes::default()).gradients, exact(compression) - exact(Compression::default())]
+}
+
+#[test]
+fn what_compression_leaves_out_is_counted() {
+    let model = small();
+    let unit = |block: usize| UnitSize::trained(model.block_parameters(block) as usize, vec![block]);
+    for method in [Method::Int8, Method::Int4, Method::RandomK, Method::TopK, Method::Bf16] {
+        for (pp, split) in [(1, vec![8]), (2, vec![4, 4])] {
+            for (dp, replicas) in [(1, 1), (2, 1), (4, 1), (2, 2)] {
+                for zero in (0..4).filter(|zero| *zero > 0 || replicas == 1) {
+                    let configuration = Configuration {
+                        units: (0..model.blocks()).map(unit).collect(),
+                        pp,
+                        dp,
+                        replicas,
+                        split: split.clone(),
+                        micro_batches: 2,
+                        zero_stage: zero,
+                        reduce_each_micro_batch: false,
+                        compression: Compression { method, ..Compression::default() },
+                        ..Configuration::default()
+                    };
+                    for rank in 0..pp {
+                        let [closed, exact] = kept(&configuration, &model, rank);
+                        let what = format!("{method} pp {pp} dp {dp} x {replicas} zero {zero} stage {rank}");
+                        assert_eq!(closed, exact, "{what}");
+                        let keeps = dp * replicas > 1 && method != Method::Bf16;
+                        assert_eq!(closed > 0, keeps, "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn factors_keep_about_two_gradients() {
+    // Of wide matrices, whose factors are small.
+    let compression = Compression { method: Method::PowerSgd, ..Compression::default() };
+    let KeptBytes { gradient, sum } = KeptBytes::of(&compression, 4096);
+    assert!((8.0..8.1).contains(&gradient) && sum == 0.0, "{gradient} and {sum}");
+}
+
+#[test]
+fn fewer_bytes_on_the_way_take_more_memory() {
+    let model = ModelShape::llama("1B", 16, 2048, 32, 8, 8192, 128_256, false);
+    let workload = Workload::new(model, "1x8xH100-80GB".parse().unwrap(), 1024, 64);
+    let axes = Axes { pp: vec![1], zero: vec![3], offload: false, ..Axes::default() };
+    let best = plan(&workload, &axes, 1).unwrap().best[0].clone();
+    let all = what_if(&workload, &best.candidate).unwrap();
+    let gradients = |name: &str| {
+        let found = all.iter().find(|row| row.change.contains(name)).unwrap();
+        found.evaluation.memory.gradients
+    };
+    // Error feedback of all that a rank codes, which ZeRO does not shard.
+    let kept = 8 * workload.model.parameters();
+    for (name, more) in [("as it is", 0), ("bf16", 0), ("int8", kept), ("int4", kept)] {
+        assert_eq!(gradients(name), best.memory.gradients + more, "{name}");
+    }
 }
 
 /// Adapters of queries and values (rank 16) of a Llama of 8 billion parameters.

@@ -10,6 +10,7 @@ mod measured;
 mod megatron;
 mod models;
 mod published;
+mod reported;
 mod searched;
 mod sharded;
 mod simulated;

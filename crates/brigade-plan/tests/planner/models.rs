@@ -194,7 +194,7 @@ fn what_training_does_not_know_is_counted_by_its_sizes() {
                 r#"{{"model_type": "llama", "quantization_config": {{"bits": 4}}, "other": 1, {sizes}}}"#
             ),
             false,
-            "leaves out what training does not know: other, quantization_config",
+            "leaves out what training does not support: other, quantization_config",
         ),
     ] {
         let (shape, is_for_plans) = read(&text);

@@ -1,11 +1,11 @@
 //! The page of many runs: a table that sorts, and curves over each other.
 
+use brigade_report::median;
 use serde::Serialize;
 
 use super::templates;
 use crate::charts::{Charts, charts};
 use crate::error::Result;
-use crate::numbers::median;
 use crate::run::Run;
 
 /// What the table and the curves are made of.

@@ -1,11 +1,11 @@
 //! A run in a few figures.
 
-use brigade_report::{HumanCount, StepRecord};
+use brigade_report::{HumanCount, StepRecord, duration, median};
 use serde::Serialize;
 
 use super::PageData;
-use crate::numbers::{duration, median};
 use crate::run::{Run, RunState};
+use crate::scaling::{not_told_apart, sentence};
 
 /// A figure with its name.
 #[derive(Serialize)]
@@ -70,6 +70,7 @@ pub fn notes(run: &Run, data: &PageData) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(run.unreadable_note().map(|note| note + "."));
     notes.extend(run.last_mesh_note().map(|note| format!("The diagnosis covers {note}.")));
+    notes.extend(not_told_apart(run).map(|note| format!("{}.", sentence(note))));
     if data.charts.steps_per_point > 1 {
         notes.push(format!(
             "Two neighbouring points stand for {} steps: the lowest and the highest value of them, or their mean where parts are stacked.",

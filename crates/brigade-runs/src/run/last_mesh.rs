@@ -1,6 +1,6 @@
 //! The steps of the ranks and the mesh that a run has now, of one that was resumed on others.
 
-use brigade_report::{HistoryRecord, RunEvent, StepRecord};
+use brigade_report::{HistoryRecord, RunEvent, StepRecord, counted};
 
 use super::Run;
 
@@ -14,10 +14,7 @@ impl Run {
     /// That earlier steps were in another mesh, where some were, and what the last one is; without a full stop.
     pub fn last_mesh_note(&self) -> Option<String> {
         let first = self.records.get(self.first_of_last_mesh()?);
-        let ranks = self.ranks().map_or_else(String::new, |ranks| match ranks {
-            1 => " on 1 rank".to_owned(),
-            ranks => format!(" on {ranks} ranks"),
-        });
+        let ranks = self.ranks().map_or_else(String::new, |ranks| format!(" on {}", counted(ranks, "rank")));
         let mesh = match self.mesh_text() {
             text if text.is_empty() => String::new(),
             text => format!(" ({text})"),

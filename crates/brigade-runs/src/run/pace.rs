@@ -1,9 +1,8 @@
 //! How long the steps of a run take.
 
-use brigade_report::{RunEvent, StepRecord};
+use brigade_report::{RunEvent, StepRecord, median};
 
 use super::Run;
-use crate::numbers::median;
 
 /// The usual time of a step in seconds. A record may cover several: those since the record before it, and the first those since the step
 /// `before`, where that is known.

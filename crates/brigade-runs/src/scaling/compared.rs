@@ -9,7 +9,7 @@ use super::profile::Profile;
 use crate::error::{Error, Result};
 use crate::run::Run;
 
-/// How far the targets of a step may differ for the problem to count as one that stays as large.
+/// How far the targets of a step may differ for the problem to count as one of constant size.
 const SAME_BATCH: f64 = 0.01;
 
 /// Runs of one model on different numbers of ranks.
@@ -83,8 +83,7 @@ pub fn scaling(runs: &[Run]) -> Result<Scaling> {
     };
     runs.iter().try_for_each(|run| first.check_compares(run))?;
     if let Some(run) = runs.iter().find(|run| run.records_of_last_mesh().is_empty()) {
-        let why = run.last_mesh_note().unwrap_or_default();
-        return Err(Error::NoStepsYet { run: run.dir.clone(), why });
+        return Err(Error::NoStepsYet { run: run.dir.clone() });
     }
     let sizes = |run: &Run| run.ranks().unwrap_or(1);
     if sizes(first) == sizes(last) {
@@ -176,7 +175,11 @@ fn gap(smallest: &Profile, largest: &Profile) -> Vec<GapPart> {
     if whole <= 0.02 * largest.step {
         return Vec::new();
     }
-    let (before, after) = (parts(smallest), parts(largest));
+    let computing = match largest.waits_in_compute {
+        true => "computing, and waits for NCCL, which these numbers do not tell apart",
+        false => "computing, which takes longer for the same work",
+    };
+    let (before, after) = (parts(smallest, computing), parts(largest, computing));
     let scale = linear / smallest.step;
     let mut gap: Vec<GapPart> = Vec::new();
     for (name, seconds) in after {
@@ -195,11 +198,11 @@ fn gap(smallest: &Profile, largest: &Profile) -> Vec<GapPart> {
     gap
 }
 
-/// The parts of a step, which add up to it about: on the rank that all wait for.
-fn parts(profile: &Profile) -> Vec<(String, f64)> {
+/// The parts of a step, which add up to it about: on the rank that all wait for. `computing`: what the first is called.
+fn parts(profile: &Profile, computing: &str) -> Vec<(String, f64)> {
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let mut parts = vec![
-        ("computing, which takes longer for the same work".to_owned(), profile.compute),
+        (computing.to_owned(), profile.compute),
         ("waiting for data".to_owned(), most(&profile.data_wait_of)),
         ("other work of the training thread".to_owned(), most(&profile.rest_of)),
         ("ranks that take turns being late".to_owned(), profile.jitter),

@@ -28,6 +28,7 @@ impl Scaling {
             "explained": explained.map(|point| &point.name),
             "gap": self.gap,
             "findings": self.findings,
+            "not_told_apart": explained.and_then(|point| point.profile.not_told_apart()),
             "too_few_steps": explained.and_then(|point| of_few_steps(&point.name, &point.profile)),
         })
     }

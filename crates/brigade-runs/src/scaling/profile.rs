@@ -1,10 +1,10 @@
 //! The usual step of a run.
 
-use brigade_report::{RankSeconds, StepRecord};
+use brigade_report::{RankSeconds, StepRecord, median};
 
+use super::nccl::{NOT_TOLD_APART, waits_in_compute};
 use super::pipeline::RunPipeline;
 use super::spent::Spent;
-use crate::numbers::median;
 use crate::run::Run;
 
 /// The shares of steps at the beginning that are not usual: buffers are allocated, caches are cold.
@@ -27,6 +27,8 @@ pub struct Profile {
     pub step: f64,
     /// Forward, backward and optimizer on the rank in the middle.
     pub compute: f64,
+    /// Whether that, of each rank, includes what its GPU waits for other ranks, in collectives of NCCL.
+    pub waits_in_compute: bool,
     /// What the rank in the middle would have waited for sums and parameters had all ranks come at once, without what a pipeline waits, also for the last of its stages at
     /// the step's end: the least share of its step that any rank waited, of the slowest rank's step.
     pub communication: f64,
@@ -125,6 +127,7 @@ impl Profile {
             tokens: middle(&|record| record.tokens as f64),
             step,
             compute: median(compute_of.iter().copied()).unwrap_or(0.0),
+            waits_in_compute: waits_in_compute(run),
             communication_shares: shares(records, filling),
             communication: communication_spent.middle,
             hidden: median(records.iter().filter_map(|record| record.comm_hidden_seconds)),
@@ -146,6 +149,11 @@ impl Profile {
             stages,
             work,
         }
+    }
+
+    /// That computing and waiting are not told apart, where they are not; without a full stop.
+    pub(super) fn not_told_apart(&self) -> Option<&'static str> {
+        self.waits_in_compute.then_some(NOT_TOLD_APART)
     }
 
     /// Targets per second.

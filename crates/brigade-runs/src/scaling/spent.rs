@@ -1,6 +1,6 @@
 //! What takes time in each step, or in some of them.
 
-use crate::numbers::{duration, median};
+use brigade_report::{duration, median};
 
 /// In fewer steps something may have taken long by chance.
 const FEWEST_LONG: usize = 3;

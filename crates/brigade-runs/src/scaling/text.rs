@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use brigade_report::duration;
+
 use super::compared::{Point, Scaling, ScalingKind};
 use super::diagnosis::of_few_steps;
 use super::laws::{CommunicationModel, amdahl_speed_up, gustafson_speed_up};
 use super::profile::Profile;
-use crate::numbers::duration;
 
 impl fmt::Display for Scaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,16 +55,20 @@ impl fmt::Display for Scaling {
         if let Some(why) = of_few_steps(&explained.name, &explained.profile) {
             return writeln!(f, "\n{why}.");
         }
-        match self.findings.is_empty() {
-            true => {
-                writeln!(f, "\nNo single change would make {largest} more than a few percent faster.")
+        let note = explained.profile.not_told_apart();
+        match (self.findings.is_empty(), note) {
+            (true, None) => {
+                writeln!(f, "\nNo single change would make {largest} more than a few percent faster.")?;
             }
-            false => {
+            (true, Some(_)) => {}
+            (false, _) => {
                 writeln!(f, "\nWhat to change first{of}:")?;
-                (self.findings.iter().enumerate())
-                    .try_for_each(|(index, finding)| writeln!(f, "{:>3}. {}", index + 1, finding.sentence))
+                for (index, finding) in self.findings.iter().enumerate() {
+                    writeln!(f, "{:>3}. {}", index + 1, finding.sentence)?;
+                }
             }
         }
+        note.map_or(Ok(()), |note| writeln!(f, "\n{}.", sentence(note)))
     }
 }
 
@@ -93,13 +98,14 @@ impl Scaling {
         }
         if let Some(CommunicationModel { latency, bandwidth }) = self.communication {
             let bytes = match bandwidth.is_finite() {
-                true => format!("{:.3} GB/s of a rank", bandwidth / 1e9),
+                true => format!("{:.3} GB/s per rank", bandwidth / 1e9),
                 false => "bytes cost nothing measurable".to_owned(),
             };
             writeln!(f, "Exposed communication: {} per message, {bytes}", duration(latency))?;
         }
-        let Profile { step, communication, hidden, .. } = &last.profile;
-        if let Some(hidden) = hidden.filter(|hidden| hidden + communication > 0.0) {
+        let Profile { step, communication, hidden, waits_in_compute, .. } = &last.profile;
+        let told = hidden.filter(|hidden| hidden + communication > 0.0 && !waits_in_compute);
+        if let Some(hidden) = told {
             writeln!(
                 f,
                 "Communication of {}: {} of a step of {} is exposed, {} hidden behind computing",
@@ -111,4 +117,10 @@ impl Scaling {
         }
         Ok(())
     }
+}
+
+/// With a capital letter, as a sentence begins.
+pub(crate) fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use brigade_report::duration;
+
 use super::{Advice, Idle, IdleCause, IdleTime, Reason};
-use crate::numbers::duration;
 
 /// Smaller shares are not named.
 const NAMED: f64 = 0.005;
@@ -79,7 +80,7 @@ impl fmt::Display for Advice {
             ),
             None => writeln!(
                 f,
-                "the schedule leaves {idle:.0}% idle with that, and the split that balances these times leaves no less"
+                "the schedule leaves {idle:.0}% idle with that, and the split that balances these times would not leave less"
             ),
         }
     }

@@ -4,8 +4,10 @@
 
 mod browser;
 mod causes;
+mod causes_on_ranks;
 mod compared_sizes;
 mod data;
+mod gpus;
 mod idle;
 mod made;
 mod served;

@@ -9,7 +9,7 @@ use super::parse;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Axes: only these values, separated by commas [default: all]")]
 pub struct AxisArgs {
-    /// Tensor-parallel ranks, which are not built yet: shows what they would bring.
+    /// Tensor-parallel ranks, which Brigade does not have yet: shows what they would gain.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse::at_least_1)]
     tp: Vec<usize>,
     /// Pipeline stages.

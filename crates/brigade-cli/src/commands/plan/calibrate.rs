@@ -19,11 +19,11 @@ use crate::output::print;
 /// How long each measurement takes.
 const TAKES: Duration = Duration::from_secs(1);
 
-/// Rows and columns of the matrices that are multiplied: of a small model's micro-batch, and so small that what products cost besides shows.
+/// Rows and columns of the matrices that are multiplied: of a small model's micro-batch, and small enough that the fixed cost of a product shows.
 const SIZES: [usize; 2] = [512, 64];
 
-/// What products reach in a training step, of what they do by themselves: there operands come from memory, and messages pass beside them. Found with `gpt-13m` on an
-/// Intel Xeon with two cores; `--calibrate-from` learns it from a run.
+/// Efficiency of matrix products inside a training step, relative to isolated ones: there, operands come from memory, and messages are sent at the same time. Measured with
+/// `gpt-13m` on an Intel Xeon with two cores; `--calibrate-from` learns it from a run.
 const IN_A_STEP: f64 = 0.82;
 
 /// Bytes of the buffers that are added: more than a processor's caches hold.

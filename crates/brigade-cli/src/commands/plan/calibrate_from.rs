@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use brigade::CONFIG_FILE;
 use brigade::plan::cluster::{Cluster, kind};
 use brigade::plan::model::ModelShape;
 use brigade::plan::search::{Calibrated, MeasuredStep, calibrate};
 use brigade::report::{RunEvent, counted};
-use brigade::{CONFIG_FILE, StrategyName};
 use brigade_runs::Run;
 use brigade_runs::scaling::Profile;
 
 use super::calibrate::{cluster_file, keep, machine_memory, this_machine};
-use super::configured::{candidate, untrained, workload};
+use super::configured::{candidate, unplanned, untrained, workload};
 use crate::config::Config;
 use crate::output::print;
 
@@ -77,13 +77,8 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
 
 /// Whether the steps of a run are those that the planner knows.
 fn is_comparable(config: &Config) -> Result<(), String> {
-    let (train, strategy) = (&config.settings.train, &config.settings.strategy);
-    let other = match untrained(config) {
-        _ if strategy.name != StrategyName::Sync => format!("strategy.name = {}", strategy.name),
-        _ if train.sync_every > 1 => format!("train.sync_every = {}", train.sync_every),
-        Some(what) => what.to_owned(),
-        None => return Ok(()),
-    };
+    let other = unplanned(&config.settings).or_else(|| untrained(config).map(str::to_owned));
+    let Some(other) = other else { return Ok(()) };
     Err(format!(
         "{other}, so its steps are not those that are planned; give a run that trains all parameters with --strategy sync and --sync-every 1"
     ))
@@ -141,6 +136,12 @@ fn cluster(run: &Run, ranks: usize, given: Option<&str>) -> anyhow::Result<Clust
             "the run {dir} computed on {}, not on this machine's processors; name its cluster, as in --cluster 1x{ranks}xH100-80GB",
             devices.unwrap_or(backend)
         ),
+        None if run.network_delay().is_some() => {
+            bail!(
+                "the run {dir} was on several hosts; name them, as in --cluster 2x{}xCPU",
+                ranks.div_ceil(2)
+            )
+        }
         None => {
             let file = cluster_file(None)?;
             let mut machine = if file.is_file() { Cluster::read_file(&file)? } else { this_machine()? };

@@ -13,14 +13,14 @@ use brigade::plan::report::{
 };
 use brigade::plan::search::{Plan, PlanError, PlanEvaluation, Workload, plan};
 use brigade::plan::time::PlannedAlgorithm;
-use brigade::{Settings, StrategyName, UsageError, exit, parse_whole_number};
+use brigade::{UsageError, exit, parse_whole_number};
 use clap::Args;
 use serde_json::json;
 
 use super::axes::AxisArgs;
 use super::configured::{
-    accounting, changed_settings, classifier, dtype, partly_trained, reduce_bytes, restrict, trained,
-    untrained_note, with_adapters,
+    ONLY_PLANNED, accounting, changed_settings, classifier, dtype, kept_bytes, partly_trained, reduce_bytes,
+    restrict, trained, unplanned, untrained_note, with_adapters,
 };
 use super::{calibrate, calibrate_from, parse};
 use crate::config::Config;
@@ -30,7 +30,7 @@ use crate::output::print;
 /// What stands in a command for a model that is in no file that training reads.
 const FOLDER: &str = "FOLDER";
 
-/// Tokens per sequence unless the flag or the model says fewer.
+/// Tokens per sequence unless the flag or the model's file says otherwise, or the model has fewer positions.
 const SEQUENCE_LENGTH: usize = 4096;
 
 /// Tokens per step unless a flag or the model's file says otherwise.
@@ -60,7 +60,7 @@ pub struct ConfigurationArgs {
     /// Sequences per step, over all ranks, instead of tokens.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     global_batch_size: Option<usize>,
-    /// Tokens per sequence [default: 4096, or the model's limit if lower].
+    /// Tokens per sequence [default: model.sequence_length of a TOML that sets it, else 4096, or the model's limit if lower].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     sequence_length: Option<usize>,
     /// Number type of forward and backward: bf16, fp32, or fp16, which Brigade does not train in [default: as in a TOML that says it, else bf16 where the device has it, else fp32].
@@ -167,13 +167,10 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
     }
     let path = if given.exists() { given.to_owned() } else { configuration_folder(given)? };
     let mut config = config_in(&path);
-    if let Some(Config { settings: Settings { strategy, .. }, .. }) = &config
-        && (strategy.has_workers() || strategy.name == StrategyName::AsyncServer)
-    {
+    if let Some(other) = config.as_ref().and_then(|config| unplanned(&config.settings)) {
         anyhow::bail!(
-            "--model {}: strategy.name = {}, but only ranks that make every update together are planned; plan with strategy.name = sync, or without a strategy",
-            given.display(),
-            strategy.name
+            "--model {}: {other}, but {ONLY_PLANNED}; plan with strategy.name = sync and train.sync_every = 1",
+            given.display()
         );
     }
     let mut model = shape(&path, config.as_ref())?;
@@ -182,7 +179,8 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
         None => calibrate::own_cluster()?,
     };
     let most = if model.most_positions == 0 { SEQUENCE_LENGTH } else { model.most_positions };
-    let sequence_length = args.sequence_length.unwrap_or(SEQUENCE_LENGTH.min(most));
+    let of_file = length_in(&path, config.as_ref());
+    let sequence_length = args.sequence_length.or(of_file).unwrap_or(SEQUENCE_LENGTH.min(most));
     if config.as_ref().is_some_and(|Config { model, .. }| model.is_new() && model.config.is_empty()) {
         // A new GPT has as many positions as training is told.
         model = model.with_positions(sequence_length);
@@ -195,7 +193,7 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
     };
     // At least as many tokens as were asked for.
     let sequences = |tokens: usize| tokens.div_ceil(sequence_length.max(1));
-    let of_file = || config.as_ref().and_then(|_| batch_in(&path));
+    let of_file = || config.as_ref().and_then(|_| number_in(&path, "train", "global_batch_size"));
     let asked = args.global_batch_size.or_else(|| args.global_batch_tokens.map(sequences)).or_else(of_file);
     let batch = asked.unwrap_or_else(|| sequences(BATCH_TOKENS));
     let mut workload = Workload::new(model, cluster, sequence_length, batch);
@@ -231,6 +229,9 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
         }
         (None, None) => Dtype::F32.bytes() as f64,
     };
+    if let Some(config) = &config {
+        workload.kept_bytes = kept_bytes(&config.settings, workload.model.hidden);
+    }
     workload.fused_attention = !args.unfused_attention;
     workload.overlap = !args.no_overlap;
     workload.algorithm = args.algorithm;
@@ -288,10 +289,16 @@ fn shape(path: &Path, config: Option<&Config>) -> anyhow::Result<ModelShape> {
     })
 }
 
-/// The sequences of a step, if the file itself says how many.
-fn batch_in(path: &Path) -> Option<usize> {
+/// Tokens of a sequence as training has them, if the file itself says how many.
+fn length_in(path: &Path, config: Option<&Config>) -> Option<usize> {
+    let given = number_in(path, "model", "sequence_length")?;
+    Some(config.map_or(given, |config| config.model.row_length())).filter(|length| *length > 0)
+}
+
+/// The number that a TOML file itself gives a setting.
+fn number_in(path: &Path, section: &str, name: &str) -> Option<usize> {
     let table: toml::Table = std::fs::read_to_string(path).ok()?.parse().ok()?;
-    usize::try_from(table.get("train")?.get("global_batch_size")?.as_integer()?).ok()
+    usize::try_from(table.get(section)?.get(name)?.as_integer()?).ok()
 }
 
 /// The first configuration as a file.

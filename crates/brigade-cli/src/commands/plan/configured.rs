@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use brigade::core::compress::{GatherCodes, Matrix, Method, Sends};
-use brigade::core::{Float, ParameterCounts, Zero};
+use brigade::core::{ParameterCounts, Zero};
 use brigade::plan::ReshardPolicy;
 use brigade::plan::cluster::{Cluster, Dtype};
-use brigade::plan::memory::Accounting;
+use brigade::plan::memory::{Accounting, KeptBytes};
 use brigade::plan::model::{ModelShape, TrainedCount, is_only_for_plans};
 use brigade::plan::search::{Axes, Candidate, Workload};
-use brigade::{ComputeType, Settings, ZeroSettings};
+use brigade::{ComputeDtype, Settings, StrategyName, ZeroSettings};
 use brigade_hf::Task;
 
 use serde_json::Value;
@@ -28,6 +28,7 @@ pub fn workload(config: &Config, model: ModelShape, cluster: Cluster) -> anyhow:
     workload.dtype = dtype(compute.dtype, &workload.cluster);
     workload.accounting = accounting(&config.settings, workload.dtype)?;
     workload.reduce_bytes = reduce_bytes(&config.settings, hidden);
+    workload.kept_bytes = kept_bytes(&config.settings, hidden);
     workload.check()?;
     Ok(workload)
 }
@@ -39,13 +40,28 @@ pub fn classifier(config: &Config) -> Option<ModelShape> {
     Some(ModelShape::of_task("the model", &file.config, task))
 }
 
+/// What no plan is of, for messages that name the [setting](unplanned).
+pub const ONLY_PLANNED: &str = "only steps in which all ranks make an update together are planned";
+
+/// The setting with which steps are not those that are planned, and its value: in some no update is made, or not by all ranks together.
+pub fn unplanned(settings: &Settings) -> Option<String> {
+    let Settings { strategy, train, .. } = settings;
+    match strategy.name {
+        StrategyName::Sync if train.sync_every > 1 => {
+            Some(format!("train.sync_every = {}", train.sync_every))
+        }
+        StrategyName::Sync => None,
+        other => Some(format!("strategy.name = {other}")),
+    }
+}
+
 /// The number type that a setting stands for on the devices of a cluster.
-pub fn dtype(given: ComputeType, cluster: &Cluster) -> Dtype {
+pub fn dtype(given: ComputeDtype, cluster: &Cluster) -> Dtype {
     match given {
-        ComputeType::F32 => Dtype::F32,
-        ComputeType::Bf16 => Dtype::Bf16,
-        ComputeType::Auto if cluster.is_cpu() => Dtype::F32,
-        ComputeType::Auto => cluster.device.default_dtype(),
+        ComputeDtype::F32 => Dtype::F32,
+        ComputeDtype::Bf16 => Dtype::Bf16,
+        ComputeDtype::Auto if cluster.is_cpu() => Dtype::F32,
+        ComputeDtype::Auto => cluster.device.default_dtype(),
     }
 }
 
@@ -129,7 +145,7 @@ pub fn with_adapters(
 ) -> anyhow::Result<ModelShape> {
     anyhow::ensure!(
         !is_only_for_plans(path),
-        "--lora-rank = {rank} is not possible: adapters are planned for models that training can read, and {} is none",
+        "--lora-rank = {rank} is not possible: adapters are only planned for models that training can read, and {} is not one",
         path.display()
     );
     let mut config = match config {
@@ -176,9 +192,14 @@ pub fn reduce_bytes(settings: &Settings, hidden: usize) -> f64 {
     match settings.comm.compression().cost(2, (numbers, numbers), false, &matrices).map(|cost| cost.sends) {
         Some(Sends::Codes(bytes)) => bytes as f64 / numbers as f64,
         Some(Sends::Factors(sent)) => 4.0 * sent.iter().sum::<usize>() as f64 / numbers as f64,
-        None if settings.compute.reduce_dtype == Float::F32 => 4.0,
+        None if settings.compute.reduce_dtype == brigade::core::Dtype::F32 => 4.0,
         None => 2.0,
     }
+}
+
+/// What is kept of gradients that the settings compress.
+pub fn kept_bytes(settings: &Settings, hidden: usize) -> KeptBytes {
+    KeptBytes::of(&settings.comm.compression(), hidden)
 }
 
 const _: () = assert!(brigade::plan::report::MAX_RANKS == brigade::comm::MAX_WORLD_SIZE);
@@ -230,6 +251,17 @@ mod tests {
     }
 
     #[test]
+    fn only_steps_with_an_update_of_all_ranks_are_planned() {
+        let named = |sets: &[&str]| {
+            let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+            unplanned(&Config::read(&[], &sets).unwrap().settings)
+        };
+        assert_eq!(named(&[]), None);
+        assert_eq!(named(&["train.sync_every=4"]).as_deref(), Some("train.sync_every = 4"));
+        assert_eq!(named(&["strategy.name=diloco"]).as_deref(), Some("strategy.name = diloco"));
+    }
+
+    #[test]
     fn the_optimizer_and_compression_count_whatever_the_number_type() {
         for (dtype, cluster, counted) in [
             ("auto", "1x2xH100-80GB", Dtype::Bf16),
@@ -243,6 +275,7 @@ mod tests {
             let workload = workload(&config, model, cluster.parse().unwrap()).unwrap();
             assert_eq!((workload.dtype, workload.accounting.moments), (counted, 16), "{dtype} {cluster}");
             assert!((1.0..1.1).contains(&workload.reduce_bytes), "{}", workload.reduce_bytes);
+            assert_eq!(workload.kept_bytes, KeptBytes { gradient: 8.0, sum: 8.0 });
         }
     }
 

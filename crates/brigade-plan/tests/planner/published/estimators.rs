@@ -1,37 +1,4 @@
-//! Estimators of DeepSpeed and Megatron-LM, in their own accounting.
-
-/// What DeepSpeed keeps in the host's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offload {
-    None,
-    /// The optimizer's state.
-    Optimizer,
-    /// The optimizer's state and, under stage 3, the parameters.
-    All,
-}
-
-/// Bytes on each GPU by DeepSpeed's estimator of stage 2 (its documentation, "Memory requirements").
-pub fn deepspeed_zero2(parameters: f64, ranks: usize, offload: Offload) -> f64 {
-    match offload {
-        Offload::None => 4.0 * parameters + 16.0 * parameters / ranks as f64,
-        Offload::Optimizer | Offload::All => 2.0 * parameters,
-    }
-}
-
-/// Bytes on each GPU by DeepSpeed's estimator of stage 3. `largest_layer`: its parameters.
-pub fn deepspeed_zero3(parameters: f64, largest_layer: f64, ranks: usize, offload: Offload) -> f64 {
-    let shards = match offload {
-        Offload::None => 18.0,
-        Offload::Optimizer => 2.0,
-        Offload::All => 0.0,
-    };
-    4.0 * largest_layer + shards * parameters / ranks as f64
-}
-
-/// Bytes that Megatron-LM holds of a parameter: 18, or 6 + 12/N with a distributed optimizer over N ranks.
-pub fn megatron_bytes_per_parameter(sharded_over: Option<usize>) -> f64 {
-    sharded_over.map_or(18.0, |ranks| 6.0 + 12.0 / ranks as f64)
-}
+//! Estimates of activations by Megatron-LM and others, in their own accounting.
 
 /// The sizes that Megatron-LM's estimate of activations needs.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,9 +1,9 @@
 //! Communication that computing does not hide, and the pipeline's bubble.
 
 use brigade_plan::PipelineScheduleKind;
+use brigade_report::duration;
 
 use super::{Cause, Finding};
-use crate::numbers::duration;
 use crate::run::Run;
 use crate::scaling::pipeline::{RunPipeline, micro_batches};
 use crate::scaling::profile::{Profile, SCALARS};
@@ -11,6 +11,9 @@ use crate::scaling::profile::{Profile, SCALARS};
 /// Sums that take a time mostly of their own, not of their bytes, below this rate, where the network's delay is not known: bytes per
 /// second of a rank.
 const SLOW_RATE: f64 = 20e6;
+
+/// Sums over workers that make updates of their own, and waits for the slowest of them.
+const OUTER_STEP: &str = "outer_step";
 
 /// What a rank sends in a step of which latency may be the cause, in bytes.
 const FEW_BYTES: f64 = 4e6;
@@ -70,12 +73,14 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
             )
         });
     }
-    let small = is_latency(run, profile);
+    // How much an outer step sends, the batch does not change.
+    let small = what != OUTER_STEP && is_latency(run, profile);
     let waits_for_a_rank = what == SCALARS && !(small && profile.stage_count() < 2);
     let advice = match what.as_str() {
         "all_gather" => fewer_gathers(run),
+        OUTER_STEP => fewer_outer_steps(run),
         _ if waits_for_a_rank => {
-            "a few numbers that end a step are waited for, not their bytes but the last rank: `--profile-steps` and `brigade inspect timeline` say \
+            "ranks wait at the end of a step for the slowest one, not for data: `--profile-steps` and `brigade inspect timeline` say \
             which one, and why"
         }
         _ if is_set(run, "compute.reduce_dtype", "\"fp32\"") && is_set(run, "comm.compress", "\"none\"") => {
@@ -120,6 +125,26 @@ fn fewer_gathers(run: &Run) -> &'static str {
             "`zero.prefetch = 2`, `zero.keep_gathered = true`, or a lower ZeRO stage gather earlier or less"
         }
         _ => "`zero.prefetch = 2` or a lower ZeRO stage gather earlier or less",
+    }
+}
+
+/// What makes workers wait less for their outer steps.
+fn fewer_outer_steps(run: &Run) -> &'static str {
+    let is_diloco = run.setting("strategy.name") == Some("\"diloco\"");
+    let (is_whole, waits) =
+        (is_set(run, "strategy.outer_dtype", "\"fp32\""), is_set(run, "strategy.overlap_steps", "0"));
+    match (is_diloco, is_whole, waits) {
+        (true, true, true) => {
+            "a larger `strategy.inner_steps` sends the same bytes more rarely, `strategy.outer_dtype = \"bf16\"` or `\"int8\"` sends fewer, and \
+            `strategy.overlap_steps` hides them behind inner steps"
+        }
+        (true, true, false) => {
+            "a larger `strategy.inner_steps` sends the same bytes more rarely, and `strategy.outer_dtype = \"bf16\"` or `\"int8\"` sends fewer"
+        }
+        (true, false, true) => {
+            "a larger `strategy.inner_steps` sends the same bytes more rarely, and `strategy.overlap_steps` hides them behind inner steps"
+        }
+        _ => "a larger `strategy.inner_steps` sends the same bytes more rarely",
     }
 }
 

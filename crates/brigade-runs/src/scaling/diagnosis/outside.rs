@@ -1,9 +1,8 @@
 //! Time that passes outside of steps.
 
-use brigade_report::{RunEvent, StepRecord};
+use brigade_report::{RunEvent, StepRecord, duration, median};
 
 use super::{Cause, Finding};
-use crate::numbers::{duration, median};
 use crate::run::Run;
 
 /// Checkpoints that interrupt training.
@@ -67,11 +66,14 @@ pub fn between_steps(run: &Run) -> Option<Finding> {
     let lost = all - stalls - hooks;
     let whole = training_seconds(records) + all;
     let what = match validating > all / 2.0 {
-        true => "mostly validation: a larger `train.validate_every`, or fewer `train.validation_samples`",
-        false => "restarts and whatever your own loop does; less of it",
+        true => "mostly on validation: a larger `train.validate_every`, or fewer `train.validation_samples`",
+        false => "on restarts and your own loop; reducing this",
     };
     Finding::new(Cause::OutsideSteps, lost, whole, |gain| {
-        format!("{} pass between steps, {what} would make training up to {gain:.0}% faster", duration(lost))
+        format!(
+            "{} are spent between steps, {what} would make training up to {gain:.0}% faster",
+            duration(lost)
+        )
     })
 }
 
@@ -89,7 +91,7 @@ pub fn hooks(run: &Run) -> Option<Finding> {
     let each = held / records.len().max(1) as f64;
     let finding = Finding::new(Cause::HostStalls, held, training_seconds(records) + held, |gain| {
         format!(
-            "hooks hold rank 0 for {} after each step, on average, and all ranks wait for their answer; without them, or with their work on another thread, \
+            "hooks block rank 0 for {} after each step, on average, and all ranks wait for their answer; without them, or with their work on another thread, \
             training would be {gain:.0}% faster",
             duration(each)
         )

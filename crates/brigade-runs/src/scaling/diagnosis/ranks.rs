@@ -1,7 +1,8 @@
 //! Ranks that others wait for.
 
+use brigade_report::{counted, duration, median};
+
 use super::{Cause, Finding};
-use crate::numbers::{duration, median};
 use crate::run::Run;
 use crate::scaling::profile::Profile;
 use crate::scaling::spent::Spent;
@@ -31,7 +32,7 @@ pub fn host_stalls(profile: &Profile) -> Option<Finding> {
     let finding = Finding::new(Cause::HostStalls, spent.mean, profile.whole_step.mean, |gain| {
         let others = if profile.ranks > 1 { ", and the others wait for it" } else { "" };
         format!(
-            "rank {rank} neither computes nor waits for {}{others}: a hook, `Dataset::batch`, writing files or a garbage collector holds its thread; without \
+            "rank {rank} neither computes nor waits for {}{others}: a hook, `Dataset::batch`, writing files or a garbage collector blocks its thread; without \
             that, training would be {gain:.0}% faster",
             spent.text()
         )
@@ -66,8 +67,8 @@ fn more_readers(readers: f64, waited: f64, step: f64) -> String {
     let enough = (reading / (step - waited).max(1e-3 * step)).ceil().clamp(1.0, 1024.0);
     match readers > 0.0 {
         true => format!(
-            "reading is too slow for {readers:.0} thread{}, or the disk is; `train.readers = {enough:.0}` would be enough for the first",
-            if readers > 1.0 { "s" } else { "" }
+            "{} cannot read fast enough, or the disk cannot; against the former, set `train.readers = {enough:.0}`",
+            counted(readers as usize, "thread")
         ),
         false => format!("nothing is read ahead; `train.readers = {enough:.0}` does that"),
     }

@@ -1,9 +1,8 @@
 //! Ranks that take longer than others that do the same work.
 
-use brigade_report::StepRecord;
+use brigade_report::{StepRecord, median};
 
 use super::{Cause, Finding};
-use crate::numbers::median;
 use crate::run::Run;
 use crate::scaling::profile::Profile;
 

@@ -1,6 +1,4 @@
-//! Medians, and durations as text.
-
-pub use brigade_report::median;
+//! Durations as text.
 
 /// `340.000 ms`, `7.30 s`, `12 min 5 s`, `3 h 20 min`.
 pub fn duration(seconds: f64) -> String {
