@@ -62,11 +62,11 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "N|MIN:MAX", allow_negative_numbers = true, value_parser = node_count)]
     pub nnodes: Option<NodeCount>,
     /// How long an elastic world with MIN nodes waits for more before it starts, at first and after losing a node
-    /// [default: 30]. Node 0's value counts.
+    /// [default: 30]. Node 0's value applies.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub last_call: Option<Duration>,
     /// The least time that the ranks of an elastic world run before they are restarted with a node that came later
-    /// [default: 60]. Node 0's value counts.
+    /// [default: 60]. Node 0's value applies.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     pub resize_interval: Option<Duration>,
     /// This node's number, from 0.
@@ -84,7 +84,7 @@ pub struct LaunchArgs {
     /// Start a world on this machine alone, ignoring the environment.
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "rdzv_endpoint", "master_addr", "master_port"])]
     pub standalone: bool,
-    /// Restart the ranks of all nodes when one fails, up to N times [default: 0]. Node 0's value counts.
+    /// Restart the ranks of all nodes when one fails, up to N times [default: 0]. Node 0's value applies.
     #[arg(long, alias = "max_restarts", value_name = "N", allow_negative_numbers = true, value_parser = restarts)]
     pub max_restarts: Option<u32>,
     /// Kill a rank that has sent no heartbeat for this long, and fail; 0 for never [default: 600].

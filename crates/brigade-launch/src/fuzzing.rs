@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What the first byte of a line chooses: a variable or a flag.
-pub const NAMES: [&str; 47] = [
+pub const NAMES: [&str; 48] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -58,6 +58,7 @@ pub const NAMES: [&str; 47] = [
     "--preemption-grace",
     "--tee",
     "BRIGADE_TOKEN_FILE",
+    "CLOUD_ML_JOB_ID",
 ];
 
 /// Reads the bytes as lines; the first byte of each chooses a variable or a flag, the rest is its value. Runs

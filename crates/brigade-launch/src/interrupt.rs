@@ -181,7 +181,7 @@ static HAS_RESULTS: AtomicBool = AtomicBool::new(false);
 const NOT_COPIED: &[u8] =
     b"brigade: ended before the last results were copied; they are in the run's folder on this machine\n";
 
-const FINISHING: &[u8] = b"brigade: copying the last results; a second signal ends that at once\n";
+const FINISHING: &[u8] = b"brigade: copying the last results; a second signal stops this at once\n";
 
 /// For a process that is not a rank and has nothing to save: until [`launch`](crate::launch) takes over the signals, they end the
 /// process at once, with [`exit::PREEMPTED`] for SIGTERM and SIGUSR1 and [`exit::INTERRUPTED`] for the others. A signal that was

@@ -63,7 +63,7 @@ pub enum Error {
     },
     /// A part of a job was submitted, or is of another one.
     #[error(
-        "{source}; {name} was not submitted as a whole, and the cluster has {there}: delete it with {delete}"
+        "{source}; only a part of {name} was submitted, and the cluster has {there}: delete it with {delete}"
     )]
     Half {
         /// The job.
@@ -77,7 +77,7 @@ pub enum Error {
     },
     /// A program of the system did not say what the system calls the job.
     #[error(
-        "{command} printed no id, so that nobody here can follow the job or cancel it; the system itself lists it if it has taken it"
+        "{command} printed no job id, so it cannot be followed or cancelled from here; if it was accepted, the system's own list shows it"
     )]
     NoId {
         /// The command.
@@ -104,11 +104,33 @@ pub enum Error {
     Token(#[from] brigade_launch::Error),
 }
 
+/// What a program printed, each line once, and without the log of its library if there is anything else.
 fn said(stderr: &str) -> String {
-    match stderr.trim() {
+    let mut lines: Vec<&str> = Vec::new();
+    for line in stderr.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    let own: Vec<&str> = lines.iter().copied().filter(|line| !is_logged(line)).collect();
+    let shown = match own.is_empty() {
+        true => lines.split_off(lines.len().saturating_sub(1)),
+        false => own,
+    };
+    match shown.join("\n").trim() {
         "" => String::new(),
         text => format!(": {text}"),
     }
+}
+
+/// Whether a line is one of Kubernetes' logs, which `kubectl` prints for each attempt: `E1130 21:47:34.836460    8175 memcache.go:265] …`.
+fn is_logged(line: &str) -> bool {
+    let Some((head, _)) = line.split_once("] ") else { return false };
+    let mut words = head.split_whitespace();
+    let (day, time) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let is_day = |digits: &str| digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let is_time = |text: &str| text.bytes().all(|letter| letter.is_ascii_digit() || b":.".contains(&letter));
+    day.strip_prefix(['I', 'W', 'E', 'F']).is_some_and(is_day) && time.contains(':') && is_time(time)
 }
 
 /// A value on one line, which is seen even if it is empty.
@@ -154,3 +176,30 @@ impl Error {
 
 /// What this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_logs_for_each_attempt_is_not_shown() {
+        let log = |at: &str| {
+            format!(
+                "E1130 21:47:34.{at}    8175 memcache.go:265] \"Unhandled Error\" err=\"connection refused\"\n"
+            )
+        };
+        let refused = "The connection to the server localhost:8080 was refused\n";
+        let both = format!("{}{}{refused}", log("836460"), log("837712"));
+        assert_eq!(said(&both), format!(": {}", refused.trim()));
+        assert_eq!(said(&format!("{refused}{refused}")), format!(": {}", refused.trim()));
+        // Where there is nothing else, the last is better than none.
+        assert_eq!(
+            said(&format!("{}{}", log("836460"), log("837712"))),
+            format!(": {}", log("837712").trim())
+        );
+        for kept in ["Error from server (NotFound): no", "E1130] a", "E113 21:47:34 1 a.go:1] b", "a\nb"] {
+            assert_eq!(said(kept), format!(": {kept}"));
+        }
+        assert_eq!(said(" \n"), "");
+    }
+}

@@ -23,8 +23,8 @@ pub use error::{Error, Result};
 pub use job::{Job, job_name};
 pub use machines::{GpuKind, Shape};
 pub use submission::{
-    Answer, Console, Ending, Folders, check_by_system, missing_in_system, missing_on_hosts, missing_program,
-    over_ssh, submit, write,
+    Answer, Console, Ending, Folders, check_by_system, missing_in_image, missing_in_system, missing_on_hosts,
+    missing_program, over_ssh, submit, unknown_image, write,
 };
 pub use systems::{
     Claim, Commands, Controller, EnvSecret, HostPath, JobState, Kubernetes, Lacking, LeftOver, Manifest,

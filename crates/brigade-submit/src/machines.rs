@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 pub struct GpuKind {
     /// The name.
     pub name: &'static str,
-    /// Vertex AI's name of the accelerator, and the machines that it sells it in.
+    /// Vertex AI's name of the accelerator, and the machines in which it offers it.
     pub vertex: &'static [Shape],
     /// Values of GKE's label of nodes.
     pub(crate) gke: &'static [&'static str],
@@ -22,7 +22,7 @@ pub struct GpuKind {
     has_rails: bool,
 }
 
-/// A machine that a cloud sells.
+/// A machine that a cloud offers.
 #[derive(Debug, PartialEq)]
 pub struct Shape {
     /// Its GPUs.
@@ -50,7 +50,7 @@ impl Shape {
 /// A series of machines to which GPUs are added.
 const GENERAL: &str = "n1-";
 
-/// The sizes of that series that Vertex AI sells.
+/// The sizes of that series that Vertex AI offers.
 const SIZES: [(&str, &[&str]); 3] = [
     ("n1-standard-", &["4", "8", "16", "32", "64", "96"]),
     ("n1-highmem-", &["2", "4", "8", "16", "32", "64", "96"]),
@@ -78,12 +78,12 @@ pub(crate) fn has_gpus(machine: &str) -> Option<String> {
     let begins = |beginnings: &[&str]| beginnings.iter().any(|beginning| machine.starts_with(beginning));
     if begins(&WITH_OTHER_GPUS) {
         return Some(format!(
-            "its GPUs are of no kind that --gpu-kind has: machines with GPUs that can be used are those of {}, and of {GENERAL} with GPUs added",
+            "--gpu-kind has no name for its GPUs; machines with usable GPUs are those of {}, and of {GENERAL} with GPUs added",
             WITH_GPUS.join(", ")
         ));
     }
     begins(&WITH_GPUS).then(|| {
-        "it has GPUs: give --gpus and --gpu-kind, or a machine without GPUs, as n1-standard-16".into()
+        "it has GPUs: give --gpus and --gpu-kind, or a machine without GPUs, such as n1-standard-16".into()
     })
 }
 
@@ -222,7 +222,7 @@ impl GpuKind {
         found.next().filter(|_| !machine.starts_with(GENERAL)).map(|(kind, shape)| (kind, shape.gpus))
     }
 
-    /// The names of the machines that Vertex AI sells with this many of them.
+    /// The names of the machines that Vertex AI offers with this many of them.
     pub(crate) fn machines_with(&self, gpus: usize) -> String {
         let shapes = || self.vertex.iter().filter(|shape| shape.gpus == gpus);
         let mut names = shapes().flat_map(|shape| shape.machines).copied().collect::<Vec<_>>().join(", ");
@@ -232,7 +232,7 @@ impl GpuKind {
         names
     }
 
-    /// What Vertex AI sells with this many of them: with this machine if it is one of them, else with the usual one.
+    /// What Vertex AI offers with this many of them: with this machine if it is one of them, else with the usual one.
     pub(crate) fn vertex_shape(&self, gpus: usize, machine: Option<&str>) -> Result<&Shape> {
         let sold = || self.vertex.iter().filter(|shape| shape.gpus == gpus);
         let chosen = sold().find(|shape| machine.is_some_and(|machine| shape.fits(machine)));
@@ -240,10 +240,10 @@ impl GpuKind {
             let mut counts: Vec<String> = self.vertex.iter().map(|shape| shape.gpus.to_string()).collect();
             counts.dedup();
             let allowed = match counts.as_slice() {
-                [] => format!("Vertex AI does not sell {}", self.name),
-                [one] => format!("Vertex AI sells {} in machines with {one}", self.name),
+                [] => format!("Vertex AI does not offer {}", self.name),
+                [one] => format!("Vertex AI offers {} in machines with {one}", self.name),
                 [.., last] => format!(
-                    "Vertex AI sells {} in machines with {} or {last}",
+                    "Vertex AI offers {} in machines with {} or {last}",
                     self.name,
                     counts[..counts.len() - 1].join(", ")
                 ),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_nobody_sells_are_refused_with_those_that_are_sold() {
+    fn shapes_that_nobody_offers_are_refused_with_those_that_are_offered() {
         assert_eq!(
             GpuKind::named("a100-80gb").unwrap().vertex_shape(8, None).unwrap().machines,
             ["a2-ultragpu-8g"]
@@ -302,10 +302,10 @@ mod tests {
         };
         assert_eq!(
             message("a100-80gb", 3),
-            "--gpus 3 is not possible: Vertex AI sells A100-80GB in machines with 1, 2, 4 or 8"
+            "--gpus 3 is not possible: Vertex AI offers A100-80GB in machines with 1, 2, 4 or 8"
         );
-        assert_eq!(message("h200", 4), "--gpus 4 is not possible: Vertex AI sells H200 in machines with 8");
-        assert_eq!(message("l40s", 1), "--gpus 1 is not possible: Vertex AI does not sell L40S");
+        assert_eq!(message("h200", 4), "--gpus 4 is not possible: Vertex AI offers H200 in machines with 8");
+        assert_eq!(message("l40s", 1), "--gpus 1 is not possible: Vertex AI does not offer L40S");
         let unknown = GpuKind::named("a100-90gb").unwrap_err().to_string();
         assert!(
             unknown

@@ -46,7 +46,7 @@ impl fmt::Display for Source {
             Self::Torchrun => "torchrun's RANK, WORLD_SIZE, MASTER_ADDR",
             Self::Kubeflow => "Kubeflow's PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR",
             Self::Vertex => "Vertex AI's CLUSTER_SPEC",
-            Self::VertexNodes => "Vertex AI's NNODES, RANK, MASTER_ADDR",
+            Self::VertexNodes => "Vertex AI's NNODES or WORLD_SIZE, RANK, MASTER_ADDR",
             Self::TfConfig => "TF_CONFIG",
             Self::OpenMpi => "Open MPI's OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
             Self::Pmi => "PMI_RANK, PMI_SIZE",

@@ -31,9 +31,10 @@ pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
 ///
 /// 1. Brigade's own launcher (`BRIGADE_LAUNCHED=1`)
 /// 2. explicit flags
-/// 3. `RANK`, `WORLD_SIZE`, `MASTER_ADDR`
+/// 3. `RANK`, `WORLD_SIZE`, `MASTER_ADDR`; on Vertex AI (`CLUSTER_SPEC` or `CLOUD_ML_JOB_ID`) only with `LOCAL_RANK`, since Vertex AI
+///    itself numbers machines with them
 /// 4. `PET_*`
-/// 5. `CLUSTER_SPEC`; where it is empty, `NNODES` with `RANK` but without `WORLD_SIZE`
+/// 5. `CLUSTER_SPEC`; where it is empty, `RANK` and `NNODES` without `WORLD_SIZE`, or `RANK` and `WORLD_SIZE` beside `CLOUD_ML_JOB_ID`
 /// 6. `TF_CONFIG`
 /// 7. `OMPI_*`, `PMI_*`
 /// 8. `SLURM_PROCID` and related variables, but for a batch script on one node, which is no task of `srun`
@@ -79,12 +80,15 @@ pub fn detect(args: &LaunchArgs, env: &dyn Fn(&str) -> Option<String>) -> Result
 /// The first source that is present, whether or not it makes sense.
 fn present(env: Variables) -> Option<Source> {
     let has = |name: &str| env.get(name).is_some();
-    let nodes_only = has("RANK") && has("NNODES") && !has("WORLD_SIZE");
+    // Vertex AI numbers machines with these; a launcher of ranks there sets LOCAL_RANK, too.
+    let of_vertex = has("CLUSTER_SPEC") && !has("LOCAL_RANK");
+    let by_machine = has("CLOUD_ML_JOB_ID") && !has("LOCAL_RANK");
+    let nodes_only = has("RANK") && if has("WORLD_SIZE") { by_machine } else { has("NNODES") };
     // Slurm's own PMI does not count the ranks of a host, as Hydra's does.
     let by_srun = has("SLURM_PROCID") && has("SLURM_NTASKS") && !has("MPI_LOCALNRANKS");
     let pet = ["PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"];
     [
-        (Source::Torchrun, (has("RANK") || has("WORLD_SIZE")) && !nodes_only),
+        (Source::Torchrun, (has("RANK") || has("WORLD_SIZE")) && !of_vertex && !nodes_only),
         (Source::Kubeflow, pet.into_iter().any(has)),
         (Source::Vertex, has("CLUSTER_SPEC")),
         (Source::VertexNodes, nodes_only),

@@ -79,6 +79,25 @@ fn reads_vertex() {
     assert_eq!(empty.endpoint.unwrap().to_string(), "m:7");
 }
 
+/// Vertex AI sets torchrun's variables, too, but for the machines: without `LOCAL_RANK`.
+#[test]
+fn ranks_and_sizes_of_vertex_are_those_of_machines() {
+    let machines = "RANK=2 WORLD_SIZE=3 MASTER_ADDR=a MASTER_PORT=3333 CLOUD_ML_JOB_ID=7";
+    let node = node_with(&nproc(8), &format!("{VERTEX} {machines}"));
+    assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (3, 2, Some(8)));
+    assert_eq!((node.endpoint.unwrap().to_string().as_str(), node.source), ("a:2222", Source::Vertex));
+    let node = node_with(&nproc(8), &format!("CLUSTER_SPEC= {machines}"));
+    assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (3, 2, Some(8)));
+    assert_eq!((node.endpoint.unwrap().to_string().as_str(), node.source), ("a:3333", Source::VertexNodes));
+    let message = find("RANK=2 WORLD_SIZE=3 CLOUD_ML_JOB_ID=7").unwrap_err().to_string();
+    assert!(message.contains("WORLD_SIZE is set") && message.contains("MASTER_ADDR is not"), "{message}");
+    let message = find("WORLD_SIZE=3 CLOUD_ML_JOB_ID=7").unwrap_err().to_string();
+    assert!(message.contains("WORLD_SIZE is set") && message.contains("RANK is not"), "{message}");
+    // A rank that torchrun started on one of them.
+    let rank = rank(&format!("{VERTEX} CLOUD_ML_JOB_ID=7 {TORCHRUN}"));
+    assert_eq!((rank.rank, rank.world_size, rank.source), (5, 8, Source::Torchrun));
+}
+
 #[test]
 fn reads_tf_config() {
     let node = node(TENSORFLOW);

@@ -50,16 +50,24 @@ fn local(env: Variables, world_size: usize) -> Result<(usize, usize)> {
     Ok((rank, size))
 }
 
-/// Vertex AI without a `CLUSTER_SPEC`: `RANK` is the number of this node, `NNODES` the number of nodes.
+/// Vertex AI without a `CLUSTER_SPEC`: `RANK` is the number of this node, `NNODES` or `WORLD_SIZE` the number of nodes.
 pub fn read_nodes(env: Variables) -> Result<Detected> {
-    let set = ["NNODES", "RANK"];
-    let hint = "set NNODES, RANK (the node's number) and MASTER_ADDR together; a rank's own set has WORLD_SIZE instead";
-    let nnodes = env.need(env.number("NNODES", 1, MAX_WORLD_SIZE)?, "NNODES", &set, hint)?;
-    let node_rank = env.need(env.index("RANK", nnodes, "NNODES")?, "RANK", &set, hint)?;
+    let count = if env.get("WORLD_SIZE").is_some() { "WORLD_SIZE" } else { "NNODES" };
+    let set = [count, "RANK"];
+    let hint = match count {
+        "NNODES" => {
+            "set NNODES, RANK (the node's number) and MASTER_ADDR together; a rank's own set has WORLD_SIZE instead"
+        }
+        _ => {
+            "on Vertex AI, set WORLD_SIZE (the number of nodes), RANK (the node's number) and MASTER_ADDR together; a rank's own set has LOCAL_RANK, too"
+        }
+    };
+    let nnodes = env.need(env.number(count, 1, MAX_WORLD_SIZE)?, count, &set, hint)?;
+    let node_rank = env.need(env.index("RANK", nnodes, count)?, "RANK", &set, hint)?;
     let endpoint = env.endpoint("MASTER_ADDR", "MASTER_PORT")?;
     if nnodes > 1 && endpoint.is_none() {
         let missing = "MASTER_ADDR".into();
-        return Err(Error::Incomplete { present: "NNODES".into(), missing, hint: hint.into() });
+        return Err(Error::Incomplete { present: count.into(), missing, hint: hint.into() });
     }
     Ok(Detected::Node(NodeInfo {
         nnodes,

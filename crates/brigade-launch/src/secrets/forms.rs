@@ -4,17 +4,17 @@ use super::names::is_secret_name;
 
 /// How well-known secrets begin, the least number of characters that follow, and what they are.
 const FORMS: [(&str, usize, &str); 12] = [
-    ("hf_", 20, "a token of the Hugging Face hub"),
-    ("AKIA", 16, "an access key of AWS"),
-    ("ASIA", 16, "an access key of AWS"),
-    ("AIza", 30, "an API key of Google"),
+    ("hf_", 20, "a Hugging Face token"),
+    ("AKIA", 16, "an AWS access key"),
+    ("ASIA", 16, "an AWS access key"),
+    ("AIza", 30, "a Google API key"),
     ("ghp_", 30, "a token of GitHub"),
     ("github_pat_", 30, "a token of GitHub"),
     ("glpat-", 20, "a token of GitLab"),
-    ("sk-proj-", 20, "an API key of OpenAI"),
+    ("sk-proj-", 20, "an OpenAI API key"),
     ("sk-", 32, "an API key"),
     ("xoxb-", 20, "a token of Slack"),
-    ("ya29.", 20, "an access token of Google"),
+    ("ya29.", 20, "a Google access token"),
     ("-----BEGIN", 0, "a private key"),
 ];
 
@@ -24,9 +24,9 @@ const PASSES: [(&str, &str); 13] = [
     ("x-goog-signature=", "a signed URL"),
     ("?sig=", "a signed URL"),
     ("&sig=", "a signed URL"),
-    ("authorization:", "a header that gives access"),
-    ("cookie:", "a header that gives access"),
-    ("bearer ", "a header that gives access"),
+    ("authorization:", "a header with credentials"),
+    ("cookie:", "a header with credentials"),
+    ("bearer ", "a header with credentials"),
     ("hooks.slack.com/services/", WEBHOOK),
     ("discord.com/api/webhooks/", WEBHOOK),
     ("discordapp.com/api/webhooks/", WEBHOOK),
@@ -35,7 +35,7 @@ const PASSES: [(&str, &str); 13] = [
     ("api.telegram.org/bot", WEBHOOK),
 ];
 
-const WEBHOOK: &str = "an address that anybody who knows it can post to";
+const WEBHOOK: &str = "a webhook URL, to which anybody who knows it can post";
 
 /// How the names of headers end that give access, in lower case, after another word.
 const HEADERS: [&str; 2] = ["-key", "-token"];
@@ -137,7 +137,7 @@ pub fn looks_like_secret(text: &str) -> Option<&'static str> {
         return Some(what);
     }
     if has_header(&lower) {
-        return Some("a header that gives access");
+        return Some("a header with credentials");
     }
     let (_, rest) = text.split_once("://")?;
     if has_query(rest) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{AuthToken, Channel, ConnectionListener};
 
-use super::message::{Base, CoordinatorReply, JoinRequest, Report, Status, VERSION};
+use super::message::{Base, CoordinatorReply, Report, Status, VERSION, WorkerJoinRequest};
 use super::quorum::Quorums;
 use crate::error::{Error, Result};
 use crate::text_difference::first_difference;
@@ -31,7 +31,7 @@ struct Shared {
     host_timeout: Duration,
     quorums: Mutex<Quorums>,
     /// That of the first of those that are there, which all others must match.
-    first: Mutex<Option<JoinRequest>>,
+    first: Mutex<Option<WorkerJoinRequest>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Lets a worker in, if it fits to the others.
-    fn admit(&self, who: JoinRequest, base: Base, status: &Status) -> Result<(), Refusal> {
+    fn admit(&self, who: WorkerJoinRequest, base: Base, status: &Status) -> Result<(), Refusal> {
         let (mut first, mut quorums) = (lock(&self.first), lock(&self.quorums));
         if quorums.is_empty(Instant::now()) {
             *first = None;
@@ -134,7 +134,7 @@ impl Shared {
     }
 
     /// Why a worker does not fit to the others, of whom this is the first.
-    fn mismatch(&self, who: &JoinRequest, first: Option<&JoinRequest>) -> Option<String> {
+    fn mismatch(&self, who: &WorkerJoinRequest, first: Option<&WorkerJoinRequest>) -> Option<String> {
         if who.version != VERSION {
             return Some(format!(
                 "its protocol has version {}, but the coordinator has {VERSION}",

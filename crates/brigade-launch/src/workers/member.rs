@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use brigade_comm::{AuthToken, Channel, ChannelError};
 
-use super::message::{Base, CoordinatorReply, JoinRequest, Quorum, Report, Status};
+use super::message::{Base, CoordinatorReply, Quorum, Report, Status, WorkerJoinRequest};
 use crate::error::{Error, Result};
 use crate::launcher::config::REFUSALS;
 
@@ -40,7 +40,7 @@ pub enum CoordinatorDecision {
 struct Shared {
     endpoint: String,
     token: AuthToken,
-    join_request: JoinRequest,
+    join_request: WorkerJoinRequest,
     host_timeout: Duration,
     state: Mutex<State>,
     changed: Condvar,
@@ -73,7 +73,7 @@ impl Member {
     pub fn start(
         endpoint: String,
         token: AuthToken,
-        join_request: JoinRequest,
+        join_request: WorkerJoinRequest,
         base: Base,
         wait: Duration,
         host_timeout: Duration,

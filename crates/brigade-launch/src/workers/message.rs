@@ -13,7 +13,7 @@ pub struct Base {
 
 /// Who a worker is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinRequest {
+pub struct WorkerJoinRequest {
     /// The version of these messages.
     pub version: u32,
     /// Its number, below `workers`.
@@ -89,7 +89,7 @@ impl Quorum {
 /// A worker's words: first who it is, then what it does, again and again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Report {
-    JoinRequest(JoinRequest, Base, Status),
+    JoinRequest(WorkerJoinRequest, Base, Status),
     Status(Base, Status),
 }
 

@@ -25,7 +25,7 @@ mod tests;
 #[cfg(feature = "clusters")]
 pub use coordinator::Coordinator;
 pub use member::{CoordinatorDecision, Member};
-pub use message::{Base, JoinRequest, Quorum, Request, Status, VERSION};
+pub use message::{Base, Quorum, Request, Status, VERSION, WorkerJoinRequest};
 
 use brigade_comm::AuthToken;
 

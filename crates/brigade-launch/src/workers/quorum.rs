@@ -20,7 +20,7 @@ pub struct Quorums {
     /// Whether workers have met under such a coordinator.
     have_met: bool,
     members: SortedMap<usize, Worker>,
-    /// A quorum of which nobody has told the outcome yet.
+    /// A quorum whose outcome nobody has reported yet.
     pending: Option<Pending>,
     /// The workers that have a world together since a quorum.
     world: (u64, Vec<Identity>),

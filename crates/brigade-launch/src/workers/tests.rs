@@ -277,8 +277,8 @@ fn a_number_has_one_worker_and_the_end_is_told() {
     assert_eq!(rules.start(1, 1, START), CoordinatorReply::Over { step: 10 });
 }
 
-fn join_request(worker: usize) -> JoinRequest {
-    JoinRequest {
+fn join_request(worker: usize) -> WorkerJoinRequest {
+    WorkerJoinRequest {
         version: VERSION,
         worker,
         workers: 2,
@@ -298,7 +298,7 @@ fn token() -> AuthToken {
     AuthToken::new("a-token-of-the-workers")
 }
 
-fn member(coordinator: &Coordinator, who: JoinRequest, token: AuthToken) -> Member {
+fn member(coordinator: &Coordinator, who: WorkerJoinRequest, token: AuthToken) -> Member {
     Member::start(coordinator.address().to_string(), token, who, START, SECOND * 5, SECOND * 3).unwrap()
 }
 
@@ -354,21 +354,21 @@ fn who_does_not_fit_is_told_why() {
     let coordinator = coordinator();
     let first = member(&coordinator, join_request(0), token());
     first.decision(SECOND * 20).unwrap();
-    let refused = |who: JoinRequest, token| {
+    let refused = |who: WorkerJoinRequest, token| {
         let error = member(&coordinator, who, token).decision(SECOND * 20).unwrap_err().to_string();
         assert!(error.contains("--coordinator"), "{error}");
         error
     };
-    let said = refused(JoinRequest { workers: 3, ..join_request(1) }, token());
+    let said = refused(WorkerJoinRequest { workers: 3, ..join_request(1) }, token());
     assert!(said.contains("this worker has --workers 3, and the coordinator 2"), "{said}");
-    let said = refused(JoinRequest { worker: 2, ..join_request(1) }, token());
+    let said = refused(WorkerJoinRequest { worker: 2, ..join_request(1) }, token());
     assert!(said.contains("--worker 2 is not valid: it must be below --workers 2"), "{said}");
-    let said = refused(JoinRequest { configuration: "seed = 2".into(), ..join_request(1) }, token());
+    let said = refused(WorkerJoinRequest { configuration: "seed = 2".into(), ..join_request(1) }, token());
     assert!(said.contains("`seed = 2` here, `seed = 1` on worker 0"), "{said}");
     let said = refused(join_request(1), AuthToken::new("another-token-than-theirs"));
     assert!(said.contains("BRIGADE_TOKEN"), "{said}");
     let begin = Instant::now();
-    let said = refused(JoinRequest { incarnation: 99, ..join_request(0) }, token());
+    let said = refused(WorkerJoinRequest { incarnation: 99, ..join_request(0) }, token());
     assert!(said.contains("there is already a worker 0"), "{said}");
     assert!(begin.elapsed() > SECOND * 3, "the one before may be gone");
 }
@@ -377,8 +377,11 @@ fn who_does_not_fit_is_told_why() {
 #[test]
 fn nobody_is_held_to_the_configuration_of_workers_that_are_gone() {
     let coordinator = coordinator();
-    let wrong =
-        member(&coordinator, JoinRequest { configuration: "seed = 2".into(), ..join_request(0) }, token());
+    let wrong = member(
+        &coordinator,
+        WorkerJoinRequest { configuration: "seed = 2".into(), ..join_request(0) },
+        token(),
+    );
     wrong.decision(SECOND * 20).unwrap();
     drop(wrong);
     let begin = Instant::now();
@@ -389,9 +392,9 @@ fn nobody_is_held_to_the_configuration_of_workers_that_are_gone() {
         assert!(!coordinator.is_over());
         messages.extend(coordinator.drain_messages());
     }
-    let right = member(&coordinator, JoinRequest { incarnation: 99, ..join_request(0) }, token());
+    let right = member(&coordinator, WorkerJoinRequest { incarnation: 99, ..join_request(0) }, token());
     assert_eq!(right.decision(SECOND * 20).unwrap(), Some(CoordinatorDecision::Train));
-    let other = JoinRequest { configuration: "seed = 2".into(), ..join_request(1) };
+    let other = WorkerJoinRequest { configuration: "seed = 2".into(), ..join_request(1) };
     let said = member(&coordinator, other, token()).decision(SECOND * 20).unwrap_err().to_string();
     assert!(said.contains("`seed = 2` here, `seed = 1` on worker 0"), "{said}");
 }
@@ -402,7 +405,7 @@ fn a_coordinator_that_is_started_again_learns_who_is_there() {
     let address = listener.local_addr().unwrap();
     let begin = |listener| Coordinator::start(listener, token(), 1, SECOND * 5, SECOND * 3).unwrap();
     let first = begin(listener);
-    let worker = member(&first, JoinRequest { workers: 1, ..join_request(0) }, token());
+    let worker = member(&first, WorkerJoinRequest { workers: 1, ..join_request(0) }, token());
     assert_eq!(worker.decision(SECOND * 20).unwrap(), Some(CoordinatorDecision::Train));
     let quorum = asked(&worker, START, 1);
     worker.set(quorum.base(), Status::Training);

@@ -26,8 +26,8 @@ pub struct World {
 /// Notes each start as `start world-size node:rank`, and runs until there is a file `done`; saves at once when it is told to.
 const TRAIN: &str = r#"
     trap 'exit 75' TERM
-    echo "$BRIGADE_RESTART_COUNT $WORLD_SIZE $NODE:$RANK $*" >> "$DIR/starts"
     echo $$ > "$DIR/pid.$NODE"
+    echo "$BRIGADE_RESTART_COUNT $WORLD_SIZE $NODE:$RANK $*" >> "$DIR/starts"
     until test -e "$DIR/done"; do sleep 0.02; done
 "#;
 

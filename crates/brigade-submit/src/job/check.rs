@@ -95,7 +95,7 @@ impl Job {
 
     fn check_command(&self) -> Result<()> {
         if self.program.trim().is_empty() {
-            let allowed = "it must be the name or the path of a program, as brigade";
+            let allowed = "it must be the name or the path of a program, such as brigade";
             return Err(Error::value("--program", &self.program, allowed));
         }
         let words = self.words();
@@ -128,13 +128,13 @@ impl Job {
             && self.gpus > 0
             && value != self.gpus.to_string()
         {
-            let allowed = format!("each GPU of --gpus {} has a rank; leave it out", self.gpus);
+            let allowed = format!("each of the {} GPUs has one rank; leave it out", self.gpus);
             return Err(Error::value("--nproc-per-node", value, allowed));
         }
         if self.gpus > 0 && self.is_training() && words.setting("--backend", "compute.backend") == Some("cpu")
         {
             let allowed = format!(
-                "each GPU of --gpus {} has a rank; leave it out, or give --gpus 0 for ranks on the CPU",
+                "each of the {} GPUs has one rank; leave it out, or give --gpus 0 for ranks on the CPU",
                 self.gpus
             );
             return Err(Error::value("--backend", "cpu", allowed));

@@ -41,9 +41,7 @@ pub(crate) fn bucket_path<'a>(option: &str, given: &'a str) -> Result<Option<(&'
     }
     let path = path.trim_end_matches('/');
     if path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return wrong(
-            "a path in the bucket is needed after its name, as in gs://BUCKET/runs/a, with no empty part in it",
-        );
+        return wrong("a path without empty parts must follow the bucket's name, such as gs://BUCKET/runs/a");
     }
     if path.contains(['?', '#', '%']) {
         return wrong("its path must have no ?, # and %, which mean something else in a URL than in a path");

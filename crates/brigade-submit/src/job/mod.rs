@@ -138,6 +138,12 @@ impl Job {
         !self.is_brigade() || self.words().subcommand() == Some("train")
     }
 
+    /// The backend that the command trains with on GPUs, where it is known before it runs.
+    pub fn backend(&self) -> Option<&str> {
+        let given = self.words().setting("--backend", "compute.backend").unwrap_or("cuda");
+        (self.gpus > 0 && self.is_training() && ["cuda", "wgpu"].contains(&given)).then_some(given)
+    }
+
     /// What the command reads, with the flags: settings, text and a model.
     pub fn read_paths(&self) -> Vec<(&'static str, &str)> {
         let given = ["--config", "--data", "--model"].map(|flag| (flag, self.words().value(flag)));

@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 const SECRET: [&str; 2] = ["BRIGADE_TOKEN", "BRIGADE_TOKEN_FILE"];
 
 /// Variables that place a node or a rank in its world.
-const PLACE: [&str; 16] = [
+const PLACE: [&str; 17] = [
+    "CLOUD_ML_JOB_ID",
     "CLUSTER_SPEC",
     "GROUP_RANK",
     "LOCAL_RANK",

@@ -1,10 +1,11 @@
 //! Submits a job by its system's own program, and follows it.
 
-mod ask;
 mod follow;
+mod image_backend;
 mod left_over;
 mod logs;
 mod over_ssh;
+mod preflight;
 mod process;
 
 use std::path::Path;
@@ -12,8 +13,9 @@ use std::sync::atomic::AtomicBool;
 
 use brigade_files::write_atomic;
 
-pub use ask::{check_by_system, missing_in_system};
+pub use image_backend::{missing_in_image, unknown_image};
 pub use over_ssh::{missing_on_hosts, over_ssh};
+pub use preflight::{check_by_system, missing_in_system};
 pub use process::missing_program;
 use process::output_without;
 

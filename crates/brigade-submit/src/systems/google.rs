@@ -18,7 +18,7 @@ pub fn region(given: &str) -> Result<()> {
         given,
         match zone {
             Some((name, _)) => format!("it is a zone; its region is {name}"),
-            None => "it must be a region of Google Cloud, as europe-west4 or us-central1".into(),
+            None => "it must be a region of Google Cloud, such as europe-west4 or us-central1".into(),
         },
     ))
 }
@@ -37,7 +37,7 @@ pub fn project(given: &str) -> Result<()> {
     if (is_id && domain.is_none_or(is_domain)) || (is_number && domain.is_none()) {
         return Ok(());
     }
-    let allowed = "it must be the id of a project, not its name: 6 to 30 lowercase letters, digits and -, as gcloud projects list shows it; or its number";
+    let allowed = "it must be the id of a project, not its name: 6 to 30 lowercase letters, digits and -, as shown by gcloud projects list; or its number";
     Err(Error::value("--project", given, allowed))
 }
 
@@ -49,8 +49,7 @@ pub fn service_account(given: &str) -> Result<()> {
     if parts.is_some_and(|(name, domain)| is_name(name) && is_name(domain) && domain.contains('.')) {
         return Ok(());
     }
-    let allowed =
-        "with Vertex AI it must be the address of a service account, as NAME@PROJECT.iam.gserviceaccount.com";
+    let allowed = "with Vertex AI it must be the address of a service account, such as NAME@PROJECT.iam.gserviceaccount.com";
     Err(Error::value("--service-account", given, allowed))
 }
 

@@ -178,7 +178,7 @@ pub trait System {
 }
 
 /// The words of a command.
-fn words(line: &[&str]) -> Vec<String> {
+pub(crate) fn words(line: &[&str]) -> Vec<String> {
     line.iter().map(|word| (*word).to_owned()).collect()
 }
 

@@ -24,7 +24,7 @@ impl Ssh {
     /// What is needed and was not given.
     pub fn missing(&self, job: &Job) -> Option<Error> {
         let why =
-            || format!("the job runs there: as many as --nodes, which is {}, separated by commas", job.nodes);
+            || format!("where the job runs, as many as --nodes, which is {}, separated by commas", job.nodes);
         self.hosts.is_empty().then(|| Error::Missing { option: "--hosts".into(), why: why() })
     }
 
@@ -47,7 +47,7 @@ impl Ssh {
             let is_user = |user: &str| !user.is_empty() && user.chars().all(of_users);
             if host.starts_with('-') || !user.is_none_or(is_user) || Endpoint::new(name, PORT).is_err() {
                 let allowed =
-                    "each must be [user@]host, separated by commas; ssh's own configuration has the ports";
+                    "each must be [user@]host, separated by commas; ports belong in ssh's own configuration";
                 return Err(Error::value("--hosts", host, allowed));
             }
         }

@@ -11,7 +11,7 @@ pub fn limit(given: &str) -> Result<u64> {
         Error::value(
             "--time",
             given,
-            "it must be as sbatch takes it: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, \
+            "it must have a form that sbatch takes: MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, \
              DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS, or UNLIMITED",
         )
     })

@@ -99,7 +99,7 @@ struct Scheduling {
 const USUAL_LIMIT: u64 = 7 * 24 * 3600;
 
 /// Options that may be needed, and what for.
-const REGION: (&str, &str) = ("--region", "the job runs there, as in europe-west4");
+const REGION: (&str, &str) = ("--region", "where the job runs, such as europe-west4");
 const GPU_KIND: (&str, &str) = ("--gpu-kind", "Vertex AI needs the kind of GPU");
 const MACHINE_TYPE: (&str, &str) =
     ("--machine-type", "Vertex AI needs the machine type; or give --gpu-kind and --gpus, which determine it");
@@ -112,7 +112,7 @@ fn needed((option, why): (&str, &str)) -> Error {
     Error::Missing { option: option.into(), why: why.into() }
 }
 
-/// A boot disk, which also holds the image and the container's caches; and the sizes that Vertex AI sells.
+/// A boot disk, which also holds the image and the container's caches; and the sizes that Vertex AI offers.
 const BOOT_DISK_GB: u32 = 200;
 const BOOT_DISKS_GB: RangeInclusive<u32> = 100..=64_000;
 
@@ -152,18 +152,18 @@ impl Vertex {
         let wrong = |allowed: String| Err(Error::value("--machine-type", machine_type, allowed));
         match (shape, job.gpu_kind) {
             _ if !google::is_machine_type(machine_type) => {
-                return wrong("it must be a machine type of Google Cloud, as n1-standard-16".into());
+                return wrong("it must be a machine type of Google Cloud, such as n1-standard-16".into());
             }
             _ if let Some(known) = unknown_shape(machine_type) => {
-                return wrong(format!("Vertex AI sells {known}"));
+                return wrong(format!("Vertex AI offers {known}"));
             }
             (Some(shape), Some(kind)) if !shape.fits(machine_type) => {
                 let machines = kind.machines_with(job.gpus);
-                return wrong(format!("Vertex AI sells {} {} in {machines}", job.gpus, kind.name));
+                return wrong(format!("Vertex AI offers {} {} in {machines}", job.gpus, kind.name));
             }
             (None, _) if let Some((kind, gpus)) = GpuKind::built_into(machine_type) => {
                 return wrong(format!(
-                    "it has GPUs: give --gpus {gpus} --gpu-kind {}, or a machine without GPUs, as n1-standard-16",
+                    "it has GPUs: give --gpus {gpus} --gpu-kind {}, or a machine without GPUs, such as n1-standard-16",
                     kind.to_ascii_lowercase()
                 ));
             }
@@ -257,7 +257,7 @@ impl System for Vertex {
         }
         if let Some(given) = self.boot_disk_gb.filter(|given| !BOOT_DISKS_GB.contains(given)) {
             let allowed =
-                format!("Vertex AI sells disks of {} to {} GB", BOOT_DISKS_GB.start(), BOOT_DISKS_GB.end());
+                format!("Vertex AI offers disks of {} to {} GB", BOOT_DISKS_GB.start(), BOOT_DISKS_GB.end());
             return Err(Error::value("--boot-disk-gb", given, allowed));
         }
         self.machine(job)?;

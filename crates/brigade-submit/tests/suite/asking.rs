@@ -75,7 +75,7 @@ fn what_is_not_there_is_named_with_the_quotas_that_are_too_small() {
         found.missing,
         [
             "secret/brigade-token, which is not in the cluster",
-            "localqueue.kueue.x-k8s.io/team: the cluster does not know what that is",
+            "localqueue.kueue.x-k8s.io/team: the cluster has no resources of this type",
             "resourcequota/team allows 3 of pods, of which 0 is used; the job needs 4 x 1 (--nodes)",
         ]
     );

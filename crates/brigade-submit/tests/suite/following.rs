@@ -175,14 +175,17 @@ fn what_is_left_of_another_trainjob_is_named_before_and_after() {
         std::fs::write(folder.path().join("asked"), "").unwrap();
         follow(&fake, folder.path(), &[]).0.map_err(|error| (error.is_usage(), error.to_string()))
     };
-    let delete = "delete it with kubectl --namespace=ml delete trainingruntime.trainer.kubeflow.org/llama-7b";
+    let delete = "kubectl --namespace=ml delete trainingruntime.trainer.kubeflow.org/llama-7b";
     let there = r#"case "$*" in
         *get\ trainjob/llama-7b\ trainingruntime/llama-7b\ --ignore-not-found*) echo trainingruntime.trainer.kubeflow.org/llama-7b ;;
         *) touch created ;;
     esac"#;
     let (is_usage, said) = submitted(there).unwrap_err();
     assert!(is_usage && said.starts_with("--name llama-7b is not possible: the cluster has "), "{said}");
-    assert!(said.ends_with(delete) && !folder.path().join("created").exists(), "{said}");
+    assert!(
+        said.ends_with(&format!("delete it with {delete}")) && !folder.path().join("created").exists(),
+        "{said}"
+    );
     let folders = Folders { manifests: &folder.path().join("jobs"), current: folder.path() };
     let asked = check_by_system(&fake, &job("train --out a"), folders).unwrap_err();
     assert_eq!(asked.to_string(), said);
@@ -193,10 +196,10 @@ fn what_is_left_of_another_trainjob_is_named_before_and_after() {
     esac"#;
     let (is_usage, said) = submitted(half).unwrap_err();
     assert!(
-        !is_usage && said.contains("denied by a webhook; llama-7b was not submitted as a whole"),
+        !is_usage && said.contains("denied by a webhook; only a part of llama-7b was submitted"),
         "{said}"
     );
-    assert!(said.ends_with(delete), "{said}");
+    assert!(said.ends_with(&format!("which {delete} deletes")), "{said}");
     // Who may not ask is told by the cluster itself.
     let forbidden = r#"case "$*" in
         *ignore-not-found*) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;
@@ -278,7 +281,7 @@ fn a_job_without_an_id_is_not_followed() {
     for submit in ["true", "echo ';cluster'"] {
         let (ending, said) = follow(&Shell { submit, ..FINE }, folder.path(), &[]);
         let message = ending.unwrap_err().to_string();
-        assert!(message.contains("printed no id") && said.is_empty(), "{message} {said}");
+        assert!(message.contains("printed no job id") && said.is_empty(), "{message} {said}");
     }
 }
 

@@ -64,7 +64,7 @@ fn a_host_that_is_lost_for_a_while_is_no_failure() {
     );
     assert_eq!(code, Some(0), "{said}");
     for line in [
-        "preempted: it starts again from what it has saved",
+        "preempted: starting again from the last checkpoint",
         "two: no connection, or the connection was lost",
         "a host was lost: it is tried again in 5 s",
     ] {
@@ -99,7 +99,7 @@ fn hosts_are_asked_before_a_job_begins() {
     let said = ask("fixed", fine);
     for host in ["one", "two"] {
         assert!(
-            said.contains(&format!("missing: {host}, where nothing can begin: exit status: 2: ")),
+            said.contains(&format!("missing: {host}, where the job cannot start: exit status: 2: ")),
             "{said}"
         );
     }

@@ -122,7 +122,15 @@ fn of_vertex_ai() {
             "task": { "type": format!("workerpool{pool}"), "index": task },
         });
         let args: Vec<String> = serde_json::from_value(pools[pool]["containerSpec"]["args"].clone()).unwrap();
-        let env = BTreeMap::from([("CLUSTER_SPEC".to_owned(), spec.to_string())]);
+        // Vertex AI also sets the variables that PyTorch knows: here, they number machines.
+        let set = [
+            ("CLUSTER_SPEC", spec.to_string()),
+            ("RANK", index.to_string()),
+            ("WORLD_SIZE", "4".to_owned()),
+            ("MASTER_ADDR", "cmle-training-workerpool0-0".to_owned()),
+            ("MASTER_PORT", "3333".to_owned()),
+        ];
+        let env = set.map(|(name, value)| (name.to_owned(), value)).into();
         check(node(&args, &env), index, Source::Vertex, "cmle-training-workerpool0-0:2222");
     }
 }

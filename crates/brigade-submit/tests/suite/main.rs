@@ -8,4 +8,6 @@ mod jobs;
 mod launcher;
 mod manifests;
 mod refused;
+mod refused_on_kubernetes;
 mod schema;
+mod scripts;

@@ -56,7 +56,7 @@ pub fn dry_run(
         && hours > limit
     {
         text.push_str(&format!(
-            "the job is ended after {limit:.0} hours, before {hours:.0} hours of training are over: give a longer --time\n"
+            "the job would be stopped after {limit:.0} hours, before its {hours:.0} hours of training are over: give a longer --time\n"
         ));
     }
     missing.extend(fit.missing);

@@ -94,13 +94,13 @@ pub fn fit(args: &TrainArgs, run: Option<&RunPlan>, job: &Job, kind: &GpuKind, p
     planned.unwrap_or_else(|error| Fit { text: format!("no plan: {error:#}\n"), ..Fit::default() })
 }
 
-/// The settings, with the configuration of a model on the hub in a folder here, and how the plan's command names the model.
+/// The settings, with the configuration of a model on the hub in a folder here, and how the plan's command names the model: not at all if the command names no file.
 fn configured(args: &TrainArgs) -> anyhow::Result<(Config, String)> {
     let mut config = args.configured()?;
     let path = config.model.path.clone();
     if config.model.is_new() {
         let file = args.standard.config.as_ref().map(|file| file.display().to_string());
-        return Ok((config, file.unwrap_or_else(|| "my.toml".into())));
+        return Ok((config, file.unwrap_or_default()));
     }
     if hub_name(&path).is_some() {
         config.model.path = configuration_folder(&path)?;

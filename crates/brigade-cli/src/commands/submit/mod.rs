@@ -1,10 +1,10 @@
 //! `brigade submit`
 
-mod buckets;
 mod config_file;
 mod destination;
 mod dry_run;
 mod fit;
+mod stores;
 mod target;
 
 use std::collections::BTreeMap;
@@ -100,7 +100,7 @@ pub struct SubmitArgs {
 
 /// What was found out about the buckets of a job, a line each. The nodes may have other rights than this machine, so only a bucket that does not exist is an error.
 #[derive(Debug, Default)]
-struct Buckets {
+struct StoreChecks {
     /// Buckets that cannot be used from here.
     missing: Vec<String>,
     /// Those that nobody was asked about.
@@ -113,23 +113,26 @@ fn gpu_kind(text: &str) -> Result<&'static GpuKind, String> {
 
 fn price(text: &str) -> Result<f64, String> {
     let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0);
-    price.ok_or_else(|| "it must be a number, 0 or more, as in 2.5".into())
+    price.ok_or_else(|| "it must be a number, 0 or more, such as 2.5".into())
 }
 
 pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     let Checked { job, place, train, config, absent, placed } = checked(args).map_err(UsageError)?;
     let secrets = args.target.secret_variables();
-    let buckets = buckets::look(&job, &secrets, config.as_ref()).map_err(UsageError)?;
-    let unchecked = notes(args, &job, config.as_ref(), &buckets);
+    let stores = stores::look(&job, &secrets, config.as_ref()).map_err(UsageError)?;
+    let current = current_folder()?;
+    // Files that are only written are for another time, or another machine.
+    let image = args.target.lacking_in_image(&job, args.render.is_none().then_some(&*current));
+    let unchecked = notes(args, &job, config.as_ref(), &stores, &image);
     let notes: Vec<String> = placed.into_iter().chain(unchecked).collect();
     let own_mesh = train.as_ref().map(|train| fit::own_mesh(train, &job)).transpose();
     if args.dry_run {
         let is_whole = absent.is_empty();
-        let found = Found { is_whole, missing: [absent, buckets.missing].concat(), notes };
+        let found = Found { is_whole, missing: [absent, stores.missing, image.missing].concat(), notes };
         return dry_run(args, &job, &place, found, train.as_ref(), own_mesh);
     }
     own_mesh.map_err(|error| UsageError(error.context("the command after --")))?;
-    buckets.missing.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: missing: {line}")));
+    stores.missing.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: missing: {line}")));
     notes.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: {line}")));
     let manifests = place.manifests(&job);
     if let Some(folder) = &args.render {
@@ -143,7 +146,7 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
     if let Some(missing) = missing_program(place.program()) {
         return Err(UsageError(missing.into()).into());
     }
-    refuse_what_is_missing(&job, &place)?;
+    refuse_what_is_missing(&job, &place, image.missing)?;
     let interrupted = Arc::new(AtomicBool::new(args.detach));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&interrupted))
         .context("cannot wait for Ctrl-C")?;
@@ -157,7 +160,6 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
         Destination::System(system) => {
             let manifests = manifests_folder()?;
             // Slurm's output lies in the folder where the job was submitted.
-            let current = current_folder()?;
             let folders = Folders { manifests: manifests.path(), current: &current };
             match submit(&**system, &job, folders, &mut console).map_err(usage)? {
                 Ending::Done | Ending::Left => exit::DONE,
@@ -170,9 +172,10 @@ pub fn run(args: &SubmitArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Refuses a job that needs something of its system's, or of its hosts, which is not there. What the system itself does not take, it refuses as a whole when it
-/// gets it.
-fn refuse_what_is_missing(job: &Job, place: &Destination) -> anyhow::Result<()> {
-    let Lacking { missing, unknown, notes } = place.lacking(job, &current_folder()?);
+/// gets it. `missing` is what is known to be missing before it is asked.
+fn refuse_what_is_missing(job: &Job, place: &Destination, missing: Vec<String>) -> anyhow::Result<()> {
+    let Lacking { missing: also, unknown, notes } = place.lacking(job, &current_folder()?);
+    let missing = [missing, also].concat();
     unknown.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: not checked: {line}")));
     notes.iter().for_each(|line| brigade::print_stderr(format_args!("brigade: {line}")));
     if !missing.is_empty() {
@@ -182,8 +185,14 @@ fn refuse_what_is_missing(job: &Job, place: &Destination) -> anyhow::Result<()> 
 }
 
 /// What was not checked, a line each.
-fn notes(args: &SubmitArgs, job: &Job, config: Option<&Config>, buckets: &Buckets) -> Vec<String> {
-    let mut unchecked = args.target.unchecked(args.to, job);
+fn notes(
+    args: &SubmitArgs,
+    job: &Job,
+    config: Option<&Config>,
+    stores: &StoreChecks,
+    image: &Lacking,
+) -> Vec<String> {
+    let mut unchecked = [args.target.unchecked(args.to, job), image.unknown.clone()].concat();
     if args.to == SystemName::Vertex && config.is_none() && job.may_place_checkpoints() {
         unchecked.push(
             "whether the file of --config sets checkpoint.dir: the job saves beside its results, whatever the file says; --set checkpoint.dir=gs://… says another \
@@ -192,7 +201,7 @@ fn notes(args: &SubmitArgs, job: &Job, config: Option<&Config>, buckets: &Bucket
         );
     }
     let unchecked = unchecked.into_iter();
-    unchecked.map(|line| format!("not checked: {line}")).chain(buckets.unknown.iter().cloned()).collect()
+    unchecked.map(|line| format!("not checked: {line}")).chain(stores.unknown.iter().cloned()).collect()
 }
 
 fn usage(error: Error) -> anyhow::Error {
@@ -314,7 +323,7 @@ fn current_folder() -> anyhow::Result<PathBuf> {
 
 /// A folder that nobody else writes to, which ends with this value.
 fn manifests_folder() -> anyhow::Result<TempDir> {
-    tempfile::Builder::new().prefix("brigade-").tempdir().context("cannot make a folder for the manifests")
+    tempfile::Builder::new().prefix("brigade-").tempdir().context("cannot create a folder for the manifests")
 }
 
 /// Asks what to do after Ctrl-C. If nobody can answer, a system's job keeps running; one on hosts, which does not outlive this command, ends.

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use brigade::parse_whole_number;
 use brigade_submit::{
-    Claim, Controller, EnvSecret, Error, HostPath, Job, Kubernetes, Slurm, Ssh, Token, Vertex,
+    Claim, Controller, EnvSecret, Error, HostPath, Job, Kubernetes, Lacking, Slurm, Ssh, Token, Vertex,
+    missing_in_image, unknown_image,
 };
 use clap::{Args, ValueEnum};
 
@@ -47,22 +48,22 @@ pub struct TargetArgs {
     /// Google Cloud's project [default: that of gcloud].
     #[arg(long, value_name = "PROJECT")]
     project: Option<String>,
-    /// Vertex AI's machine type [default: the one that it sells the GPUs in].
+    /// Vertex AI's machine type [default: the one that comes with the GPUs].
     #[arg(long, value_name = "TYPE")]
     machine_type: Option<String>,
     /// The size of the boot disks of Vertex AI's machines, which also hold caches, in GB [default: 200].
     #[arg(long, value_name = "GB", allow_negative_numbers = true, value_parser = parse_whole_number::<u32>)]
     boot_disk_gb: Option<u32>,
-    /// Use Vertex AI's spot machines, which may be taken away again.
+    /// Use Vertex AI's spot machines, which may be preempted.
     #[arg(long)]
     spot: bool,
-    /// A variable with the value of a secret of Kubernetes, as HF_TOKEN=hub/token; can be given several times.
+    /// An environment variable from a Kubernetes secret, as in HF_TOKEN=hub/token; can be given several times.
     #[arg(long, value_name = "NAME=SECRET/KEY", value_parser = env_secret)]
     env_secret: Vec<EnvSecret>,
-    /// CPUs of each of Kubernetes' pods, as 8 or 7500m [default: as many as are free].
+    /// CPUs of each Kubernetes pod, as in 8 or 7500m [default: as many as are free].
     #[arg(long, value_name = "N")]
     cpus: Option<String>,
-    /// Memory of each of Kubernetes' pods, as 64Gi [default: as much as is free].
+    /// Memory of each Kubernetes pod, as in 64Gi [default: as much as is free].
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// Make pods that Kubernetes admits where namespaces enforce the Pod Security level `restricted`.
@@ -74,10 +75,10 @@ pub struct TargetArgs {
     /// A secret with which Kubernetes pulls the image; can be given several times.
     #[arg(long, value_name = "NAME")]
     image_pull_secret: Vec<String>,
-    /// A taint of Kubernetes' nodes that does not keep the pods away, besides that of GPUs; can be given several times.
+    /// A taint of Kubernetes' nodes that the pods tolerate, besides that of GPUs; can be given several times.
     #[arg(long, value_name = "KEY[=VALUE][:EFFECT]")]
     toleration: Vec<String>,
-    /// The class of the priority of Kubernetes' pods.
+    /// The priority class of the Kubernetes pods.
     #[arg(long, value_name = "NAME")]
     priority_class: Option<String>,
     /// Kubernetes' namespace [default: that of kubectl's context].
@@ -92,13 +93,13 @@ pub struct TargetArgs {
     /// An annotation of Kubernetes' pods; can be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     annotation: Vec<(String, String)>,
-    /// Another resource of each of Kubernetes' pods, as vpc.amazonaws.com/efa=4; can be given several times.
+    /// Another resource of each Kubernetes pod, as in vpc.amazonaws.com/efa=4; can be given several times.
     #[arg(long, value_name = "NAME=N", value_parser = variable)]
     resource: Vec<(String, String)>,
-    /// A capability of Linux for Kubernetes' containers, as IPC_LOCK; can be given several times.
+    /// A Linux capability for the Kubernetes containers, as in IPC_LOCK; can be given several times.
     #[arg(long, value_name = "NAME")]
     capability: Vec<String>,
-    /// A label that Kubernetes' nodes must have; can be given several times.
+    /// A label that the Kubernetes nodes must have; can be given several times.
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     node_selector: Vec<(String, String)>,
     /// Keep nodes near each other: a label whose value Kubernetes' nodes must share, or Slurm's maximum number of switches.
@@ -113,13 +114,13 @@ pub struct TargetArgs {
     /// Slurm's account.
     #[arg(long, value_name = "NAME")]
     account: Option<String>,
-    /// The time limit of Slurm or Vertex AI, as in 1-12:00:00 [default: the partition's; Vertex AI's is 7 days].
+    /// The time limit of Slurm or Vertex AI, such as 1-12:00:00 [default: the partition's; Vertex AI's is 7 days].
     #[arg(long, value_name = "TIME")]
     time: Option<String>,
     /// Let other jobs run on Slurm's nodes, too: ask for CPUs and memory with --option=--cpus-per-task=N and --option=--mem=SIZE.
     #[arg(long)]
     shared_nodes: bool,
-    /// Another option for sbatch, as in --option=--constraint=h100; can be given several times.
+    /// Another option for sbatch, such as --option=--constraint=h100; can be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     option: Vec<String>,
     /// Hosts for ssh, as user@host, the first with rank 0.
@@ -140,7 +141,7 @@ fn claim(text: &str) -> Result<Claim, String> {
 
 fn host_path(text: &str) -> Result<HostPath, String> {
     let pair = text.split_once(':').map(|(host, path)| HostPath { host: host.into(), path: path.into() });
-    pair.ok_or_else(|| "it must be HOST:PATH, as /opt/net:/usr/local/net".into())
+    pair.ok_or_else(|| "it must be HOST:PATH, such as /opt/net:/usr/local/net".into())
 }
 
 fn env_secret(text: &str) -> Result<EnvSecret, String> {
@@ -227,7 +228,16 @@ impl TargetArgs {
         })
     }
 
-    /// What a system, or an image, cannot be asked before a job is submitted.
+    /// What the image lacks for a job that runs on GPUs; `folder` is where its registry is asked from, if it is.
+    pub fn lacking_in_image(&self, job: &Job, folder: Option<&Path>) -> Lacking {
+        match (&self.image, folder) {
+            (None, _) => Lacking::default(),
+            (Some(image), Some(folder)) => missing_in_image(job, image, folder),
+            (Some(image), None) => unknown_image(job, image),
+        }
+    }
+
+    /// What a system cannot be asked before a job is submitted.
     pub fn unchecked(&self, to: SystemName, job: &Job) -> Vec<String> {
         let mut unchecked = Vec::new();
         match to {
@@ -239,11 +249,6 @@ impl TargetArgs {
                     .into(),
             ),
             SystemName::Slurm | SystemName::Ssh => {}
-        }
-        if let Some(image) = self.image.as_ref().filter(|_| job.gpus > 0) {
-            unchecked.push(format!(
-                "whether {image} has the backend cuda: one of cargo xtask image --backend cuda has, and says so in its label dev.brigade.backend (skopeo inspect docker://{image})"
-            ));
         }
         if to == SystemName::Pytorchjob && self.restricted && job.nodes > 1 {
             unchecked.push(

@@ -19,7 +19,7 @@ use crate::{
         message::{Message, receive_between_restarts},
         node_group::{NodeDescription, NodeEvent, NodeGroup, NodeGroupConfig, check_alike},
         outcome::{Outcome, event::Event, rank_exit::signal_name, report::LostNode},
-        rendezvous::{JoinRequest, RendezvousEnd, Start, join},
+        rendezvous::{NodeJoinRequest, RendezvousEnd, Start, join},
     },
 };
 
@@ -93,9 +93,9 @@ impl Node<'_> {
         }
     }
 
-    pub(super) fn join_request(&self, restart_count: u32) -> JoinRequest {
+    pub(super) fn join_request(&self, restart_count: u32) -> NodeJoinRequest {
         let LaunchConfig { node_rank, nproc, nnodes, ref elastic, .. } = *self.config;
-        JoinRequest {
+        NodeJoinRequest {
             version: PROTOCOL_VERSION,
             node: node_rank,
             host: self.host.clone(),

@@ -130,8 +130,8 @@ impl Event {
                 };
                 let named: Vec<_> = ahead.iter().map(named).collect();
                 Some(format!(
-                    "the nodes' clocks differ: {}; times in logs cannot be compared, and object stores refuse requests of clocks that are \
-                     wrong by 15 minutes; synchronise them (NTP)",
+                    "the nodes' clocks differ: {}; times in logs cannot be compared, and object stores refuse requests if a clock is \
+                     off by 15 minutes; synchronise them (NTP)",
                     named.join(", ")
                 ))
             }

@@ -1,11 +1,11 @@
 //! Whether a node fits into node 0's world.
 
-use super::message::JoinRequest;
+use super::message::NodeJoinRequest;
 use crate::text_difference::first_difference;
 
 /// Why it does not, if so.
-pub fn mismatch(own: &JoinRequest, other: &JoinRequest) -> Option<String> {
-    let JoinRequest { version, node, nproc, nodes: (least, most), configuration, .. } = other;
+pub fn mismatch(own: &NodeJoinRequest, other: &NodeJoinRequest) -> Option<String> {
+    let NodeJoinRequest { version, node, nproc, nodes: (least, most), configuration, .. } = other;
     let (min, max) = own.nodes;
     if *version != own.version {
         return Some(format!("its protocol has version {version}, but node 0 has {}", own.version));
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn each_mismatch_is_named() {
-        let own = JoinRequest {
+        let own = NodeJoinRequest {
             version: 1,
             node: 0,
             host: "h".into(),
@@ -42,19 +42,25 @@ mod tests {
             restart_count: 0,
             failures: 0,
         };
-        let fits = JoinRequest { node: 3, restart_count: 9, host: "i".into(), ..own.clone() };
+        let fits = NodeJoinRequest { node: 3, restart_count: 9, host: "i".into(), ..own.clone() };
         assert_eq!(mismatch(&own, &fits), None);
         let others = [
-            (JoinRequest { version: 2, ..fits.clone() }, "version 2"),
-            (JoinRequest { nodes: (2, 3), ..fits.clone() }, "--nnodes 2:3 is given there, and 2:4 on node 0"),
-            (JoinRequest { node: 4, ..fits.clone() }, "from 1 to 3"),
-            (JoinRequest { node: 0, ..fits.clone() }, "from 1 to 3"),
-            (JoinRequest { nproc: 1, ..fits.clone() }, "--nproc-per-node is 1 there, and 2 on node 0"),
+            (NodeJoinRequest { version: 2, ..fits.clone() }, "version 2"),
             (
-                JoinRequest { configuration: "[train]\nseed = 8".into(), ..fits.clone() },
+                NodeJoinRequest { nodes: (2, 3), ..fits.clone() },
+                "--nnodes 2:3 is given there, and 2:4 on node 0",
+            ),
+            (NodeJoinRequest { node: 4, ..fits.clone() }, "from 1 to 3"),
+            (NodeJoinRequest { node: 0, ..fits.clone() }, "from 1 to 3"),
+            (NodeJoinRequest { nproc: 1, ..fits.clone() }, "--nproc-per-node is 1 there, and 2 on node 0"),
+            (
+                NodeJoinRequest { configuration: "[train]\nseed = 8".into(), ..fits.clone() },
                 "`seed = 8` there, `seed = 7` on node 0",
             ),
-            (JoinRequest { configuration: "[train]".into(), ..fits }, "nothing there, `seed = 7` on node 0"),
+            (
+                NodeJoinRequest { configuration: "[train]".into(), ..fits },
+                "nothing there, `seed = 7` on node 0",
+            ),
         ];
         for (other, said) in others {
             let message = mismatch(&own, &other).unwrap();

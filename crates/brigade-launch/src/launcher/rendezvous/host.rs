@@ -15,7 +15,7 @@ use brigade_comm::{AuthToken, Channel, ConnectionListener};
 
 use super::{
     admission::mismatch,
-    message::{JoinRequest, RendezvousReply, RendezvousRequest, Start, receive, send},
+    message::{NodeJoinRequest, RendezvousReply, RendezvousRequest, Start, receive, send},
 };
 use crate::error::{Error, Result};
 
@@ -48,7 +48,7 @@ pub struct WaitingNode {
 }
 
 struct Shared {
-    own: JoinRequest,
+    own: NodeJoinRequest,
     token: AuthToken,
     host_timeout: Duration,
     /// In no order.
@@ -64,7 +64,7 @@ struct Shared {
 /// A node that waits for a start.
 struct PendingJoin {
     id: usize,
-    request: JoinRequest,
+    request: NodeJoinRequest,
     decision: Sender<RendezvousReply>,
 }
 
@@ -76,7 +76,7 @@ impl Host {
     /// Accepts connections at `listener` from now on. `own` describes node 0.
     pub fn start(
         listener: TcpListener,
-        own: JoinRequest,
+        own: NodeJoinRequest,
         token: AuthToken,
         host_timeout: Duration,
     ) -> Result<Self> {
@@ -108,7 +108,7 @@ impl Host {
     /// The most that any waiting node knows of: starts after the first, and failures.
     pub fn counts(&self) -> (u32, u32) {
         let waiting = lock(&self.shared.waiting);
-        let most = |count: fn(&JoinRequest) -> u32| {
+        let most = |count: fn(&NodeJoinRequest) -> u32| {
             waiting.iter().map(|pending| count(&pending.request)).max().unwrap_or(0)
         };
         (most(|request| request.restart_count), most(|request| request.failures))
@@ -189,7 +189,7 @@ impl Shared {
     }
 
     /// Adds a node to those that wait, or says why not.
-    fn admit(&self, request: JoinRequest) -> Result<(usize, Receiver<RendezvousReply>), RendezvousReply> {
+    fn admit(&self, request: NodeJoinRequest) -> Result<(usize, Receiver<RendezvousReply>), RendezvousReply> {
         let node = request.node;
         if let Some(reason) = mismatch(&self.own, &request) {
             return Err(RendezvousReply::Refused { reason, again: false });
@@ -221,8 +221,8 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(60);
     const HOST: Duration = Duration::from_secs(2);
 
-    fn join_request(node: usize) -> JoinRequest {
-        JoinRequest {
+    fn join_request(node: usize) -> NodeJoinRequest {
+        NodeJoinRequest {
             version: 1,
             node,
             host: format!("h{node}"),
@@ -246,7 +246,7 @@ mod tests {
 
     fn joining(
         endpoint: &str,
-        request: JoinRequest,
+        request: NodeJoinRequest,
         token: AuthToken,
     ) -> thread::JoinHandle<Result<Start, RendezvousEnd>> {
         let endpoint = endpoint.to_owned();
@@ -293,7 +293,7 @@ mod tests {
             Err(RendezvousEnd::Refused(reason)) => reason,
             other => panic!("{other:?}"),
         };
-        let said = refused(JoinRequest { nproc: 2, ..join_request(2) }, token());
+        let said = refused(NodeJoinRequest { nproc: 2, ..join_request(2) }, token());
         assert!(said.starts_with("--nproc-per-node is 2 there, and 1 on node 0"), "{said}");
         let said = refused(join_request(2), AuthToken::new("another-token-than-theirs"));
         assert!(said.contains("BRIGADE_TOKEN"), "{said}");

@@ -6,7 +6,7 @@ use brigade_comm::{AuthToken, Channel, ChannelError};
 
 use super::{
     host::KEEPALIVE_INTERVAL,
-    message::{JoinRequest, RendezvousEnd, RendezvousReply, RendezvousRequest, Start, receive, send},
+    message::{NodeJoinRequest, RendezvousEnd, RendezvousReply, RendezvousRequest, Start, receive, send},
 };
 use crate::launcher::config::REFUSALS;
 
@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_millis(200);
 pub fn join(
     endpoint: &str,
     token: &AuthToken,
-    request: &JoinRequest,
+    request: &NodeJoinRequest,
     wait: Duration,
     host_timeout: Duration,
 ) -> Result<Start, RendezvousEnd> {
@@ -55,7 +55,7 @@ pub fn join(
 fn join_once(
     endpoint: &str,
     token: &AuthToken,
-    request: &JoinRequest,
+    request: &NodeJoinRequest,
     wait: Duration,
     host_timeout: Duration,
     answered: &mut Instant,

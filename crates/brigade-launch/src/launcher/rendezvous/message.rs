@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// How a launcher describes its node when it asks to take part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinRequest {
+pub struct NodeJoinRequest {
     pub version: u32,
     /// Its `--node-rank`.
     pub node: usize,
@@ -57,7 +57,7 @@ pub enum RendezvousReply {
 /// What a launcher sends to node 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RendezvousRequest {
-    Join(JoinRequest),
+    Join(NodeJoinRequest),
     /// The answer to [`RendezvousReply::Wait`]: the launcher is alive.
     KeepAlive,
 }

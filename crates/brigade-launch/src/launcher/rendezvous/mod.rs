@@ -13,5 +13,5 @@ mod message;
 pub use self::{
     host::Host,
     join::join,
-    message::{JoinRequest, RendezvousEnd, Start},
+    message::{NodeJoinRequest, RendezvousEnd, Start},
 };

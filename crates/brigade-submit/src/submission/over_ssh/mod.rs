@@ -1,7 +1,7 @@
 //! A job on hosts that are reached by ssh.
 
-mod ask;
 mod host;
+mod readiness;
 mod restarts;
 
 use std::sync::atomic::Ordering;
@@ -14,9 +14,9 @@ use super::{Answer, Console};
 use crate::error::Result;
 use crate::job::Job;
 use crate::systems::Ssh;
-pub use ask::missing_on_hosts;
 use host::{Host, ended};
-use restarts::{NO_CONNECTION, NO_PROGRAM, Round, Rounds};
+pub use readiness::missing_on_hosts;
+use restarts::{Attempt, Attempts, NO_CONNECTION, NO_PROGRAM};
 
 const POLL: Duration = Duration::from_millis(50);
 
@@ -29,18 +29,18 @@ const NOTICE: Duration = Duration::from_secs(30);
 /// # Errors
 /// If `ssh` cannot be started.
 pub fn over_ssh(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<u8> {
-    let mut rounds = Rounds::new(job.max_restarts, job.least_nodes.is_some());
+    let mut attempts = Attempts::new(job.max_restarts, job.least_nodes.is_some());
     let mut ssh = ssh.clone();
     loop {
-        let (round, codes, cancelled) = once(&ssh, job, console)?;
-        let next = rounds.next(round, Instant::now());
-        let Some((length, why)) = next.filter(|_| !cancelled) else { return Ok(round.code) };
+        let (attempt, codes, cancelled) = once(&ssh, job, console)?;
+        let next = attempts.next(attempt, Instant::now());
+        let Some((length, why)) = next.filter(|_| !cancelled) else { return Ok(attempt.code) };
         (console.say)(&why);
         if job.least_nodes.is_some() {
             ssh.begin_elsewhere(&codes, &is_gone).iter().for_each(|said| (console.say)(said));
         }
         if !pause(length, console) {
-            return Ok(round.code);
+            return Ok(attempt.code);
         }
     }
 }
@@ -63,7 +63,7 @@ fn is_gone(code: u8) -> bool {
 }
 
 /// How the job ended, with the codes of its hosts, and whether the user ended it.
-fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(Round, Vec<u8>, bool)> {
+fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(Attempt, Vec<u8>, bool)> {
     let begin = Instant::now();
     // A new one each time; nobody else needs it.
     let token = AuthToken::random().map_err(brigade_launch::Error::Random)?;
@@ -137,8 +137,8 @@ fn once(ssh: &Ssh, job: &Job, console: &mut Console<'_>) -> Result<(Round, Vec<u
     };
     let lost = hosts.iter().filter(|host| host.code == Some(NO_CONNECTION) && !host.is_cut);
     let connected = lost.map(|host| host.lasted).max().unwrap_or_default();
-    let round = Round { code, lasted: begin.elapsed(), connected };
-    Ok((round, codes.into_iter().map(|(code, _)| code).collect(), cancelled))
+    let attempt = Attempt { code, lasted: begin.elapsed(), connected };
+    Ok((attempt, codes.into_iter().map(|(code, _)| code).collect(), cancelled))
 }
 
 /// The code of a job, by those of its hosts and whether their connections were cut: a connection that was lost goes first, as the others may have failed

@@ -56,16 +56,16 @@ impl Losses {
 
 /// How all hosts ended, after one start of the job on them.
 #[derive(Debug, Clone, Copy)]
-pub struct Round {
+pub struct Attempt {
     pub code: u8,
     pub lasted: Duration,
     /// Of a connection that was lost: how long it had lasted.
     pub connected: Duration,
 }
 
-/// The rounds of a job so far.
+/// The attempts of a job so far.
 #[derive(Debug, Default)]
-pub struct Rounds {
+pub struct Attempts {
     /// How often the job may fail.
     most: u32,
     is_elastic: bool,
@@ -81,15 +81,15 @@ pub struct Rounds {
     lost_at: Option<Instant>,
 }
 
-impl Rounds {
+impl Attempts {
     /// Before the first; the job may fail `most` times, one soon after the other.
     pub fn new(most: u32, is_elastic: bool) -> Self {
         Self { most, is_elastic, ..Self::default() }
     }
 
-    /// The pause before the next round, and what to say of it; none if the job has ended.
-    pub fn next(&mut self, round: Round, now: Instant) -> Option<(Duration, String)> {
-        let Round { code, lasted, connected } = round;
+    /// The pause before the next attempt, and what to say of it; none if the job has ended.
+    pub fn next(&mut self, attempt: Attempt, now: Instant) -> Option<(Duration, String)> {
+        let Attempt { code, lasted, connected } = attempt;
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         if lasted > STABLE {
             (self.failures, self.lost, self.lost_since) = (0, 0, None);
@@ -106,8 +106,8 @@ impl Rounds {
         match code {
             exit::PREEMPTED => {
                 let why = match self.is_elastic {
-                    true => "saved, as it was preempted or too few hosts were there: it starts again",
-                    false => "preempted: it starts again from what it has saved",
+                    true => "saved after a preemption, or because too few hosts were left: starting again",
+                    false => "preempted: starting again from the last checkpoint",
                 };
                 Some((doubled(self.failures), why.into()))
             }
@@ -146,13 +146,13 @@ mod tests {
     const SHORT: Duration = Duration::from_secs(20);
     const LONG: Duration = Duration::from_secs(86_400);
 
-    /// The pauses after rounds that end with a code and last for a time, and after how long the job ended.
-    fn pauses(rounds: impl IntoIterator<Item = (u8, Duration)>) -> (Vec<u64>, Option<Duration>) {
-        let (begin, mut all, mut pauses) = (Instant::now(), Rounds::new(3, false), Vec::new());
+    /// The pauses after attempts that end with a code and last for a time, and after how long the job ended.
+    fn pauses(attempts: impl IntoIterator<Item = (u8, Duration)>) -> (Vec<u64>, Option<Duration>) {
+        let (begin, mut all, mut pauses) = (Instant::now(), Attempts::new(3, false), Vec::new());
         let mut now = begin;
-        for (code, lasted) in rounds {
+        for (code, lasted) in attempts {
             now += lasted;
-            let Some((pause, _)) = all.next(Round { code, lasted, connected: lasted }, now) else {
+            let Some((pause, _)) = all.next(Attempt { code, lasted, connected: lasted }, now) else {
                 return (pauses, Some(now - begin));
             };
             pauses.push(pause.as_secs());

@@ -85,10 +85,10 @@ impl Kubernetes {
 
     pub(super) fn check_resources(&self) -> Result<()> {
         if let Some(cpus) = &self.cpus {
-            quantity("--cpus", cpus, cpus, &["", "m"], "a number of CPUs, as in 8, 7.5 or 7500m")?;
+            quantity("--cpus", cpus, cpus, &["", "m"], "a number of CPUs, such as 8, 7.5 or 7500m")?;
         }
         if let Some(memory) = &self.memory {
-            quantity("--memory", memory, memory, &BYTES, "a number of bytes, as in 64Gi or 64G")?;
+            quantity("--memory", memory, memory, &BYTES, "a number of bytes, such as 64Gi or 64G")?;
         }
         Ok(())
     }

@@ -25,19 +25,18 @@ impl Kubernetes {
                 && name.chars().all(|letter| letter.is_ascii_uppercase() || letter == '_');
             if !is_name {
                 let allowed =
-                    "it must be the name of a capability in capital letters without CAP_, as IPC_LOCK";
+                    "it must be the name of a capability in capital letters without CAP_, such as IPC_LOCK";
                 return Err(Error::value("--capability", name, allowed));
             }
             if self.restricted && name != ADMITTED {
-                let allowed = format!(
-                    "--restricted admits no other capability than {ADMITTED}; leave one of the two out"
-                );
+                let allowed =
+                    format!("--restricted allows no capability except {ADMITTED}; leave one of the two out");
                 return Err(Error::value("--capability", name, allowed));
             }
         }
         match self.host_paths.first() {
             Some(folder) if self.restricted => {
-                let allowed = "--restricted admits no folders of the nodes; leave one of the two out";
+                let allowed = "--restricted allows no folders of the nodes; leave one of the two out";
                 Err(Error::value("--host-path", format!("{}:{}", folder.host, folder.path), allowed))
             }
             _ => Ok(()),
@@ -59,11 +58,11 @@ fn resource(name: &str, amount: &str) -> Result<()> {
             &given,
             amount,
             &BYTES,
-            "NAME=SIZE with a number of bytes, as in hugepages-2Mi=5120Mi",
+            "NAME=SIZE with a number of bytes, such as hugepages-2Mi=5120Mi",
         );
     }
     if !name.contains('/') {
-        let allowed = "it must be NAME=N with a name that has a domain, as in vpc.amazonaws.com/efa=4";
+        let allowed = "it must be NAME=N with a name that has a domain, such as vpc.amazonaws.com/efa=4";
         return Err(Error::value(option, given, allowed));
     }
     qualified_name(option, &given, name, "a resource's name")?;

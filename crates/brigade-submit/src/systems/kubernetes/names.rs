@@ -40,7 +40,7 @@ pub fn label_key(option: &str, given: &str, key: &str) -> Result<()> {
 pub fn qualified_name(option: &str, given: &str, name: &str, what: &str) -> Result<()> {
     let (prefix, name) = name.split_once('/').map_or((None, name), |(prefix, name)| (Some(prefix), name));
     let allowed = format!(
-        "{what} has 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, and may begin with a domain and /, as in \
+        "{what} has 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, and may begin with a domain and /, such as \
         cloud.google.com/gce-topology-block"
     );
     require(is_label(name) && prefix.is_none_or(is_subdomain), option, given, &allowed)

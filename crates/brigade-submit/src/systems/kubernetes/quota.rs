@@ -100,7 +100,7 @@ impl Quota {
         });
         let limited: Vec<_> = limited.collect();
         if !limited.is_empty() && (!self.spec.scopes.is_empty() || self.spec.scope_selector.is_some()) {
-            lacking.unknown.push(format!("resourcequota/{name}, which holds for some pods only"));
+            lacking.unknown.push(format!("resourcequota/{name}, which applies to some pods only"));
             return;
         }
         for (Request { option, amount, .. }, limit, hard) in limited {

@@ -40,7 +40,7 @@ const OF_TASKS: [&str; 5] = ["SLURM_", "SRUN_", "PMIX_", "MPI_LOCAL", "TORCHELAS
 /// Those that say where Slurm is, who asks, and how its programs print.
 const KEPT: [&str; 5] = ["SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_TIME_FORMAT", "SLURM_UMASK"];
 
-/// What the script unsets: it may be submitted without this program. `MASTER_ADDR` stays, which whoever does so needs where the names of nodes lead nowhere.
+/// What the script unsets: it may be submitted without this program. `MASTER_ADDR` stays: such a submission needs it where node names do not resolve.
 pub(super) const UNSET: &str = "# Those of a job or a launcher that this was submitted from.\n\
     unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK NNODES CLUSTER_SPEC TF_CONFIG ${!PET_*} ${!PMI_*} ${!OMPI_COMM_WORLD_*}\n\n";
 

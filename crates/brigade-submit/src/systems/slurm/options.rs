@@ -127,7 +127,7 @@ fn check(option: &str) -> Result<()> {
         || name.starts_with("---")
         || !letters.starts_with(|c: char| c.is_ascii_alphabetic())
     {
-        return wrong("it must be an option of sbatch, as in --constraint=h100".into());
+        return wrong("it must be an option of sbatch, such as --constraint=h100".into());
     }
     if option.chars().any(|letter| letter.is_control() || letter == '"') {
         return wrong(

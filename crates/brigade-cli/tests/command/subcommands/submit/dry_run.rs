@@ -89,9 +89,9 @@ fn a_dry_run_says_whether_the_model_fits_and_what_is_missing() {
     let vertex = "--to vertex --region europe-west4 --gpus 8 --gpu-kind a100-80gb --image b:1";
     let long = format!("-- train --config tiny.toml --out gs://bucket/a {large} --steps 100000000");
     let done = dry_run(&place, &format!("{vertex} {long}"));
-    assert!(done.out.contains("the job is ended after 168 hours, before "), "{}", done.out);
+    assert!(done.out.contains("the job would be stopped after 168 hours, before "), "{}", done.out);
     let done = dry_run(&place, &format!("{vertex} --time 2-0 {long}"));
-    assert!(done.out.contains("the job is ended after 48 hours, before "), "{}", done.out);
+    assert!(done.out.contains("the job would be stopped after 48 hours, before "), "{}", done.out);
     fs::remove_file(place.path("bin/kubectl")).unwrap();
     let done =
         dry_run(&place, &format!("{job} -- train --config tiny.toml --out /data/runs/a --model /nowhere"));
@@ -116,6 +116,19 @@ fn a_dry_run_names_all_that_was_not_given_and_plans() {
         assert!(done.code == Some(1) && done.out.contains(said), "{said}: {}{}", done.out, done.err);
     }
     assert!(!done.out.contains("# vertex.json"), "{}", done.out);
+}
+
+#[test]
+fn a_plan_names_no_file_that_was_not_given() {
+    let place = Place::new();
+    let job = "--to jobset --gpus 8 --gpu-kind h100-80gb --image b:1 --volume data:/data";
+    let train = "train --out /data/a --global-batch-size 64 --set data.tokenizer=bytes";
+    let done = dry_run(&place, &format!("{job} -- {train}"));
+    let said = "run     brigade train --nproc-per-node 8 ";
+    assert!(done.out.contains(said) && !done.out.contains("my.toml"), "{}{}", done.out, done.err);
+    // Whose settings the nodes get as words.
+    let done = dry_run(&place, &format!("{job} -- {train} --config tiny.toml"));
+    assert!(done.out.contains(said) && !done.out.contains("my.toml"), "{}{}", done.out, done.err);
 }
 
 /// Its configuration is in the cache, its weights need not be.

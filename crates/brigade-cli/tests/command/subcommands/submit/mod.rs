@@ -1,7 +1,9 @@
 //! `brigade submit`
 
+mod checked_jobs;
 mod dry_run;
 mod over_ssh;
+mod ssh_network;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -101,6 +103,8 @@ fn what_the_cluster_lacks_is_said_before_anything_is_submitted() {
         *resourcequota*) echo '{ "items": [ { "metadata": { "name": "team" }, "spec": { "hard": { "requests.nvidia.com/gpu": "8" } } } ] }' ;;
     esac"#;
     program(&place, "kubectl", kubectl);
+    // No registry is asked.
+    program(&place, "skopeo", "exit 1");
     let done = place.run(&mut brigade(&place, line));
     assert_eq!(done.code, Some(1), "{}", done.err);
     for said in [
@@ -123,6 +127,49 @@ fn what_the_cluster_lacks_is_said_before_anything_is_submitted() {
     {
         assert!(done.err.contains(said), "{said}: {}", done.err);
     }
+}
+
+#[test]
+fn an_image_without_the_backend_is_refused_before_anything_is_submitted() {
+    let place = Place::new();
+    program(
+        &place,
+        "kubectl",
+        "case \"$*\" in *create*) touch created ;; esac; echo jobset.jobset.x-k8s.io/a",
+    );
+    let line = "--to jobset --gpus 8 --image host/b:1 --volume data:/data -- train --global-batch-size 64 --out /data/a";
+    let labelled = |backend: &str| {
+        format!("echo \"$*\" >asked; echo '{{ \"Labels\": {{ \"dev.brigade.backend\": \"{backend}\" }} }}'")
+    };
+    program(&place, "skopeo", &labelled("cpu"));
+    let said =
+        "an image with the backend cuda: host/b:1 was built for cpu, as its label dev.brigade.backend says";
+    let done = place.run(&mut brigade(&place, &format!("submit {line}")));
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    let message = format!("nothing was submitted, as the job needs: {said}");
+    assert!(done.err.contains(&message) && !place.path("created").exists(), "{}", done.err);
+    assert_eq!(place.text("asked"), "inspect docker://host/b:1\n");
+    let done = place.run(&mut brigade(&place, &format!("submit --dry-run {line}")));
+    assert!(done.code == Some(1) && done.out.contains(&format!("missing: {said}")), "{}", done.out);
+    let note = "not checked: whether host/b:1 has the backend cuda";
+    program(&place, "skopeo", &labelled("cuda"));
+    let done = place.run(&mut brigade(&place, &format!("submit --dry-run {line}")));
+    assert!(!done.out.contains(note) && !done.out.contains(said), "{}", done.out);
+    // What does not say it, or cannot be asked, is no reason not to try.
+    for (script, rest) in
+        [("echo '{}'", " docker://host/b:1)"), ("echo unauthorized >&2; exit 1", ": unauthorized")]
+    {
+        program(&place, "skopeo", script);
+        let done = place.run(&mut brigade(&place, &format!("submit --dry-run {line}")));
+        let line =
+            done.out.lines().find(|line| line.starts_with(note)).unwrap_or_else(|| panic!("{}", done.out));
+        assert!(line.ends_with(rest) && !done.out.contains(said), "{}", done.out);
+    }
+    // Nobody is asked about files that are only written.
+    program(&place, "skopeo", &labelled("cpu"));
+    fs::remove_file(place.path("asked")).unwrap();
+    let done = place.succeed(&mut brigade(&place, &format!("submit --render jobs {line}")));
+    assert!(done.err.contains(note) && !place.path("asked").exists(), "{}", done.err);
 }
 
 #[test]
@@ -304,14 +351,17 @@ fn wrong_input_is_one_message_before_anything_is_submitted() {
         case(&format!("--to slurm --gpus 8 {flag} -- train --out a"), &said);
     }
     case("--to jobset --gpus 8 --image a:1 --env-secret A=b -- train --out a", "it must be NAME=SECRET/KEY");
-    case("--to slurm --gpus 8 -- train --out a --backend cpu", "--backend cpu is not possible: each GPU");
+    case(
+        "--to slurm --gpus 8 -- train --out a --backend cpu",
+        "--backend cpu is not possible: each of the 8 GPUs",
+    );
     case(
         "--to jobset --gpus 8 --image a:1 --name My_job -- train --out a",
         "--name My_job is not possible: Kubernetes requires",
     );
     case(
         "--to vertex --region europe-west4 --gpus 3 --gpu-kind a100-80gb --image a:1 -- train --out gs://bucket/a",
-        "Vertex AI sells A100-80GB in machines with 1, 2, 4 or 8",
+        "Vertex AI offers A100-80GB in machines with 1, 2, 4 or 8",
     );
     case(
         "--to vertex --region europe-west4 --gpus 8 --gpu-kind a100-80gb --image a:1 -- train --out gs://B/a",

@@ -11,7 +11,7 @@ use std::time::Duration;
 use brigade_store::{Access, Location, Scheme, access, are_credentials_set};
 use brigade_submit::Job;
 
-use super::Buckets;
+use super::StoreChecks;
 use crate::config::Config;
 
 /// How long a store may take to answer.
@@ -24,13 +24,13 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Where one does not exist.
 #[cfg(feature = "object-store")]
-pub fn look(job: &Job, secrets: &[&str], config: Option<&Config>) -> anyhow::Result<Buckets> {
-    let mut found = Buckets::default();
+pub fn look(job: &Job, secrets: &[&str], config: Option<&Config>) -> anyhow::Result<StoreChecks> {
+    let mut found = StoreChecks::default();
     for (root, (url, location)) in named(job, config) {
         // Nobody here may know that store.
         if let Some(variable) = other_store(job, secrets, location.scheme()) {
             found.unknown.push(format!(
-                "{root} is not checked: with the job's {variable} it may be in another store than for this machine"
+                "{root} is not checked: with the job's {variable} it may be in a different store from the one that this machine reaches"
             ));
             continue;
         }
@@ -58,12 +58,12 @@ pub fn look(job: &Job, secrets: &[&str], config: Option<&Config>) -> anyhow::Res
 /// # Errors
 /// None.
 #[cfg(not(feature = "object-store"))]
-pub fn look(job: &Job, _: &[&str], config: Option<&Config>) -> anyhow::Result<Buckets> {
+pub fn look(job: &Job, _: &[&str], config: Option<&Config>) -> anyhow::Result<StoreChecks> {
     let root = |url: &str| url.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
     let roots: BTreeSet<String> = urls(job, config).map(root).collect();
     let line =
         |root| format!("{root} is not checked: this brigade was built without the feature object-store");
-    Ok(Buckets { unknown: roots.into_iter().map(line).collect(), ..Buckets::default() })
+    Ok(StoreChecks { unknown: roots.into_iter().map(line).collect(), ..StoreChecks::default() })
 }
 
 /// A variable by which the job reaches the stores of a scheme otherwise than this machine.
@@ -160,7 +160,7 @@ mod tests {
         let found = look(&job, &["GOOGLE_SERVICE_ACCOUNT"], None).unwrap();
         assert_eq!(found.missing, [""; 0]);
         for (line, said) in found.unknown.iter().zip([
-            "gs://runs is not checked: with the job's GOOGLE_SERVICE_ACCOUNT it may be in another store",
+            "gs://runs is not checked: with the job's GOOGLE_SERVICE_ACCOUNT it may be in a different store",
             "s3://text is not checked: with the job's AWS_ENDPOINT it may be",
         ]) {
             assert!(line.starts_with(said), "{line}");

@@ -35,7 +35,7 @@ pub fn missing_in_system(system: &dyn System, job: &Job, folder: &Path) -> Lacki
                 lacking.missing.push(format!("{name}, which is not in the cluster"));
             }
             Err(Error::Failed { stderr, .. }) if stderr.contains("doesn't have a resource type") => {
-                lacking.missing.push(format!("{name}: the cluster does not know what that is"));
+                lacking.missing.push(format!("{name}: the cluster has no resources of this type"));
             }
             Err(error) => {
                 // Whoever may not ask for one may ask for others; who finds nobody to ask learns nothing more.

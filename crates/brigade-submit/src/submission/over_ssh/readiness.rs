@@ -32,7 +32,7 @@ pub fn missing_on_hosts(ssh: &Ssh, job: &Job) -> Lacking {
     let mut lacking = Lacking::default();
     let missing: Vec<String> = answers.iter().filter_map(|answer| answer.missing.clone()).collect();
     let spare = job.least_nodes.map_or(0, |least| job.nodes - least);
-    // Another host takes the first one's place only after a round, and not with an address of its own.
+    // Another host takes the first one's place only after an attempt, and not with an address of its own.
     let needs_first = ssh.address.is_some() || job.max_restarts == 0;
     let lacks_first = needs_first && answers.first().is_some_and(|first| first.missing.is_some());
     match missing.len() <= spare && !lacks_first {
@@ -55,7 +55,7 @@ fn ask(ssh: &Ssh, job: &Job, node: usize) -> Answer {
                 format!("{program} on {host}, where it is not found; --program gives its path")
             }
             Some(Ok(NO_CONNECTION)) => format!("a connection to {host}: {}", stderr.trim()),
-            _ => format!("{host}, where nothing can begin: {status}: {}", stderr.trim()),
+            _ => format!("{host}, where the job cannot start: {status}: {}", stderr.trim()),
         }),
         Err(error) => Some(format!("a connection to {host}: {error}")),
     };
@@ -75,7 +75,7 @@ fn differ<'a>(clocks: impl Iterator<Item = (&'a String, (i64, i64))> + Clone) ->
     let (behind, (_, most)) = clocks.min_by_key(|(_, (_, most))| *most)?;
     let seconds = least - most;
     (seconds > CLOCKS_DIFFER).then(|| {
-        format!("the clock of {ahead} is {seconds} s ahead of that of {behind}: let a service such as chrony set both")
+        format!("the clock of {ahead} is {seconds} s ahead of that of {behind}: synchronise both, for example with chrony")
     })
 }
 
