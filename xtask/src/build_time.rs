@@ -145,12 +145,14 @@ mod tests {
             "--prefix",
             "none",
             "--format",
-            "{p}",
+            "{p} {f}",
         ];
         let output = cargo::command(&tree).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
         let names: BTreeSet<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+        let launcher = text.lines().find(|line| line.starts_with("brigade-launch ")).unwrap();
+        assert!(!launcher.contains("clusters"), "{launcher}");
         assert!(names.contains("burn") && names.contains("brigade-core"), "{text}");
         let found: Vec<_> = NOT_BY_DEFAULT.iter().filter(|name| names.contains(**name)).collect();
         assert!(found.is_empty(), "{found:?}");

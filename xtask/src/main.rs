@@ -1,6 +1,6 @@
 //! The project's chores, run as `cargo xtask <command>`: a plain program on top of cargo.
 //!
-//! It compiles before anything else does, so it depends on little, and on no crate of the project.
+//! It compiles before anything else does, so it depends on little, and of the project's crates only on `brigade-files`.
 
 mod backend;
 mod bench;

@@ -1,11 +1,12 @@
 //! Elastic runs whose nodes are killed, stopped, told to leave and started again at random moments.
 //!
-//! A node is a command of its own on this machine, with one rank. After some changes the run is left alone until it finishes: its
-//! weights and losses must be those of a run on one rank that nothing happened to.
+//! A node is a command of its own on this machine, with one rank: on a host of its own, which can be cut off, where the machine allows network namespaces.
+//! After some changes the run is left alone until it finishes: its weights and losses must be those of a run on one rank that nothing happened to.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -14,9 +15,10 @@ use rustix::process::Signal;
 use super::choices::Choices;
 use super::process::{RunningCommand, kill, ranks, send};
 use super::run::{KEEP, Reference, RunDir, TEXT, WEIGHTS, remove};
+use crate::network;
 
 /// Nodes of a run; it continues with one.
-const NODES: usize = 4;
+pub const NODES: usize = 4;
 /// The most changes of one run.
 const MAX_CHANGES: u64 = 4;
 /// Steps of a run: enough for some changes.
@@ -37,13 +39,16 @@ enum Change {
     Kill,
     /// One of its ranks is killed.
     KillRank,
-    /// Launcher and ranks are stopped until the others take it for lost, and continued: as if it had been cut off.
+    /// Launcher and ranks are stopped until the others take it for lost, and continued.
     Stop,
+    /// Its host is cut off the network until the others take it for lost, and connected again.
+    Cut,
     /// Its launcher gets SIGTERM, and is started again later.
     Leave,
 }
 
-const CHANGES: [Change; 4] = [Change::Kill, Change::KillRank, Change::Stop, Change::Leave];
+/// The last one takes hosts of a network.
+const CHANGES: [Change; 5] = [Change::Kill, Change::KillRank, Change::Stop, Change::Leave, Change::Cut];
 
 /// Counts over all runs. `Display` gives a table.
 #[derive(Default)]
@@ -61,7 +66,9 @@ impl Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (change, name) in CHANGES.into_iter().zip(["killed", "rank killed", "stopped", "told to leave"]) {
+        for (change, name) in
+            CHANGES.into_iter().zip(["killed", "rank killed", "stopped", "told to leave", "cut off"])
+        {
             let count = |is_first| self.changes.get(&(change, is_first)).copied().unwrap_or(0);
             writeln!(f, "{name:<18}{:>4} times node 0, {:>4} times another", count(true), count(false))?;
         }
@@ -71,8 +78,8 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Does one run after another until there were enough changes.
-pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32) -> Result<Counts> {
+/// Does one run after another until there were enough changes. With `on_network`, each node is on a host of its own.
+pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32, on_network: bool) -> Result<Counts> {
     let reference = Reference::of_line(brigade, folder, &format!("{} --nproc-per-node 1", settings(0)))?;
     let mut counts = Counts::default();
     while counts.changes() < enough {
@@ -82,6 +89,7 @@ pub fn run(brigade: &Path, folder: &Path, seed: u64, enough: u32) -> Result<Coun
             folder,
             name: format!("elastic-{number}"),
             port: super::free_port()?,
+            on_network,
             choices: Choices::new(seed, number),
         };
         let most = u64::from(enough - counts.changes()).min(MAX_CHANGES);
@@ -110,6 +118,7 @@ struct Run<'a> {
     folder: &'a Path,
     name: String,
     port: u16,
+    on_network: bool,
     choices: Choices,
 }
 
@@ -130,7 +139,8 @@ impl Run<'_> {
                 break;
             }
             let node = self.choices.below(NODES as u64) as usize;
-            let change = self.choices.one(&CHANGES).unwrap_or(Change::Kill);
+            let possible = if self.on_network { &CHANGES[..] } else { &CHANGES[..CHANGES.len() - 1] };
+            let change = self.choices.one(possible).unwrap_or(Change::Kill);
             self.change(change, node, &mut nodes)?;
             *counts.changes.entry((change, node == 0)).or_default() += 1;
         }
@@ -166,16 +176,23 @@ impl Run<'_> {
 
     fn start(&self, node: usize) -> Result<Node> {
         let Self { name, port, .. } = self;
+        let (command, address) = match self.on_network {
+            true => {
+                let mut command = network::on_host(node as u8);
+                command.arg(self.brigade);
+                (command, network::address_of(0))
+            }
+            false => (Command::new(self.brigade), "127.0.0.1".to_owned()),
+        };
         let line = format!(
-            "train {} --nnodes 1:{NODES} --nproc-per-node 1 --node-rank {node} --rdzv-endpoint 127.0.0.1:{port} \
+            "train {} --nnodes 1:{NODES} --nproc-per-node 1 --node-rank {node} --rdzv-endpoint {address}:{port} \
              --last-call 2 --resize-interval 0.5 --host-timeout {HOST_TIMEOUT} --max-restarts 1000 --resume auto \
              --set comm.init_timeout_seconds=30 --out {name} --log-dir {name}-logs/{node}",
             settings(KEEP)
         );
         let token = [("BRIGADE_TOKEN", "a-secret-of-all-nodes".to_owned())];
         let host = [("BRIGADE_HOST_ID", format!("host-{node}"))];
-        let command =
-            RunningCommand::start_with(self.brigade, self.folder, &line, token.into_iter().chain(host))?;
+        let command = RunningCommand::start_with(command, self.folder, &line, token.into_iter().chain(host))?;
         Ok(Node { command, began: Instant::now(), is_gone: false })
     }
 
@@ -221,6 +238,11 @@ impl Run<'_> {
                 std::thread::sleep(Duration::from_secs(HOST_TIMEOUT + 1));
                 all.iter().for_each(|pid| signal(*pid, Signal::CONT));
                 Ok(())
+            }
+            Change::Cut => {
+                network::set_connected(node as u8, false)?;
+                std::thread::sleep(Duration::from_secs(HOST_TIMEOUT + 1));
+                network::set_connected(node as u8, true)
             }
         }
     }

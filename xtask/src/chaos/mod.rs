@@ -3,7 +3,7 @@
 //! - [`kills`]: a run is started, killed and started again until it finishes; then the next one, until there were enough
 //!   kills.
 //! - [`races`], with `--races`: commands that users start in the same folder at once, some of which are killed.
-//! - [`elastic`], with `--elastic`: nodes that leave and come back.
+//! - [`elastic`], with `--elastic`: nodes that leave, are cut off, and come back.
 //! - [`workers`], with `--workers`: workers of DiLoCo that leave and join while the others train on.
 //!
 //! All choices depend on `--seed` and the run's number alone, so that `--run` repeats a run. What the machine does in between
@@ -17,12 +17,13 @@ mod races;
 mod run;
 mod workers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo;
+use crate::{cargo, network};
 use kills::{Counts, Setup};
 use run::{Reference, STEPS, make_root, mesh, remove};
 
@@ -41,6 +42,9 @@ pub struct Args {
     /// Instead of killing training: change the workers of DiLoCo runs, --times times.
     #[arg(long, conflicts_with_all = ["kills", "run", "races", "elastic"])]
     workers: bool,
+    /// Change the nodes of elastic runs in the folder of this number: for the process that is in namespaces of its own.
+    #[arg(long, hide = true, value_name = "ID", requires = "elastic")]
+    inside: Option<u32>,
     /// How many nodes or workers leave and come back, with --elastic or --workers.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     times: u32,
@@ -59,13 +63,23 @@ pub struct Args {
 }
 
 /// Kills until there were enough, and prints what was killed.
+///
+/// # Errors
+/// [`Failed`], with its status, if what was started in namespaces failed; what was lost, with how to repeat it.
 pub fn run(args: &Args) -> Result<()> {
     let brigade = match &args.binary {
         Some(path) => path.canonicalize().with_context(|| format!("--binary {}", path.display()))?,
         None => cargo::build(&["build", "--release", "-p", "brigade-cli"])?,
     };
+    if args.elastic && args.inside.is_none() {
+        match network::in_namespaces() {
+            Ok(command) => return run_in(command, args, &brigade),
+            Err(error) => eprintln!("note: nodes are stopped, but not cut off: {error}"),
+        }
+    }
     let begin = Instant::now();
-    let folder = cargo::root().join(format!("runs/chaos-{}", std::process::id()));
+    let id = args.inside.unwrap_or_else(std::process::id);
+    let folder = cargo::root().join(format!("runs/chaos-{id}"));
     let folder = make_root(&folder)?;
     if let Some(rounds) = args.races {
         println!(
@@ -76,7 +90,11 @@ pub fn run(args: &Args) -> Result<()> {
         return remove(&folder);
     }
     if args.elastic {
-        let counts = elastic::run(&brigade, &folder, args.seed, args.times)?;
+        let on_network = args.inside.is_some();
+        if on_network {
+            network::connected_hosts(elastic::NODES as u8)?;
+        }
+        let counts = elastic::run(&brigade, &folder, args.seed, args.times, on_network)?;
         println!("{counts}seconds           {:.0}", begin.elapsed().as_secs_f64());
         return remove(&folder);
     }
@@ -98,6 +116,14 @@ pub fn run(args: &Args) -> Result<()> {
         );
     }
     remove(&setup.folder)
+}
+
+/// Changes the nodes of elastic runs in namespaces, where they can be cut off.
+fn run_in(mut command: Command, args: &Args, brigade: &Path) -> Result<()> {
+    command.args(["chaos", "--elastic", "--inside", &std::process::id().to_string()]);
+    command.args(["--times", &args.times.to_string(), "--seed", &args.seed.to_string()]);
+    let status = command.arg("--binary").arg(brigade).status().context("cannot start in namespaces")?;
+    if status.success() { Ok(()) } else { Err(cargo::Failed(status).into()) }
 }
 
 fn free_port() -> Result<u16> {

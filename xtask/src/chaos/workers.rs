@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -311,7 +312,7 @@ impl Run<'_> {
         let line = format!(
             "coordinate --workers {WORKERS} --host 127.0.0.1 --port {port} --wait-seconds {WAIT} --host-timeout {HOST_TIMEOUT}"
         );
-        RunningCommand::start_with(self.brigade, self.folder, &line, token())
+        RunningCommand::start_with(Command::new(self.brigade), self.folder, &line, token())
     }
 
     fn worker(&self, number: usize) -> Result<RunningCommand> {
@@ -320,7 +321,7 @@ impl Run<'_> {
             "train {settings} --nproc-per-node 1 --worker {number} --coordinator 127.0.0.1:{port} --host-timeout {HOST_TIMEOUT} \
              --resume auto --out worker-{number}"
         );
-        RunningCommand::start_with(self.brigade, self.folder, &line, token())
+        RunningCommand::start_with(Command::new(self.brigade), self.folder, &line, token())
     }
 }
 

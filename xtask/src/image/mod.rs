@@ -4,6 +4,8 @@
 //! NVIDIA's container toolkit mounts it. The toolkit mounts neither libdevice, which is always in, nor NCCL and cuBLAS, which are in if they are asked for: they are larger than all
 //! the rest. The same program gives the same bytes: times are zero, entries have one order.
 
+#[cfg(test)]
+mod alone;
 mod archive;
 mod contents;
 mod nvidia;
@@ -241,7 +243,7 @@ mod tests {
         let licences =
             inside.keys().filter(|name| name.starts_with("licenses/") && name.contains("serde-")).count();
         assert!(licences > 0, "{:?}", inside.keys());
-        runs_alone(&layer);
+        alone::runs_alone(&layer, &config["config"]);
     }
 
     fn about(program: &'static str) -> About<'static> {
@@ -269,34 +271,6 @@ mod tests {
         check_size(MAX_BYTES).unwrap();
         let error = check_size(MAX_BYTES + 1).unwrap_err().to_string();
         assert!(error.contains("150000001 bytes, more than the 150000000"), "{error}");
-    }
-
-    /// Unpacks a layer and starts its program with nothing else in sight, where bubblewrap may do so.
-    fn runs_alone(layer: &[u8]) {
-        let bwrap = |args: &[&str]| Command::new("bwrap").args(args).output();
-        if !bwrap(&["--ro-bind", "/", "/", "true"]).is_ok_and(|output| output.status.success()) {
-            eprintln!("bwrap (Debian: bubblewrap) does not run here: the image is not started");
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        tar::Archive::new(layer).unpack(folder.path()).unwrap();
-        let root = folder.path().to_str().unwrap();
-        let output = bwrap(&[
-            "--bind",
-            root,
-            "/",
-            "--unshare-all",
-            "--uid",
-            "65532",
-            "--gid",
-            "65532",
-            "--clearenv",
-            "/usr/local/bin/brigade",
-            "--list",
-        ])
-        .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(String::from_utf8_lossy(&output.stdout).contains("an_image_is_the_same_each_time"));
     }
 
     #[test]

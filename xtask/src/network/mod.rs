@@ -59,8 +59,11 @@ pub fn run(args: &Args) -> Result<()> {
     if status.success() { Ok(()) } else { Err(Failed(status).into()) }
 }
 
-/// Enters the namespaces, where this program starts again.
-fn outside(args: &Args) -> Result<ExitStatus> {
+/// This program, to be started again in namespaces of its own.
+///
+/// # Errors
+/// A message that says what is missing where this machine allows none.
+pub fn in_namespaces() -> Result<Command> {
     let namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let entering = || {
         let mut command = Command::new("setpriv");
@@ -73,7 +76,13 @@ fn outside(args: &Args) -> Result<ExitStatus> {
     let tried = entering().arg("true").output().context(NEEDS)?;
     ensure!(tried.status.success(), "{}{NEEDS}", String::from_utf8_lossy(&tried.stderr));
     let mut command = entering();
-    command.arg(std::env::current_exe()?).args(["network", "--inside", "--hosts", &args.hosts.to_string()]);
+    command.arg(std::env::current_exe()?);
+    Ok(command)
+}
+
+fn outside(args: &Args) -> Result<ExitStatus> {
+    let mut command = in_namespaces()?;
+    command.args(["network", "--inside", "--hosts", &args.hosts.to_string()]);
     command.args(["--interfaces", &args.interfaces.to_string()]);
     command.args(args.rate.iter().flat_map(|rate| ["--rate", rate]));
     command.args(args.delay.map(|delay| format!("--delay={}us", delay.as_micros())));
@@ -101,10 +110,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Lays the cables and runs the command on each host. Gives the first failure, or success.
 fn inside(args: &Args) -> Result<ExitStatus> {
-    // The names of namespaces are files, which are to vanish as well.
-    system("mount", "-t tmpfs none /run")?;
-    system("ip", "link set lo up")?;
-    (0..args.hosts).try_for_each(add_host)?;
+    add_hosts(args.hosts)?;
     let ports = |network| (0..args.hosts).map(|host| port(host, network)).collect::<Vec<String>>();
     for network in 0..args.interfaces {
         (0..args.hosts).try_for_each(|host| lay_cable(host, network, args.rate.as_deref()))?;
@@ -116,8 +122,8 @@ fn inside(args: &Args) -> Result<ExitStatus> {
     let recorder = args.traffic.as_deref().map(|file| traffic::record(file, ports(0))).transpose()?;
     let token = std::env::var_os("BRIGADE_TOKEN").map_or_else(random, Ok)?;
     let start = |host: u8| -> Result<Child> {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &name(host)]).args(&args.command);
+        let mut command = on_host(host);
+        command.args(&args.command);
         command.env("PET_NNODES", args.hosts.to_string()).env("PET_NODE_RANK", host.to_string());
         command
             .env("PET_MASTER_ADDR", address(0, 0))
@@ -136,6 +142,38 @@ fn inside(args: &Args) -> Result<ExitStatus> {
     }
     recorder.map_or(Ok(()), traffic::Recorder::finish)?;
     Ok(ended)
+}
+
+/// Hosts that a switch connects, for the process that is [in the namespaces](in_namespaces).
+pub fn connected_hosts(hosts: u8) -> Result<()> {
+    add_hosts(hosts)?;
+    (0..hosts).try_for_each(|host| lay_cable(host, 0, None))?;
+    connect(0, &(0..hosts).map(|host| port(host, 0)).collect::<Vec<_>>())
+}
+
+/// What runs the command that is added to it on a host.
+pub fn on_host(host: u8) -> Command {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &name(host)]);
+    command
+}
+
+/// A host's address in the first network.
+pub fn address_of(host: u8) -> String {
+    address(host, 0)
+}
+
+/// Cuts a host off the first network, or connects it again: nobody is told, what is sent gets lost.
+pub fn set_connected(host: u8, is_connected: bool) -> Result<()> {
+    let state = if is_connected { "up" } else { "down" };
+    system("ip", &format!("link set {} {state}", port(host, 0)))
+}
+
+fn add_hosts(hosts: u8) -> Result<()> {
+    // The names of namespaces are files, which are to vanish as well.
+    system("mount", "-t tmpfs none /run")?;
+    system("ip", "link set lo up")?;
+    (0..hosts).try_for_each(add_host)
 }
 
 /// A switch between the ends of the cables.

@@ -156,14 +156,18 @@ pub fn engine() -> [&'static str; 4] {
     ["-p", "brigade-mpi", "--features", "brigade-mpi/mpi"]
 }
 
+/// The tests of what trains over it. With the packages and features of the other tests, so that Burn is not built again.
+fn training() -> Vec<&'static str> {
+    let over_mpi = ["--features", "brigade-cli/mpi", "--test", "equivalence", "--test", "command", "mpi::"];
+    [&cargo::WORKSPACE[..], &over_mpi].concat()
+}
+
 fn commands(runner: Runner) -> [Command; 2] {
-    let mut engine_tests = runner.command();
-    engine_tests.args(engine());
-    let features = format!("{},brigade-cli/mpi", cargo::FEATURES);
-    let mut others = runner.command();
-    others.args(["-p", "brigade", "-p", "brigade-cli", "--features", &features]);
-    others.args(["--test", "equivalence", "--test", "command", "mpi::"]);
-    [engine_tests, others]
+    [engine().to_vec(), training()].map(|args| {
+        let mut command = runner.command();
+        command.args(args);
+        command
+    })
 }
 
 #[cfg(test)]
@@ -177,8 +181,8 @@ mod tests {
             shown,
             [
                 "cargo test -p brigade-mpi --features brigade-mpi/mpi",
-                "cargo test -p brigade -p brigade-cli --features brigade-cli/object-store,brigade-cli/mpi --test equivalence \
-                 --test command mpi::"
+                "cargo test --workspace --exclude brigade-wgpu --features brigade-cli/object-store --features brigade-cli/mpi \
+                 --test equivalence --test command mpi::"
             ]
         );
     }

@@ -33,23 +33,23 @@ pub struct Ended {
 impl RunningCommand {
     /// Starts `brigade` with the words of a line, in a folder.
     pub fn start(brigade: &Path, folder: &Path, line: &str) -> Result<Self> {
-        Self::start_with(brigade, folder, line, [])
+        Self::start_with(Command::new(brigade), folder, line, [])
     }
 
-    /// The same with further variables.
+    /// The same with further variables. `command` starts `brigade` when the words are added.
     pub fn start_with(
-        brigade: &Path,
+        mut command: Command,
         folder: &Path,
         line: &str,
         variables: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<Self> {
         let output = tempfile::tempfile().context("cannot make a temporary file for a command's output")?;
         let [out, err] = [output.try_clone(), output.try_clone()];
-        let mut command = Command::new(brigade);
         command.args(line.split_whitespace()).current_dir(folder);
         command.env("BRIGADE_CACHE_DIR", folder.join("cache")).envs(variables);
         command.stdin(Stdio::null()).stdout(out?).stderr(err?);
-        let child = command.spawn().with_context(|| format!("cannot start {}", brigade.display()))?;
+        let program = command.get_program().to_owned();
+        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
         Ok(Self { child, line: line.to_owned(), output, began: Instant::now() })
     }
 

@@ -21,7 +21,7 @@ pub enum Interruption {
     ByChance { pause: u64, period: u64 },
 }
 
-/// A process that stands still until this is dropped.
+/// A process that is stopped until this is dropped.
 struct Stopped(u32);
 
 impl Interruption {
