@@ -22,11 +22,16 @@ const FAR_AT_LEAST: f64 = 0.02;
 /// The tokens of a run's corpus, from the cache if they are there.
 pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings, .. } = config;
-    let mut work = PrepareOptions::of(sources(data, &config.task.columns())?, data.cache_folder()?);
+    let sources = sources(data, &config.task.columns())?;
+    let numbered = config.task.numbered_labels(&sources).map_err(UsageError)?;
+    if let Some(note) = numbered.note.filter(|_| show != ConsoleMode::Quiet) {
+        brigade::print_stderr(format_args!("note: {note}"));
+    }
+    let mut work = PrepareOptions::of(sources, data.cache_folder()?);
     work.tokenizer = data.tokenizer.clone();
     let length = model.shape.sequence_length;
     work.rows = config.task.rows(data.rows(length));
-    work.records = match config.task.records(length, data.long) {
+    work.records = match config.task.records(length, data.long, numbered.outputs) {
         Some(labelled) => Some(labelled),
         None => Some(Arc::new(Chats::new(&data.tokenizer, data.learn, data.template())?)),
     };

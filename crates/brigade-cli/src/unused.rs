@@ -38,7 +38,7 @@ impl Config {
                 "task.mask_probability = {probability} has no effect: only task.name (--task) = \"masked-lm\" masks tokens"
             ));
         }
-        let has_labels = self.task.records(0, self.data.long).is_some();
+        let has_labels = self.task.records(0, self.data.long, None).is_some();
         let learn = (self.data.learn != defaults.data.learn).then(|| "data.learn".to_owned());
         let template = self.data.template().map(|_| "data.chat_template".to_owned());
         let of_chats: Vec<_> = learn.into_iter().chain(template).collect();

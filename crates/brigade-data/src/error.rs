@@ -62,6 +62,18 @@ pub enum Error {
         /// The extensions that are read.
         allowed: String,
     },
+    /// Files say different names of the numbers in a column.
+    #[error(
+        "data: the numbers in the column `{column}` stand for {} in one file and for {} in another; write names instead",
+        names[0].join(", "),
+        names[1].join(", ")
+    )]
+    ClassNames {
+        /// The column.
+        column: String,
+        /// The names of the two files.
+        names: [Vec<String>; 2],
+    },
     /// The corpus contains no text.
     #[error("data: no text in {corpus} (files read: {files})")]
     EmptyCorpus {

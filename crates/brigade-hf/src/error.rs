@@ -47,7 +47,7 @@ pub enum HfError {
         fields: Vec<UnknownField>,
     },
     /// A model of a family that is not known.
-    #[error("{file}: the model is of {given}; known are {known}")]
+    #[error("{file}: the model is of {given}; supported are {known}")]
     UnknownFamily {
         /// The file, or the section of a configuration.
         file: String,
@@ -99,7 +99,7 @@ pub enum HfError {
         problem: String,
     },
     /// Nothing says where the cache of models is.
-    #[error("no folder for models is known: neither HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME nor HOME is set")]
+    #[error("there is no folder for models: none of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME is set")]
     NoCache,
     /// A model that is neither in the cache nor to be had from the hub.
     #[error("the model `{model}`: {problem}")]

@@ -6,7 +6,7 @@
 //!
 //! [`weights`] finds the files of weights in a folder, and compares their tensors with those of the model.
 //!
-//! [`TokenizerConfig`] has the special tokens and the templates that stand beside a `tokenizer.json`; [`chat`] makes texts of chats by
+//! [`TokenizerConfig`] has the special tokens and the templates that accompany a `tokenizer.json`; [`chat`] makes texts of chats by
 //! them, says which parts of a text the assistant said, and which tokens of a record are learned.
 //!
 //! [`hub`] finds models by name in the cache that Hugging Face's libraries share, and downloads them.

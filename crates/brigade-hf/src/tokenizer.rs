@@ -1,4 +1,4 @@
-//! What stands beside `tokenizer.json`: special tokens and templates of chats.
+//! What accompanies `tokenizer.json`: special tokens and templates of chats.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use brigade_core::{Block, Chain, Float, Model, NamedTensor};
+use brigade_core::{Block, Chain, Dtype, Model, NamedTensor};
 use brigade_models::{LoadReport, LoadWeights, Stored, Strict, WeightsMapping, save_safetensors};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -73,7 +73,7 @@ fn values_for_inference_are_in_its_number_type() {
     let values = sharded(folder.path());
     let mut found = chain(2);
     found.load_weights(folder.path(), &plain(), Strict::Parameters).unwrap();
-    found.initialize_in(0, Float::Bf16).unwrap();
+    found.initialize_in(0, Dtype::Bf16).unwrap();
     let found = found.valid();
     let x = Tensor::<2>::from_floats([[1.0, -2.0, 0.5, 3.0]], &Device::default());
     let output = found.predict(x.cast(burn::tensor::DType::BF16)).unwrap();

@@ -8,8 +8,8 @@ use std::cell::Cell;
 
 use brigade_core::plan::{Configuration, Footprint};
 use brigade_core::{
-    Activation, Batch, Block, Chain, Engine, EngineSettings, Float, Groups, MeasuredActivations, Model,
-    OptimizerFactory, Precision, Recompute,
+    Activation, Batch, Block, Chain, Dtype, Engine, EngineSettings, Groups, MeasuredActivations, Model,
+    OptimizerFactory, ParameterGroup, Precision, Recompute,
 };
 use brigade_hf::{Config, Task};
 use brigade_models::classifier::SequenceClassifier;
@@ -23,7 +23,7 @@ use burn::tensor::Tensor;
 use counting::{Exact, LIVE, MOST, batch, measure, number_types, shapes};
 
 /// The most that two steps of two micro-batches take of the heap, and what was planned.
-fn taken_and_planned(shape: &GptConfig, recompute: Recompute, compute: Float) -> (f64, f64) {
+fn taken_and_planned(shape: &GptConfig, recompute: Recompute, compute: Dtype) -> (f64, f64) {
     let activations = measure(shape, compute, &Exact(Cell::new(0)));
     let before = LIVE.get();
     let device = brigade_cpu::device();
@@ -58,7 +58,7 @@ fn a_model_stays_as_it_is_when_it_is_measured() {
     let tensors = |measured: bool| {
         let mut model = shape.model(1, &brigade_cpu::device()).unwrap();
         if measured {
-            model.measure_activations(batch(shape), Float::Bf16, false, Some(&Exact(Cell::new(0)))).unwrap();
+            model.measure_activations(batch(shape), Dtype::Bf16, false, Some(&Exact(Cell::new(0)))).unwrap();
         }
         model.chain_mut().initialize(1).unwrap();
         model.chain().tensors().unwrap()
@@ -90,7 +90,7 @@ fn running_state_stays_as_it_is_when_it_is_measured() {
     let before = mean();
     let model = Chain::new().then("norm", block.clone()).loss(|output: Tensor<2>, _: ()| output.sum());
     let meter = Exact(Cell::new(0));
-    for compute in [Float::F32, Float::Bf16] {
+    for compute in [Dtype::F32, Dtype::Bf16] {
         model.measure_activations(Batch::new(input(), (), 8), compute, false, Some(&meter)).unwrap();
         assert_eq!(mean(), before, "{compute:?}");
     }
@@ -119,7 +119,7 @@ fn a_step_takes_what_is_planned_within_a_twentieth() {
 fn smaller_models_tell<O: Activation, T: Clone + 'static>(
     whole: Model<Tokens, O, T>,
     batch: impl Fn() -> Batch<Tokens, T>,
-    compute: Float,
+    compute: Dtype,
     what: &str,
 ) {
     let meter = Exact(Cell::new(0));
@@ -147,7 +147,7 @@ fn few_samples_tell_what_many_need() {
         let model = shape.model(1, &device).unwrap().measured_by(|_| None);
         let of = |samples: usize| {
             let batch = shape.blank_batch(samples, &device);
-            model.measure_activations(batch, Float::F32, false, Some(&meter)).unwrap()
+            model.measure_activations(batch, Dtype::F32, false, Some(&meter)).unwrap()
         };
         let (told, measured) = (MeasuredActivations::of_samples(24, [(4, of(4)), (8, of(8))]), of(24));
         assert_eq!(told.boundary_activations, measured.boundary_activations, "{shape:?}");
@@ -178,15 +178,34 @@ fn smaller_models_tell_what_a_large_one_needs() {
     let device = brigade_cpu::device();
     let lora = LoraConfig { rank: 16, ..LoraConfig::default() };
     for (length, adapters, compute) in [
-        (512, LoraConfig::default(), Float::F32),
-        (512, lora, Float::F32),
-        (256, LoraConfig::default(), Float::Bf16),
+        (512, LoraConfig::default(), Dtype::F32),
+        (512, lora, Dtype::F32),
+        (256, LoraConfig::default(), Dtype::Bf16),
     ] {
         let model = CausalLm::from_config(&llama(), Some(length)).unwrap().with_adapters(&adapters).unwrap();
         let what = format!("{length} tokens, {adapters:?}");
         let whole = model.model(1, &device).unwrap();
         smaller_models_tell(whole, || model.blank_batch(4, &device), compute, &what);
     }
+}
+
+#[test]
+fn smaller_models_are_frozen_where_the_large_one_is() {
+    let device = brigade_cpu::device();
+    let model = CausalLm::from_config(&llama(), Some(512)).unwrap();
+    let mut whole = model.model(1, &device).unwrap();
+    let frozen = ["embed*", "layers.0.*", "layers.1.mlp.*"]
+        .map(|pattern| ParameterGroup { frozen: true, ..ParameterGroup::matching(pattern) });
+    whole.freeze(&frozen).unwrap();
+    let of = |whole: &Model<_, _, _>| {
+        let batch = model.blank_batch(4, &device);
+        let measured =
+            whole.measure_activations(batch, Dtype::F32, true, Some(&Exact(Cell::new(0)))).unwrap();
+        measured.saved_activations[1].saved
+    };
+    let trained = of(&model.model(1, &device).unwrap());
+    assert!(of(&whole) < trained / 10, "{} bytes of a frozen block, {trained} of a trained one", of(&whole));
+    smaller_models_tell(whole, || model.blank_batch(4, &device), Dtype::F32, "frozen");
 }
 
 #[test]
@@ -197,7 +216,7 @@ fn smaller_models_tell_what_an_encoder_or_a_classifier_needs() {
         "model_type": "bert", "vocab_size": 16_000, "hidden_size": 768, "intermediate_size": 3072,
         "num_hidden_layers": 2, "num_attention_heads": 12, "max_position_embeddings": 256, "num_labels": 3,
     }));
-    for compute in [Float::F32, Float::Bf16] {
+    for compute in [Dtype::F32, Dtype::Bf16] {
         let model = Encoder::from_config(&bert, Task::MaskedLanguageModel, Some(length)).unwrap();
         let batch = || model.blank_batch(4, 160, &device);
         smaller_models_tell(model.masked_lm(1, &device), batch, compute, "masked tokens");
@@ -206,7 +225,7 @@ fn smaller_models_tell_what_an_encoder_or_a_classifier_needs() {
         let model = SequenceClassifier::from_config(&config, Some(length)).unwrap();
         let input = || -> Tokens { Tensor::zeros([4, length], &device).into() };
         let batch = || Batch::new(input(), Tensor::zeros([4], &device), 4);
-        smaller_models_tell(model.classification(1, &device).unwrap(), batch, Float::F32, "labels");
+        smaller_models_tell(model.classification(1, &device).unwrap(), batch, Dtype::F32, "labels");
     }
 }
 
@@ -215,7 +234,7 @@ fn smaller_models_tell_what_an_encoder_or_a_classifier_needs() {
 fn a_step_with_dropout_of_attention_takes_memory_that_grows_as_the_row_does() {
     let taken = |sequence_length| {
         let [_, _, scores, _] = shapes();
-        taken_and_planned(&GptConfig { sequence_length, dropout: 0.1, ..scores }, Recompute::None, Float::F32)
+        taken_and_planned(&GptConfig { sequence_length, dropout: 0.1, ..scores }, Recompute::None, Dtype::F32)
             .0
     };
     let [short, long] = [256, 1024].map(taken);

@@ -11,7 +11,7 @@ use brigade_hf::{ConfigFile, HfError, Task};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::model_files::model_folder::{FindFolder, hub_hint, model_folder};
+use crate::model_files::model_folder::{FindFolder, hub_hint, model_folder, of_old_name};
 
 /// Modules that may be trained whole beside adapters: the head of a classifier.
 const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
@@ -99,15 +99,17 @@ impl Origin {
         let Some(adapters) = SavedAdapters::read(folder)? else {
             return Ok(Self { base: folder.to_owned(), adapters: None });
         };
-        let base = &adapters.base;
-        let name = match &base.revision {
-            Some(revision) if !Path::new(&base.name).exists() => format!("{}@{revision}", base.name),
-            _ => base.name.clone(),
+        let Base { name, revision } = &adapters.base;
+        let name = match revision {
+            Some(revision) if !Path::new(name).exists() => format!("{name}@{revision}"),
+            _ => name.clone(),
         };
+        let name = of_old_name(&name).unwrap_or(name);
         let of = || format!("{}: the model that its adapters belong to", folder.display());
         let base = find(Path::new(&name)).with_context(of)?;
         if !base.join("config.json").is_file() {
-            bail!("{}, {name}, is missing: it has no config.json", of());
+            let hint = if base.exists() { String::new() } else { hub_hint(Path::new(&name)) };
+            bail!("{}, {name}, is missing: it has no config.json{hint}", of());
         }
         Ok(Self { base, adapters: Some(adapters) })
     }

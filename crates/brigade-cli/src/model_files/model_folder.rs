@@ -41,6 +41,19 @@ pub fn hub_name(given: &Path) -> Option<ModelName> {
 const OLD_NAMES: [(&str, &str); 3] =
     [("gpt2", "openai-community/"), ("bert-", "google-bert/"), ("roberta-", "FacebookAI/")];
 
+/// A model that a file names by a word, as the hub's models were before it had organizations: its folder in the cache, or else the name that the hub has for it now.
+pub fn of_old_name(name: &str) -> Option<String> {
+    let word = name.split('@').next().unwrap_or_default();
+    if word.is_empty() || word.contains('/') || Path::new(word).exists() {
+        return None;
+    }
+    let cached = || Hub::from_env().ok()?.cached(&name.parse().ok()?);
+    let old = || OLD_NAMES.iter().find(|(begin, _)| word.starts_with(begin));
+    cached()
+        .map(|folder| folder.to_string_lossy().into_owned())
+        .or_else(|| old().map(|(_, organization)| format!("{organization}{name}")))
+}
+
 /// What the name of a model on the hub looks like, for a path that is no folder.
 pub fn hub_hint(missing: &Path) -> String {
     let name = missing.file_name().unwrap_or_default().to_string_lossy();

@@ -38,7 +38,7 @@ pub(super) fn tojson(value: Value, arguments: Kwargs) -> Result<Value, Error> {
     let sorted = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     arguments.assert_all_used()?;
     if value.is_undefined() {
-        return Err(Error::new(ErrorKind::UndefinedError, "tojson of what is not defined"));
+        return Err(Error::new(ErrorKind::UndefinedError, "tojson of an undefined value"));
     }
     let value = if sorted { sort(&value)? } else { value };
     let format = Python { indent, item, key, ascii, depth: 0, empty: false };

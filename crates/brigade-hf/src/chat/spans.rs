@@ -96,8 +96,8 @@ impl ChatTemplate {
         ends.ok_or_else(|| self.unclear(index))
     }
 
-    /// Where a message begins: after what stands before an answer, or the part of it that also stands before this one (what a model is to think may begin there). Where earlier messages are
-    /// written in another way once there are answers, that follows the message before. Before the first message there is nothing to answer: it begins where its content does.
+    /// Where a message begins: after the prompt for an answer, or after the part of that prompt that is also before this message (the rest may open a block for thinking). If the template
+    /// writes earlier messages differently once they are answered, that part ends with the previous message. The first message answers nothing, and begins where its content does.
     fn start(&self, chat: &Chat, index: usize, text: &str) -> Result<usize, HfError> {
         if index == 0 {
             return self.content(chat, index, text);

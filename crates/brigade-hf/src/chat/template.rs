@@ -15,7 +15,7 @@ use crate::error::HfError;
 /// How many instructions a template may take: about half a second.
 const FUEL: u64 = 5_000_000;
 
-/// What stands round what the assistant said until the text is whole: characters that no text has.
+/// Marks around what the assistant said while the text is put together: characters that occur in no text.
 const BEGIN: char = '\u{FDD0}';
 const END: char = '\u{FDD1}';
 

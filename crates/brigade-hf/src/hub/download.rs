@@ -182,7 +182,7 @@ impl Download<'_> {
         }
     }
 
-    /// The configuration, what stands beside weights, and files of weights.
+    /// The configuration, the files that accompany weights, and files of weights.
     fn all<'n>(
         &'n self,
         weights: impl Iterator<Item = &'n str>,

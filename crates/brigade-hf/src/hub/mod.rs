@@ -70,7 +70,7 @@ pub struct ModelFolder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Configuration,
-    /// And all that stands beside the weights.
+    /// And all files that accompany the weights.
     AllButWeights,
     Model,
 }
@@ -78,10 +78,35 @@ enum Wanted {
 /// How long the hub may be silent where it is asked for what a model can do without.
 const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A path in a variable that no shell has expanded: with a leading `~` and with `$NAME` and `${NAME}`, as Hugging Face's libraries read it. Unknown names stay.
+fn expanded(text: &str, variable: &impl Fn(&str) -> Option<String>) -> PathBuf {
+    let mut path = String::new();
+    let mut rest = text;
+    if let Some(below) = text.strip_prefix('~').filter(|below| below.is_empty() || below.starts_with('/'))
+        && let Some(home) = variable("HOME")
+    {
+        path.push_str(home.trim_end_matches('/'));
+        rest = below;
+    }
+    while let Some((before, after)) = rest.split_once('$') {
+        path.push_str(before);
+        let braced = after.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+        let end = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(after.len());
+        let (name, left) = braced.unwrap_or_else(|| after.split_at(end));
+        match variable(name).filter(|_| !name.is_empty()) {
+            Some(value) => path.push_str(&value),
+            None => path.push_str(&rest[before.len()..rest.len() - left.len()]),
+        }
+        rest = left;
+    }
+    path.push_str(rest);
+    PathBuf::from(path)
+}
+
 impl Hub {
     /// As the environment says, by the names of Hugging Face's libraries: `HF_HUB_CACHE`, or else `hub` in `HF_HOME`, or else in
     /// `huggingface` in `XDG_CACHE_HOME` or `~/.cache`; `HF_ENDPOINT`; `HF_TOKEN`, or else what is in the file that `HF_TOKEN_PATH` names, or in `token` in `HF_HOME`;
-    /// `HF_HUB_OFFLINE`.
+    /// `HF_HUB_OFFLINE`. In paths, a leading `~` and `$NAME` or `${NAME}` are expanded.
     ///
     /// # Errors
     /// If none of them says where the cache is.
@@ -97,7 +122,7 @@ impl Hub {
         let set = |name: &str| {
             variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
         };
-        let path = |name: &str| set(name).map(PathBuf::from);
+        let path = |name: &str| set(name).map(|text| expanded(&text, &variable));
         let home = path("HF_HOME").or_else(|| {
             let caches = path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
             Some(caches?.join("huggingface"))

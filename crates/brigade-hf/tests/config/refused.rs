@@ -170,7 +170,7 @@ fn an_unknown_family_is_told_the_known_ones() {
     ] {
         let message = read(&fields).unwrap_err().to_string();
         assert!(
-            message.contains(&format!("the model is of {given}; known are `gpt2`, `llama`,")),
+            message.contains(&format!("the model is of {given}; supported are `gpt2`, `llama`,")),
             "{message}"
         );
     }

@@ -54,6 +54,20 @@ fn the_environment_says_where_models_are() {
         (home.cache.as_path(), home.offline, home.endpoint.as_str()),
         (Path::new("/hf/hub"), true, "https://mirror")
     );
+    for (given, expected) in [
+        ("~/models", "/home/me/models"),
+        ("~", "/home/me"),
+        ("~you/models", "~you/models"),
+        ("$SCRATCH/hf", "/scratch/hf"),
+        ("/a/${SCRATCH}b/$NONE", "/a//scratchb/$NONE"),
+        ("/a$", "/a$"),
+    ] {
+        let set = [("HOME", "/home/me"), ("SCRATCH", "/scratch"), ("HF_HUB_CACHE", given)];
+        let hub = Hub::from_variables(|name| {
+            set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
+        });
+        assert_eq!(hub.unwrap().cache, Path::new(expected), "{given}");
+    }
     let all = variables(&[
         ("HF_HOME", "/hf"),
         ("HF_HUB_CACHE", "/cache"),
@@ -66,7 +80,7 @@ fn the_environment_says_where_models_are() {
         (Path::new("/cache"), Some("secret"), false)
     );
     let message = variables(&[]).unwrap_err().to_string();
-    assert!(message.contains("neither HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME nor HOME is set"), "{message}");
+    assert!(message.contains("none of HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME is set"), "{message}");
 }
 
 #[test]

@@ -12,9 +12,9 @@ use crate::metrics::ACCURACY;
 pub const MEAN_ABSOLUTE_ERROR: &str = "mean_absolute_error";
 
 /// Up to how many labels are counted one by one.
-pub(super) const MAX_COUNTED: usize = 64;
+pub(super) const MAX_COUNTED: usize = 256;
 
-/// With the cross entropy of a text's label, in nats; target: the labels' numbers, `[batch]`. Metrics: [`ACCURACY`], and for each label where there are at most 64,
+/// With the cross entropy of a text's label, in nats; target: the labels' numbers, `[batch]`. Metrics: [`ACCURACY`], and for each label where there are at most 256,
 /// by [`LabelCounts::metric`], how many texts have it, for how many it was predicted, and how many of these have it.
 pub fn with_labels(
     chain: Chain<Tokens, Tensor<2>>,

@@ -4,7 +4,7 @@
 //! weights are `[outputs, inputs]`.
 
 mod attention;
-mod ends;
+mod embedding_and_head;
 mod layer;
 
 use brigade_core::Chain;
@@ -18,7 +18,7 @@ use crate::lora::Adapters;
 use crate::weights::WeightsMapping;
 use crate::{Hidden, Logits, Tokens};
 use attention::SelfAttention;
-use ends::{Embedding, Head, LastToken};
+use embedding_and_head::{Embedding, Head, LastToken};
 use layer::{FeedForward, Layer};
 
 /// A configuration that no model here has.

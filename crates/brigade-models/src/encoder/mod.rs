@@ -5,7 +5,7 @@
 //!
 //! Rows are padded by [`Documents`](crate::Documents): a text is the first document of its row, and what is left of the row belongs to others.
 
-mod ends;
+mod embedding_and_head;
 mod layer;
 mod masking;
 mod model;
@@ -23,7 +23,7 @@ use crate::layers::{LayerNorm, Linear, LinearConfig, activation};
 use crate::lora::{Adapters, in_adapters};
 use crate::tokens::{Hidden, Tokens};
 use crate::weights::WeightsMapping;
-use ends::{Embedding, LabelHead, MaskedHead, MeanPooling};
+use embedding_and_head::{Embedding, LabelHead, MaskedHead, MeanPooling};
 use layer::{Layer, Output, SelfAttention};
 
 pub use masking::{Masking, with_masked_tokens};

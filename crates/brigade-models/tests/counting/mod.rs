@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use brigade_core::{Batch, Float, HeapMeter, MeasuredActivations};
+use brigade_core::{Batch, Dtype, HeapMeter, MeasuredActivations};
 use brigade_models::Tokens;
 use brigade_models::gpt::{Gelu, GptConfig, Targets};
 
@@ -93,12 +93,12 @@ pub fn shapes() -> [GptConfig; 4] {
     ]
 }
 
-pub fn measure(shape: &GptConfig, compute: Float, meter: &dyn HeapMeter) -> MeasuredActivations {
+pub fn measure(shape: &GptConfig, compute: Dtype, meter: &dyn HeapMeter) -> MeasuredActivations {
     let model = shape.model(1, &brigade_cpu::device()).unwrap();
     model.measure_activations(batch(shape), compute, false, Some(meter)).unwrap()
 }
 
 /// Products in bf16 take long on the CPU.
-pub fn number_types(shape: &GptConfig) -> &'static [Float] {
-    if shape.vocabulary > 1000 { &[Float::F32] } else { &[Float::F32, Float::Bf16] }
+pub fn number_types(shape: &GptConfig) -> &'static [Dtype] {
+    if shape.vocabulary > 1000 { &[Dtype::F32] } else { &[Dtype::F32, Dtype::Bf16] }
 }

@@ -6,6 +6,7 @@ use anyhow::bail;
 use brigade::data::{Columns, DataSource, NoProgress, PrepareOptions, cached_list};
 use serde_json::Value;
 
+use super::records::listed;
 use crate::data::{DataSection, sources};
 
 /// More labels than this are taken for something else.
@@ -64,19 +65,103 @@ fn labels_in(sources: &[DataSource], works: &dyn Fn()) -> anyhow::Result<Vec<Str
     Ok(labels)
 }
 
-/// The names that all sources say of their labels' numbers, if they are the same.
+/// The names that sources say of their labels' numbers, if all say the same, or say nothing.
 fn class_names(sources: &[DataSource]) -> anyhow::Result<Option<Vec<String>>> {
-    let mut each = sources.iter().map(|source| source.corpus.class_names(&source.columns, "label"));
-    let Some(first) = each.next().transpose()?.flatten() else { return Ok(None) };
-    for names in each {
-        if names?.as_ref() != Some(&first) {
-            return Ok(None);
+    let (names, are_for_all) = names_of_numbers(sources)?;
+    Ok(names.filter(|_| are_for_all))
+}
+
+/// The names that sources, and their files for validation, say of their labels' numbers, as the `ClassLabel` of `datasets` does; and whether all say them.
+fn names_of_numbers(sources: &[DataSource]) -> anyhow::Result<(Option<Vec<String>>, bool)> {
+    let (mut found, mut are_for_all) = (None::<Vec<String>>, true);
+    for source in sources {
+        for corpus in std::iter::once(&source.corpus).chain(&source.validation) {
+            match (corpus.class_names(&source.columns, "label")?, &found) {
+                (None, _) => are_for_all = false,
+                (Some((names, _)), Some(found)) if names != *found => bail!(
+                    "the numbers in the column `label` stand for {} in some of the data and for {} in others; write labels as names",
+                    listed(found),
+                    listed(&names)
+                ),
+                (Some((names, are_for_all_files)), _) => {
+                    are_for_all &= are_for_all_files;
+                    found = Some(names);
+                }
+            }
         }
     }
-    Ok(Some(first))
+    Ok((found, are_for_all))
+}
+
+/// What the numbers of data mean to a model.
+#[derive(Debug, Default, PartialEq)]
+pub struct NumberedLabels {
+    /// The model's output for each number, where it is not the number itself.
+    pub outputs: Option<Vec<usize>>,
+    /// What a user should know.
+    pub note: Option<String>,
+}
+
+/// Compares the names that data say of their labels' numbers with a model's labels.
+pub fn numbered_labels(sources: &[DataSource], labels: &[String]) -> anyhow::Result<NumberedLabels> {
+    let (names, are_for_all) = names_of_numbers(sources)?;
+    let numbered = names.map_or_else(|| Ok(NumberedLabels::default()), |names| matched(&names, labels))?;
+    if numbered.outputs.is_some() && !are_for_all {
+        bail!(
+            "some of the data say which labels the numbers in the column `label` stand for, in another order than the model's {}, and some do not; write labels as names",
+            listed(labels)
+        );
+    }
+    Ok(numbered)
+}
+
+fn matched(names: &[String], labels: &[String]) -> anyhow::Result<NumberedLabels> {
+    let are_numbered = labels.iter().enumerate().all(|(number, label)| *label == format!("LABEL_{number}"));
+    let output = |name: &String| labels.iter().position(|label| label.eq_ignore_ascii_case(name));
+    let outputs: Vec<Option<usize>> = names.iter().map(output).collect();
+    let are_in_order = outputs.iter().enumerate().all(|(number, output)| *output == Some(number));
+    match outputs.iter().flatten().count() {
+        _ if are_numbered || are_in_order => Ok(NumberedLabels::default()),
+        known if known == names.len() => {
+            Ok(NumberedLabels { outputs: outputs.into_iter().collect(), note: None })
+        }
+        0 if names.len() <= labels.len() => Ok(NumberedLabels {
+            outputs: None,
+            note: Some(format!(
+                "the data call their labels {}, the model {}: they are matched by their numbers",
+                listed(names),
+                listed(labels)
+            )),
+        }),
+        _ => bail!(
+            "the data call their labels {}, of which the model's {} have only some; write labels as names that the model has, or list all in task.labels, in the data's order",
+            listed(names),
+            listed(labels)
+        ),
+    }
 }
 
 /// What is wrong with a value.
 pub fn not_a_label(value: &Value) -> String {
     format!("the label is {value}, but must be a name or a whole number, at least 0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_data_are_matched_by_what_they_stand_for() {
+        let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let model = all(&["CONTRADICTION", "NEUTRAL", "ENTAILMENT"]);
+        let outputs = |names: &[&str], labels: &[String]| matched(&all(names), labels).unwrap();
+        assert_eq!(outputs(&["entailment", "neutral", "contradiction"], &model).outputs, Some(vec![2, 1, 0]));
+        assert_eq!(outputs(&["contradiction", "neutral"], &model), NumberedLabels::default());
+        assert_eq!(outputs(&["b", "a"], &all(&["LABEL_0", "LABEL_1"])), NumberedLabels::default());
+        let NumberedLabels { outputs: same, note } =
+            outputs(&["neg", "pos"], &all(&["NEGATIVE", "POSITIVE"]));
+        assert!(same.is_none() && note.unwrap().contains(r#""neg", "pos", the model "NEGATIVE""#));
+        let refused = matched(&all(&["neutral", "other"]), &model).unwrap_err().to_string();
+        assert!(refused.contains("have only some"), "{refused}");
+    }
 }

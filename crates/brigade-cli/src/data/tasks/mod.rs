@@ -2,6 +2,7 @@
 
 mod labels;
 mod loss;
+mod model;
 mod records;
 
 use std::collections::BTreeSet;
@@ -9,15 +10,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use brigade::core::ParameterCounts;
 use brigade::data::{
-    Columns, LongExamples, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec,
+    Columns, DataSource, LongExamples, RecordEncoder, RowOptions, TargetToken, Tokenizer, TokenizerSpec,
 };
 use brigade::models::classifier::SequenceClassifier;
 use brigade::models::encoder::{Encoder, Masking};
-use brigade::models::{Adapters, CausalLm, LoraConfig};
+use brigade::models::{CausalLm, LoraConfig};
 use brigade::report::counted;
-use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression, Settings, TextTask};
+use brigade::{Classification, MaskedLm, MultiLabelClassification, Regression};
 use brigade_hf::config::{Labels, Problem};
 use brigade_hf::{Config, ConfigFile, Task, TokenizerConfig};
 use clap::ValueEnum;
@@ -25,8 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::DataSection;
 use crate::data::chats::COLUMNS;
-use labels::labels_of;
-use records::{LabelMap, LabelledTexts};
+use labels::{NumberedLabels, labels_of, numbered_labels};
+pub use model::TaskModel;
+use records::{KnownLabels, LabelMap, LabelledTexts};
 
 /// The most labels when a text may have any number of them.
 const MAX_LABELS_OF_TEXT: usize = 64;
@@ -83,62 +84,8 @@ impl TaskName {
     }
 }
 
-/// A model with its task.
-#[derive(Debug, Clone, PartialEq)]
-pub enum TaskModel {
-    CausalLm(CausalLm),
-    MaskedLm(MaskedLm),
-    Classification(Classification),
-    MultiLabel(MultiLabelClassification),
-    Regression(Regression),
-}
-
-impl TaskModel {
-    /// Tokens of a sequence.
-    pub fn sequence_length(&self) -> usize {
-        match self {
-            Self::CausalLm(model) => model.sequence_length(),
-            Self::MaskedLm(model) => model.sequence_length(),
-            Self::Classification(model) => model.sequence_length(),
-            Self::MultiLabel(model) => model.sequence_length(),
-            Self::Regression(model) => model.sequence_length(),
-        }
-    }
-
-    /// Rows of the table of embeddings: all tokens are below it.
-    pub fn vocabulary(&self) -> usize {
-        match self {
-            Self::CausalLm(model) => model.vocabulary(),
-            Self::MaskedLm(model) => model.encoder.vocabulary(),
-            Self::Classification(Classification(model))
-            | Self::MultiLabel(MultiLabelClassification(model))
-            | Self::Regression(Regression(model)) => model.vocabulary(),
-        }
-    }
-
-    /// How many parameters of each block are trained with these settings, and how many are not.
-    pub fn parameter_counts(&self, settings: &Settings) -> anyhow::Result<Vec<ParameterCounts>> {
-        match self {
-            Self::CausalLm(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
-            Self::MaskedLm(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
-            Self::Classification(task) => {
-                settings.parameter_counts(|device| TextTask::model(task, 0, device))
-            }
-            Self::MultiLabel(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
-            Self::Regression(task) => settings.parameter_counts(|device| TextTask::model(task, 0, device)),
-        }
-    }
-
-    /// Its adapters.
-    pub fn adapters(&self) -> &Adapters {
-        match self {
-            Self::CausalLm(model) => model.adapters(),
-            Self::MaskedLm(model) => model.encoder.adapters(),
-            Self::Classification(Classification(model))
-            | Self::MultiLabel(MultiLabelClassification(model))
-            | Self::Regression(Regression(model)) => model.adapters(),
-        }
-    }
+fn is_same_set(one: &[String], other: &[String]) -> bool {
+    one.iter().collect::<BTreeSet<_>>() == other.iter().collect::<BTreeSet<_>>()
 }
 
 /// Gives a decoder without a padding token one, by which its head finds the last token of a text: the tokenizer's, or the end-of-text token.
@@ -300,6 +247,14 @@ impl TaskSection {
                     self.labels
                 )
             }
+            TaskName::Classification | TaskName::MultiLabelClassification
+                if self.labels != own.names && is_same_set(&self.labels, &own.names) =>
+            {
+                bail!(
+                    "task.labels = {:?} is not possible: {given} {has}, in this order; leave it out, or {instead}",
+                    self.labels
+                )
+            }
             _ => Ok(()),
         }
     }
@@ -380,11 +335,29 @@ impl TaskSection {
         }
     }
 
+    /// What the numbers of labels in the data mean to the model.
+    pub fn numbered_labels(&self, sources: &[DataSource]) -> anyhow::Result<NumberedLabels> {
+        match self.name {
+            TaskName::Classification | TaskName::MultiLabelClassification => {
+                numbered_labels(sources, &self.labels)
+            }
+            _ => Ok(NumberedLabels::default()),
+        }
+    }
+
     /// What makes examples of records that have labels, for rows of so many tokens.
-    pub fn records(&self, sequence_length: usize, long: LongExamples) -> Option<Arc<dyn RecordEncoder>> {
+    ///
+    /// `numbers` are the model's outputs for the numbers of labels in the data, where they are not the numbers themselves.
+    pub fn records(
+        &self,
+        sequence_length: usize,
+        long: LongExamples,
+        numbers: Option<Vec<usize>>,
+    ) -> Option<Arc<dyn RecordEncoder>> {
+        let known = || KnownLabels { names: self.labels.clone(), numbers };
         let labels = match self.name {
-            TaskName::Classification => LabelMap::One(self.labels.clone()),
-            TaskName::MultiLabelClassification => LabelMap::Several(self.labels.clone()),
+            TaskName::Classification => LabelMap::One(known()),
+            TaskName::MultiLabelClassification => LabelMap::Several(known()),
             TaskName::Regression => LabelMap::Numbers,
             TaskName::Auto | TaskName::CausalLm | TaskName::MaskedLm => return None,
         };

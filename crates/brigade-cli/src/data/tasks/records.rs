@@ -20,19 +20,28 @@ pub struct LabelledTexts {
 #[derive(Debug)]
 pub enum LabelMap {
     /// One of these.
-    One(Vec<String>),
+    One(KnownLabels),
     /// Any of these.
-    Several(Vec<String>),
+    Several(KnownLabels),
     /// Numbers to predict.
     Numbers,
+}
+
+/// Labels by name or by number.
+#[derive(Debug)]
+pub struct KnownLabels {
+    /// In the order of the model's outputs.
+    pub names: Vec<String>,
+    /// The output of each number in the data, where it is not the number itself.
+    pub numbers: Option<Vec<usize>>,
 }
 
 impl RecordEncoder for LabelledTexts {
     fn identity(&self) -> String {
         let labels = match &self.labels {
-            LabelMap::One(labels) => format!("one of {labels:?}"),
+            LabelMap::One(labels) => format!("one of {}", labels.identity()),
             LabelMap::Numbers => "numbers".to_owned(),
-            LabelMap::Several(labels) => format!("several of {labels:?}"),
+            LabelMap::Several(labels) => format!("several of {}", labels.identity()),
         };
         format!("labelled 2 {labels} {} {}", self.most, self.refuses_long)
     }
@@ -55,6 +64,10 @@ impl RecordEncoder for LabelledTexts {
             other => return Err(place.error(format!("the text_pair is {other}, but must be a string"))),
         };
         let WholeText { ids, of_second, cut } = whole;
+        if ids.is_empty() {
+            return Err(place
+                .error("its text has no tokens, so there is nothing to predict its label from".to_owned()));
+        }
         if self.refuses_long && cut > 0 {
             return Err(place.error(format!(
                 "it has {} tokens, more than the {} of a row (model.sequence_length), and data.long = \"refuse\"; use \"cut\" or longer rows",
@@ -75,7 +88,7 @@ impl LabelMap {
                 let wrong = || format!("the label is {value}, but must be a number (--task regression)");
                 number.map(Label::Number).ok_or_else(wrong)
             }
-            Self::One(labels) => index(labels, value).map(Label::Class),
+            Self::One(labels) => labels.index(value).map(Label::Class),
             Self::Several(labels) => {
                 let Value::Array(values) = value else {
                     return Err(format!(
@@ -84,7 +97,7 @@ impl LabelMap {
                 };
                 let mut all = 0u64;
                 for given in values {
-                    let bit = 1 << index(labels, given)?;
+                    let bit = 1 << labels.index(given)?;
                     if all & bit != 0 {
                         return Err(format!(
                             "the label is {value}, which names {given} twice; it must list the labels that the text has, and is no \
@@ -99,18 +112,31 @@ impl LabelMap {
     }
 }
 
-/// The number of a label that is given by its name or its number.
-fn index(labels: &[String], value: &Value) -> std::result::Result<u32, String> {
-    let class = match (value, value.as_u64()) {
-        (Value::String(name), _) => labels.iter().position(|label| label == name),
-        (_, Some(number)) => usize::try_from(number).ok().filter(|number| *number < labels.len()),
-        _ => return Err(not_a_label(value)),
-    };
-    let class = class.and_then(|class| u32::try_from(class).ok());
-    class.ok_or_else(|| format!("the model has no label {value}; its labels are {}", listed(labels)))
+impl KnownLabels {
+    /// The output of a label that is given by its name or its number.
+    fn index(&self, value: &Value) -> std::result::Result<u32, String> {
+        let Self { names, numbers } = self;
+        let class = match (value, value.as_u64()) {
+            (Value::String(name), _) => names.iter().position(|label| label == name),
+            (_, Some(number)) => usize::try_from(number).ok().and_then(|number| match numbers {
+                Some(numbers) => numbers.get(number).copied(),
+                None => (number < names.len()).then_some(number),
+            }),
+            _ => return Err(not_a_label(value)),
+        };
+        let class = class.and_then(|class| u32::try_from(class).ok());
+        class.ok_or_else(|| format!("the model has no label {value}; its labels are {}", listed(names)))
+    }
+
+    fn identity(&self) -> String {
+        match &self.numbers {
+            Some(numbers) => format!("{:?} by {numbers:?}", self.names),
+            None => format!("{:?}", self.names),
+        }
+    }
 }
 
-fn listed(labels: &[String]) -> String {
+pub fn listed(labels: &[String]) -> String {
     const SHOWN: usize = 10;
     let mut text = labels.iter().take(SHOWN).map(|label| format!("{label:?}")).collect::<Vec<_>>().join(", ");
     if labels.len() > SHOWN {
@@ -127,10 +153,16 @@ mod tests {
 
     #[test]
     fn labels_are_names_or_numbers_of_the_map() {
-        let names = || vec!["bad".to_owned(), "good".into()];
+        let names = || KnownLabels { names: vec!["bad".to_owned(), "good".into()], numbers: None };
         let classes = LabelMap::One(names());
         assert_eq!(classes.label(&json!("good")), Ok(Label::Class(1)));
         assert_eq!(classes.label(&json!(0)), Ok(Label::Class(0)));
+        let turned = LabelMap::One(KnownLabels { numbers: Some(vec![1, 0]), ..names() });
+        assert_eq!(
+            [json!("good"), json!(0), json!(1)].map(|value| turned.label(&value)),
+            [1, 1, 0].map(|class| Ok(Label::Class(class)))
+        );
+        assert!(turned.label(&json!(2)).is_err());
         let numbers = LabelMap::Numbers;
         let several = LabelMap::Several(names());
         assert_eq!(several.label(&json!(["good", 0])), Ok(Label::Classes(3)));

@@ -20,7 +20,7 @@ pub use records::{Columns, Record, RecordEncoder, RecordLocation};
 pub(crate) use records::{Part, parts, text_of_record};
 pub use remote::{check_url, is_url};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// How much text [`Corpus::locked_dependencies`] usually takes: 16 MiB.
 pub const DEFAULT_CORPUS_BYTES: u64 = 16 << 20;
@@ -109,20 +109,24 @@ impl Corpus {
         }))
     }
 
-    /// The names that the whole numbers in a column stand for, where all files are tables that say the same ones: as the `ClassLabel` of Hugging Face's `datasets`.
+    /// The names that the whole numbers in a column stand for, where files are tables that say them, as the `ClassLabel` of Hugging Face's `datasets`; and whether all
+    /// files do.
     ///
     /// # Errors
-    /// What is wrong with the sources, or a file that cannot be read.
-    pub fn class_names(&self, columns: &Columns, column: &str) -> Result<Option<Vec<String>>> {
-        let mut found: Option<Vec<String>> = None;
+    /// What is wrong with the sources, a file that cannot be read, or two that say different names.
+    pub fn class_names(&self, columns: &Columns, column: &str) -> Result<Option<(Vec<String>, bool)>> {
+        let (mut found, mut are_for_all): (Option<Vec<String>>, bool) = (None, true);
         for file in self.files()? {
-            let names = records::class_names(&file, columns, column)?;
-            if names.is_none() || found.as_ref().is_some_and(|found| Some(found) != names.as_ref()) {
-                return Ok(None);
+            let Some(names) = records::class_names(&file, columns, column)? else {
+                are_for_all = false;
+                continue;
+            };
+            if let Some(found) = found.filter(|found| *found != names) {
+                return Err(Error::ClassNames { column: column.to_owned(), names: [found, names] });
             }
-            found = names;
+            found = Some(names);
         }
-        Ok(found)
+        Ok(found.map(|names| (names, are_for_all)))
     }
 
     /// Tells corpora apart.

@@ -7,8 +7,8 @@
 //! ```
 
 mod cache;
+mod cached_list;
 mod counts;
-mod found;
 mod options;
 mod parallel;
 mod share;
@@ -24,8 +24,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::cached_list::cached_list;
 pub use self::counts::DataCounts;
-pub use self::found::cached_list;
 pub use self::options::{DataSource, PrepareOptions};
 use self::parallel::Workers;
 pub use self::sources::PreparedSource;

@@ -172,7 +172,7 @@ impl Preparation<'_> {
         Error::LongExample { document, place, given, most }
     }
 
-    /// Where the document `number` of files is, found by reading them again; `None` where that one has not as many tokens. Only it is
+    /// Where the document `number` of files is, found by reading them again; `None` if that one has another number of tokens. Only it is
     /// tokenized, and those without a character are not counted.
     fn place(&self, files: &SourceFiles, number: u64, tokens: usize) -> Result<Option<RecordLocation>> {
         let records = self.settings.records.as_ref();

@@ -26,7 +26,7 @@ pub(super) struct Trained {
     pub(super) notes: Vec<String>,
 }
 
-/// What is kept beside a trained tokenizer.
+/// What is stored with a trained tokenizer.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     hash: String,

@@ -14,7 +14,7 @@ pub fn conversion_hint(path: &Path) -> String {
     let folder =
         folder.display().to_string().replace('\\', "\\\\").replace('"', "\\\"").replace('\'', r"'\''");
     format!(
-        "; {other} beside it cannot be read. This command makes a tokenizer.json of it: python -c 'from transformers import AutoTokenizer; f = \"{folder}\"; \
+        "; {other} beside it cannot be read. This command makes a tokenizer.json from it: python -c 'from transformers import AutoTokenizer; f = \"{folder}\"; \
         AutoTokenizer.from_pretrained(f).save_pretrained(f)'"
     )
 }

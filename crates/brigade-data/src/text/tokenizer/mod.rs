@@ -1,14 +1,14 @@
 //! Text to token ids and back.
 
-mod beside;
 mod class;
+mod companion_files;
 mod conversion;
 mod encode;
-mod marked;
+mod encode_marked;
 mod pre_tokenizer;
 mod spec;
 mod train;
-mod whole;
+mod whole_text;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -18,13 +18,13 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{Encoding, PostProcessor, TruncationDirection, TruncationParams, truncate_encodings};
 
-use beside::{Beside, SPECIAL_TOKENS};
 use class::ClassSettings;
+use companion_files::{CompanionFiles, SPECIAL_TOKENS};
 pub use conversion::conversion_hint;
 pub use encode::CachingEncoder;
 use encode::SpecialNames;
 pub use spec::TokenizerSpec;
-pub use whole::WholeText;
+pub use whole_text::WholeText;
 
 use crate::text::panics::catch_panics;
 use crate::{Error, Result};
@@ -106,7 +106,7 @@ impl Tokenizer {
     pub fn from_file(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(json) => Self::with_beside(&name, json, Beside::read(path)),
+            Ok(json) => Self::with_companions(&name, json, CompanionFiles::read(path)),
             Err(error) => {
                 let message = format!("it cannot be read: {error}{}", conversion_hint(path));
                 Err(Error::Tokenizer { tokenizer: name, message })
@@ -115,10 +115,10 @@ impl Tokenizer {
     }
 
     pub(crate) fn from_json(name: &str, json: String) -> Result<Self> {
-        Self::with_beside(name, json, Beside::default())
+        Self::with_companions(name, json, CompanionFiles::default())
     }
 
-    fn with_beside(name: &str, json: String, beside: Beside) -> Result<Self> {
+    fn with_companions(name: &str, json: String, companions: CompanionFiles) -> Result<Self> {
         let refuse = |message: String| Error::Tokenizer { tokenizer: name.into(), message };
         let mut library =
             catch_panics(|| tokenizers::Tokenizer::from_bytes(json.as_bytes())).map_err(refuse)?;
@@ -129,16 +129,16 @@ impl Tokenizer {
                 "it has BPE dropout, which makes encoding random; set \"dropout\" to null".into(),
             ));
         }
-        if let Some(class) = beside.class {
+        if let Some(class) = companions.class {
             class.apply(&mut library);
         }
-        library.set_encode_special_tokens(beside.split_special_tokens);
+        library.set_encode_special_tokens(companions.split_special_tokens);
         let own = library.get_truncation().map(|own| own.direction);
-        let truncation = beside.truncation.or(own).unwrap_or_default();
+        let truncation = companions.truncation.or(own).unwrap_or_default();
         library.with_padding(None);
         library.with_truncation(None).map_err(|error| refuse(error.to_string()))?;
         let usual = END_OF_TEXT_NAMES.iter().find_map(|token| library.token_to_id(token));
-        let named = beside.end_of_text.and_then(|token| library.token_to_id(&token));
+        let named = companions.end_of_text.and_then(|token| library.token_to_id(&token));
         let is_end_named_beside = named.is_some() && named != usual;
         let end_of_text = named.or(usual).ok_or_else(|| {
             refuse(format!(
@@ -149,7 +149,7 @@ impl Tokenizer {
         })?;
         let vocabulary_size = library.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         let encoding = choose_encoding(&library, vocabulary_size);
-        let by_library = beside.split_special_tokens || encoding == EncodingMethod::Library;
+        let by_library = companions.split_special_tokens || encoding == EncodingMethod::Library;
         let special = (!by_library).then(|| SpecialNames::of(&library)).transpose();
         let special = special.map_err(|error| refuse(error.to_string()))?;
         let (name, marking) = (name.into(), OnceLock::new());
@@ -163,7 +163,7 @@ impl Tokenizer {
                 special,
                 end_of_text,
                 is_end_named_beside,
-                class: beside.class,
+                class: companions.class,
                 truncation,
                 vocabulary_size,
             }),

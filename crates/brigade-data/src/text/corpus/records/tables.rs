@@ -40,7 +40,7 @@ pub(super) fn arrow(file: &SourceFile, columns: &Columns, read: &BytesRead) -> R
     if start > 0 && !ends_with_magic(file)? {
         return Err(table.damaged(String::new(), "its end is missing".into()));
     }
-    let counted = Noted {
+    let counted = ErrorRecordingReader {
         file: file.clone(),
         bytes: Counted::open(file, start, u64::MAX, read)?,
         failure: table.failure.clone(),
@@ -133,14 +133,14 @@ pub(super) fn parquet_parts(file: &SourceFile, part_bytes: u64) -> Result<Vec<(P
 
 const PARQUET: &str = "a parquet file";
 
-/// Notes why its file cannot be read.
-struct Noted {
+/// Reads a file, and keeps why it cannot be read.
+struct ErrorRecordingReader {
     file: SourceFile,
     bytes: Counted,
     failure: Failure,
 }
 
-impl Read for Noted {
+impl Read for ErrorRecordingReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.bytes.read(buffer).map_err(|error| self.failure.note(&self.file, error))
     }

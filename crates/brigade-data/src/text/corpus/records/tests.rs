@@ -331,16 +331,26 @@ fn names_of_classes_are_beside_the_schema() {
     let number = r#"{"dtype": "int64", "_type": "Value"}"#;
     let columns = Columns::new(&["text", "label"], &[]);
     let columns = columns.renamed(&[("label".to_owned(), "stars".to_owned())].into()).unwrap();
-    for (feature, expected) in [(label, true), (&several, true), (number, false)] {
+    let write = |name: &str, feature: &str| {
         let batch = table();
         let schema = batch.schema().as_ref().clone();
         let metadata: Metadata = [("huggingface".to_owned(), described(feature))].into_iter().collect();
         let schema = schema.with_metadata(metadata);
         let batch = batch.with_schema(Arc::new(schema)).unwrap();
-        let arrow = folder.path().join("a.arrow");
+        let arrow = folder.path().join(name);
         fs::write(&arrow, stream(&[batch])).unwrap();
-        let corpus = Corpus::from_sources(&[arrow.to_string_lossy().into_owned()]);
-        let names = corpus.class_names(&columns, "label").unwrap();
-        assert_eq!(names, expected.then(|| vec!["bad".to_owned(), "good".to_owned()]), "{feature}");
+        arrow.to_string_lossy().into_owned()
+    };
+    let names = |files: &[String]| Corpus::from_sources(files).class_names(&columns, "label");
+    let expected = |are_for_all| Some((vec!["bad".to_owned(), "good".to_owned()], are_for_all));
+    for feature in [label, &several] {
+        assert_eq!(names(&[write("a.arrow", feature)]).unwrap(), expected(true), "{feature}");
     }
+    let named = write("a.arrow", label);
+    let unnamed = write("b.arrow", number);
+    assert_eq!(names(std::slice::from_ref(&unnamed)).unwrap(), None);
+    assert_eq!(names(&[named.clone(), unnamed]).unwrap(), expected(false));
+    let turned = write("c.arrow", r#"{"names": ["good", "bad"], "_type": "ClassLabel"}"#);
+    let refused = names(&[named, turned]).unwrap_err().to_string();
+    assert!(refused.contains("bad, good in one file and for good, bad in another"), "{refused}");
 }

@@ -12,7 +12,7 @@ pub(super) const SPECIAL_TOKENS: [&str; 2] = ["tokenizer_config.json", "special_
 
 /// What is not in a `tokenizer.json`.
 #[derive(Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct CompanionFiles {
     /// `eos_token`.
     pub(super) end_of_text: Option<String>,
     /// Whether the names of special tokens in texts are split like any other text.
@@ -23,7 +23,7 @@ pub(super) struct Beside {
     pub(super) class: Option<ClassSettings>,
 }
 
-impl Beside {
+impl CompanionFiles {
     /// Reads the files that there are beside `tokenizer`.
     pub(super) fn read(tokenizer: &Path) -> Self {
         let read = |name: &str| {
