@@ -168,7 +168,6 @@
 //! arithmetic of memory and traffic; [`models`], [`data`], [`checkpoints`], [`report`], [`launcher`] and [`comm`] know nothing
 //! about each other, except that launchers talk to each other through [`comm`].
 
-mod bucket;
 mod checkpoint;
 mod dataset;
 mod device;
@@ -177,6 +176,7 @@ mod folder;
 mod launched;
 pub mod log;
 mod memory;
+mod object_results;
 mod run;
 mod settings;
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod test_model;
 mod text;
 mod thread_spans;
 mod train;
-mod training;
+mod training_setup;
 mod world;
 
 /// What the program `brigade` needs of command lines, as [`launch`] does: it is no interface for other programs.
@@ -225,7 +225,7 @@ pub use folder::{
 pub use run::{Launch, Program, Ranks, Role, Session, launch};
 pub use settings::{
     Backend, Balance, CHECKPOINT_FOLDER, CONFIG_FILE, CheckpointSettings, CollectivesBackend, CommSettings,
-    ComputeSettings, ComputeType, ConfigError, Encryption, MeshSettings, MetricMode, MicroBatchSize,
+    ComputeDtype, ComputeSettings, ConfigError, Encryption, MeshSettings, MetricMode, MicroBatchSize,
     OnFailedSave, OnNonFinite, OptimizerGroup, OptimizerSettings, OutputSettings, PipelineSettings,
     ProfileSettings, Resume, RunPlan, ScheduleSettings, SettingError, Settings, StandardFlags, StrategyName,
     StrategySettings, Suggestion, SumOrder, TiedGradients, TrainSettings, Transport, ZeroSettings,
@@ -238,4 +238,4 @@ pub use text::{
     TokenDataset, merge_adapters,
 };
 pub use train::{AddedModel, Trained, Trainer};
-pub use training::{Control, DerivedMetric, HookAnswer, Training, ValidationReport};
+pub use training_setup::{Control, DerivedMetric, HookAnswer, Training, ValidationReport};

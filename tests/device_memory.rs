@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use brigade::core::plan::{Configuration, Footprint};
-use brigade::core::{Batch, DATA, Engine, EngineSettings, Float, Groups, OptimizerFactory, Recompute, Zero};
+use brigade::core::{Batch, DATA, Dtype, Engine, EngineSettings, Groups, OptimizerFactory, Recompute, Zero};
 use brigade::models::Tokens;
 use brigade::models::gpt::{Gelu, GptConfig, Targets};
 use burn::optim::AdamWConfig;
@@ -60,7 +60,7 @@ fn planned(units: Vec<brigade::core::plan::UnitSize>, dp: usize) -> u64 {
     let host = brigade_cpu::device();
     let meter = brigade_cpu::heap_meter().unwrap();
     let model = SHAPE.model(1, &host).unwrap();
-    let activations = model.measure_activations(batch(&host), Float::F32, false, Some(&*meter)).unwrap();
+    let activations = model.measure_activations(batch(&host), Dtype::F32, false, Some(&*meter)).unwrap();
     let configuration = Configuration {
         units,
         boundary_activations: activations.boundary_activations,

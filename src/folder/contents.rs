@@ -228,14 +228,14 @@ fn holds_checkpoints(dir: &Path) -> bool {
 /// share one.
 fn next_folder(name: &str) -> anyhow::Result<PathBuf> {
     let runs = Path::new("runs");
-    std::fs::create_dir_all(runs).with_context(|| format!("cannot make the folder {}", runs.display()))?;
+    std::fs::create_dir_all(runs).with_context(|| format!("cannot create the folder {}", runs.display()))?;
     for number in 1..100_000 {
         let dir = runs.join(format!("{name}-{number}"));
         match std::fs::create_dir(&dir) {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the folder {}", dir.display()));
+                return Err(error).with_context(|| format!("cannot create the folder {}", dir.display()));
             }
         }
     }

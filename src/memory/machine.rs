@@ -2,6 +2,7 @@
 
 use brigade_report::{AddressSpace, HumanBytes, MemoryCapacity, memory_capacity};
 
+use crate::device::node_gpus;
 use crate::run::Session;
 use crate::settings::Backend;
 
@@ -25,6 +26,10 @@ impl Machine {
         let ranks = session.local_ranks?;
         let memory = match session.settings.compute.backend {
             Backend::Cpu => Memory::Host(memory_capacity()?),
+            // A dry run has no device of its own.
+            backend if session.is_dry_run => {
+                Memory::Device(node_gpus(backend).ok()?.iter().map(|gpu| gpu.memory).min()?)
+            }
             _ => Memory::Device(session.device_memory()?.total?),
         };
         Some(Self { ranks, memory })
@@ -46,7 +51,7 @@ impl Machine {
                 let limit = address_space.map_or_else(String::new, |AddressSpace { limit, left }| {
                     let (limit, left) = (HumanBytes(limit), HumanBytes(left));
                     format!(
-                        ", and a process has an address space of {limit} (ulimit -v), of which {left} are left"
+                        ", and a process has an address space of {limit} (ulimit -v), of which {left} is free"
                     )
                 });
                 format!("{} are {source}{limit}", HumanBytes(*available))

@@ -48,7 +48,7 @@ impl Need {
     }
 }
 
-/// Compares a need with what a machine has. `alternatives` are asked for if that is too little; what is `beside` them they do not change.
+/// Compares a need with what a machine has. `beside` is memory that no alternative changes; `alternatives` is called only if the need does not fit.
 pub(super) fn assessment(
     machine: &Machine,
     need: Need,
@@ -156,7 +156,7 @@ mod tests {
         assert!(text.contains("even with `--micro-batch-size 1 --recompute all --zero 3"), "{text}");
         let text = said(4 << 30, Some(512 * MIB)).text;
         assert!(
-            text.contains("an address space of 1.00 GiB (ulimit -v), of which 512.00 MiB are left; with `--"),
+            text.contains("an address space of 1.00 GiB (ulimit -v), of which 512.00 MiB is free; with `--"),
             "{text}"
         );
     }

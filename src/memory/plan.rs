@@ -4,7 +4,9 @@ use std::ops::Add;
 
 use anyhow::bail;
 use brigade_core::plan::{BoundaryTensor, Configuration, Footprint, MemoryFootprint};
-use brigade_core::{Blocks, DP, EngineSettings, MeasuredActivations, PP, REPLICATE, Recompute, ReduceEvery};
+use brigade_core::{
+    Blocks, DP, Dtype, EngineSettings, MeasuredActivations, PP, REPLICATE, Recompute, ReduceEvery,
+};
 use brigade_files::write_atomic;
 use brigade_report::{PLANNED_MEMORY_FILE, PlannedMemory, memory_capacity};
 
@@ -79,9 +81,15 @@ impl Session {
         if !assessment.fits && !self.quiet {
             print_stderr(format_args!("warning: {}", assessment.text));
         } else if !self.measures(model) && !self.quiet {
-            print_stderr(
-                "note: the memory plan leaves out what blocks keep for their backward, which on a GPU is not measured for this model; --dry-run measures it on the CPU",
-            );
+            let mixed = match run.engine.precision.compute {
+                Dtype::Bf16 => {
+                    ", and names blocks that use tensors of two number types in one operation, which a GPU does not notice"
+                }
+                Dtype::F32 => "",
+            };
+            print_stderr(format_args!(
+                "note: the memory plan leaves out what blocks keep for their backward, which on a GPU is not measured for this model; --dry-run measures it on the CPU{mixed}"
+            ));
         }
     }
 
@@ -112,7 +120,9 @@ impl Session {
     ) -> anyhow::Result<MemoryPlan> {
         let (measured, unmeasured) = match measured {
             Ok(measured) if measured.saved_activations.is_empty() => {
-                (measured, Some("this system does not report the size of the heap".to_owned()))
+                (measured, Some(
+                    "neither the program's allocator nor this system reports the size of the heap; `brigade::CountedHeap` as the program's global allocator does".to_owned(),
+                ))
             }
             Ok(measured) => (measured, None),
             Err(error) => (MeasuredActivations::default(), Some(format!("{error:#}"))),

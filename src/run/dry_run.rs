@@ -4,6 +4,7 @@ use anyhow::Context;
 use brigade_comm::Group;
 use brigade_launch::{Detected, exit, interrupt};
 
+use super::ending::catch_panic;
 use super::program::start::Prepare;
 use super::program::{Program, Role, usage};
 use super::run_folder::resume_step;
@@ -36,7 +37,7 @@ impl Program<'_> {
         if let Some(step) = resume_step(self).map_err(usage)? {
             print_stderr(format_args!("would resume from the checkpoint of step {step}"));
         }
-        match body(&mut session) {
+        match catch_panic(|| body(&mut session)) {
             Err(error) if error.is::<DryRun>() => Ok(exit::DONE),
             Err(error) => Err(error),
             Ok(()) => Ok(exit::DONE),

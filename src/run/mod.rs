@@ -14,6 +14,7 @@ mod run_folder;
 mod session;
 
 pub use auto::{CHOICE_FILE, Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
+pub(crate) use ending::catch_panic;
 pub use program::launch::{Launch, launch};
 pub use program::{Program, Role};
 pub use ranks::Ranks;

@@ -11,7 +11,7 @@ use brigade_report::{LogFormat, RunEvent, add_to_history, json_line, log_format,
 
 use super::elastic::{ElasticRun, NodeChanges};
 use super::ending::exhaustion::ExhaustionWatch;
-use super::ending::notify::{Ending, notify, reason};
+use super::ending::notify::{Ending, check_notify, notify, reason};
 use super::ending::{is_mistake, print_event, printed_its_error, report};
 use super::program::start::Prepare;
 use super::program::{Program, Role, environment, usage};
@@ -54,6 +54,9 @@ impl Program<'_> {
                 false => Detected::Node(node.clone()).token(&environment)?,
             };
             device::check_node(self.settings, nproc, nproc * node.nnodes)?;
+            if node.node_rank == 0 {
+                check_notify(&self.settings.output.notify)?;
+            }
             // What it captured, a temporary folder for example, lives as long as the ranks.
             let body = prepare(Role::Launcher)?;
             let Settings { output, .. } = self.settings;

@@ -10,7 +10,7 @@ use brigade_launch::{Detected, RankInfo, exit, interrupt};
 use brigade_report::{counted, set_log_rank};
 
 use super::ending::exhaustion::ExhaustionWatch;
-use super::ending::notify::{Ending, notify};
+use super::ending::notify::{Ending, check_notify, notify};
 use super::ending::{
     PANIC_EXIT_CODE, is_mistake, is_of_another_rank, is_on_all_ranks, needs_flight_record, panic_text,
     rank_failed, report, write_flight,
@@ -83,7 +83,9 @@ impl Program<'_> {
         world.group().use_init_timeout();
         let mut folder = match launched {
             Some(dir) => RunFolder::from_launcher(dir),
-            None if info.rank == 0 => RunFolder::lock(self, &self.settings.output.notify)
+            None if info.rank == 0 => check_notify(&self.settings.output.notify)
+                .map_err(anyhow::Error::from)
+                .and_then(|()| RunFolder::lock(self, &self.settings.output.notify))
                 .inspect_err(|error| world.group().abort(&format_error(error)))
                 .map_err(usage)?,
             None if info.local_rank == 0 && self.settings.output.url().is_some() => RunFolder::of_node(self)

@@ -14,7 +14,6 @@ use brigade_report::{HISTORY_FILE, METRICS_FILE};
 use super::auto::CHOICE_FILE;
 use super::lost_lease::LostLease;
 use super::program::Program;
-use crate::bucket::{Bucket, Copied, Copies};
 use crate::checkpoint::{newest, refuse_checkpoints};
 use crate::error::{format_error, print_stderr};
 use crate::folder::{
@@ -22,6 +21,7 @@ use crate::folder::{
     lock_folder, may_be_shared, name_host, refuse_earlier, refuse_earlier_names, refuse_other,
     refuse_results_without_checkpoint,
 };
+use crate::object_results::{Copied, Copies, ObjectResults};
 use crate::settings::{CONFIG_FILE, Resume, Settings, changes};
 
 /// The variable that says what was chosen for the run.
@@ -61,13 +61,14 @@ impl RunFolder {
         let Settings { output, checkpoint, .. } = program.settings;
         let dir = create_folder(&output.folder()?, program.name)?;
         let location = program.settings.checkpoint_location(&dir);
-        let bucket = output.url().map(|url| Bucket::open(&url)).transpose()?;
-        let in_bucket = || bucket.as_ref().map_or_else(|| Ok(Vec::new()), |bucket| bucket.names(&FOLDERS));
+        let results = output.url().map(|url| ObjectResults::open(&url)).transpose()?;
+        let names_there =
+            || results.as_ref().map_or_else(|| Ok(Vec::new()), |results| results.names(&FOLDERS));
         let own = lock_folder(&dir, "--out")?;
         let check_new = || {
             if program.flags.resume.is_none() && !output.overwrite {
                 refuse_earlier(&dir, &program.config)?;
-                refuse_earlier_names(&output.dir, &in_bucket()?)?;
+                refuse_earlier_names(&output.dir, &names_there()?)?;
                 refuse_checkpoints(&*open_storage(&location)?)?;
             }
             Ok(())
@@ -110,9 +111,9 @@ impl RunFolder {
         }
         locks.extend(own);
         // Another run may have written until now.
-        let there = in_bucket()?;
-        if let Some(bucket) = bucket.as_ref().filter(|_| program.flags.resume.is_some()) {
-            bucket.fetch(&dir, &RECORDS)?;
+        let there = names_there()?;
+        if let Some(results) = results.as_ref().filter(|_| program.flags.resume.is_some()) {
+            results.fetch(&dir, &RECORDS)?;
         }
         let run = match (&program.flags.resume, find_checkpoint(program, &location)?) {
             (None, _) => {
@@ -141,15 +142,15 @@ impl RunFolder {
         let run = run.context("no random number for the run's id")?;
         let of_run = Arc::clone(&lost);
         let is_own = move || of_run.reason().is_none();
-        let copies = match bucket {
+        let copies = match results {
             None => None,
-            Some(bucket) => {
+            Some(results) => {
                 let was_last = claim(&dir, &run)?;
                 let copied = match program.flags.resume {
                     None => Copied::new_run(there),
                     Some(_) => Copied::resumed(!was_last, there),
                 };
-                Some(start_copies(program, &dir, bucket, copied, is_own)?)
+                Some(start_copies(program, &dir, results, copied, is_own)?)
             }
         };
         Ok(Self { dir, run, lost, leases, copies, _locks: locks })
@@ -161,7 +162,7 @@ impl RunFolder {
         let dir = create_folder(&output.folder()?, program.name)?;
         let copies = output.url().map(|url| {
             let copied = Copied { folders: Some(&OF_EVERY_NODE), ..Copied::default() };
-            start_copies(program, &dir, Bucket::open(&url)?, copied, || true)
+            start_copies(program, &dir, ObjectResults::open(&url)?, copied, || true)
         });
         let copies = copies.transpose()?;
         Ok(Self { copies, ..Self::for_logs(dir) })
@@ -231,15 +232,15 @@ fn claim(dir: &Path, run: &str) -> anyhow::Result<bool> {
 fn start_copies(
     program: &Program<'_>,
     dir: &Path,
-    bucket: Bucket,
+    results: ObjectResults,
     copied: Copied,
     is_own: impl Fn() -> bool + Send + 'static,
 ) -> anyhow::Result<Copies> {
     if !program.flags.quiet && copied.folders.is_none() {
-        print_stderr(format_args!("the files of {} are copied to {}", dir.display(), bucket.url()));
+        print_stderr(format_args!("the files of {} are copied to {}", dir.display(), results.url()));
     }
     let every = Duration::from_secs_f64(program.settings.output.copy_every_seconds);
-    Copies::start(bucket, dir, copied, every, is_own)
+    Copies::start(results, dir, copied, every, is_own)
 }
 
 impl Copied {

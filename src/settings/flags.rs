@@ -10,8 +10,8 @@ use brigade_launch::{LaunchArgs, NprocPerNode};
 use brigade_report::LogFormat;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use crate::bucket;
 use crate::error::format_error;
+use crate::object_results;
 
 use super::{Backend, CONFIG_FILE, CollectivesBackend, SettingError, Settings, StrategyName, Transport};
 
@@ -127,14 +127,14 @@ pub struct StandardFlags {
     /// than two steps more. 0 is synchronous [default: 0].
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub staleness: Option<u64>,
-    /// Updates of a worker between outer steps, in which workers meet; with async-server and a staleness above 0, the steps of a round, at
+    /// Updates of a worker between outer steps, in which workers synchronise; with async-server and a staleness above 0, the steps of a round, at
     /// whose end all ranks wait for each other [default: 50].
     #[arg(long, value_name = "H", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub inner_steps: Option<u64>,
     /// Fragments of the model that diloco synchronises, one at a time [default: 1].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<usize>)]
     pub fragments: Option<usize>,
-    /// Inner steps of diloco's workers while outer gradients travel [default: 0].
+    /// Inner steps of diloco's workers while outer gradients are sent [default: 0].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = parse_whole_number::<u64>)]
     pub overlap_steps: Option<u64>,
     /// Pipeline stages [default: 1].
@@ -232,7 +232,7 @@ impl StandardFlags {
                         format!("a run resumes in its own folder; leave out --out {}", out.display());
                     return Err(wrong(dir, allowed));
                 }
-                let folder = bucket::with_files(dir, &[CONFIG_FILE]);
+                let folder = object_results::with_files(dir, &[CONFIG_FILE]);
                 let file = folder.map_err(|error| wrong(dir, format_error(&error)))?.join(CONFIG_FILE);
                 if !file.exists() {
                     let allowed = format!("it must be the folder of a run; it holds no {CONFIG_FILE}");

@@ -258,7 +258,7 @@ fn mismatch(setting: &Value, given: &Value) -> String {
     match (setting, given) {
         // What TOML does not take for a number.
         (Value::Integer(_) | Value::Float(_), Value::String(text)) if text.parse::<f64>().is_ok() => {
-            format!("{text} is beyond the numbers that a setting can have")
+            format!("{text} is too large or too small for a setting")
         }
         _ => format!("{needed} is needed, not {given}"),
     }
@@ -360,9 +360,9 @@ mod tests {
             ("optimizer.name=1", "`optimizer.name`: a text is needed, not 1"),
             (
                 "train.steps=99999999999999999999",
-                "99999999999999999999 is beyond the numbers that a setting can have",
+                "99999999999999999999 is too large or too small for a setting",
             ),
-            ("optimizer.learning_rate=1e999", "1e999 is beyond the numbers that a setting can have"),
+            ("optimizer.learning_rate=1e999", "1e999 is too large or too small for a setting"),
         ] {
             assert!(message(set).contains(said), "{}", message(set));
         }

@@ -9,9 +9,7 @@ mod layers;
 mod nearest;
 mod plan;
 mod sections;
-mod server;
 mod sizes;
-mod strategy_text;
 mod typed;
 mod unused;
 mod wrong_value;
@@ -31,7 +29,7 @@ pub(crate) use layers::{Layer, is_section, merge_layers, parse_value};
 pub use nearest::{Suggestion, setting_of_flag};
 pub use plan::RunPlan;
 pub(crate) use sections::backend::resolve_auto;
-pub use sections::backend::{Backend, CollectivesBackend, ComputeType, SumOrder};
+pub use sections::backend::{Backend, CollectivesBackend, ComputeDtype, SumOrder};
 pub use sections::checkpoint::{CHECKPOINT_FOLDER, CheckpointSettings, OnFailedSave, OnNonFinite};
 pub use sections::comm::CommSettings;
 pub(crate) use sections::metric_mode::LOSS as LOSS_METRIC;
@@ -228,17 +226,8 @@ impl Settings {
         model: impl FnOnce(&Device) -> anyhow::Result<Model<I, O, T>>,
     ) -> anyhow::Result<Vec<ParameterCounts>> {
         let mut model = model(&brigade_cpu::device())?;
-        self.freeze(&mut model)?;
+        model.freeze(&self.parameter_groups(&self.optimizer.groups)?)?;
         Ok(model.chain().parameter_counts())
-    }
-
-    /// Freezes the parameters of a model that `train.freeze` and `optimizer.groups` freeze. A run does so itself; a model that is only
-    /// [described](crate::Session::stop_if_dry_run) is then measured as it is trained.
-    ///
-    /// # Errors
-    /// As [`check_groups`](Self::check_groups).
-    pub fn freeze<I: Activation, O: Activation, T>(&self, model: &mut Model<I, O, T>) -> anyhow::Result<()> {
-        Ok(model.freeze(&self.parameter_groups(&self.optimizer.groups)?)?)
     }
 }
 

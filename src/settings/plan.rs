@@ -28,7 +28,7 @@ pub struct RunPlan {
     pub compression: Compression,
     /// The optimizer.
     pub optimizer: OptimizerFactory,
-    /// How workers meet that make updates of their own.
+    /// How workers that make updates of their own synchronise.
     pub(crate) outer: Option<OuterSteps>,
     schedule: ScheduleSettings,
     /// Tokens (or samples) of a step.
@@ -259,7 +259,7 @@ impl Settings {
                 false if compute.backend.resolved() == Backend::Cpu => CheckBlocks::default(),
                 false => CheckBlocks::Never,
             },
-            precision: Precision { compute: compute.float(), reduce: compute.reduce_dtype },
+            precision: Precision { compute: compute.resolved_dtype(), reduce: compute.reduce_dtype },
             offload: zero.offload_optimizer.then(brigade_cpu::device),
             ..EngineSettings::default()
         })

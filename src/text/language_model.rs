@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use brigade_core::{Cache, Chain, Collectives, Engine, Float, PP};
+use brigade_core::{Cache, Chain, Collectives, Dtype, Engine, PP};
 use brigade_models::gpt::Targets;
 use brigade_models::{CausalLm, LoadWeights, Logits, Strict, Tokens, WeightsMapping};
 use burn::tensor::Device;
@@ -46,7 +46,7 @@ impl LanguageModel<'static> {
     /// # Errors
     /// If there is no such model, or the file is damaged or belongs to another model.
     pub fn load(model: &CausalLm, weights: &[&Path], mapping: &WeightsMapping) -> anyhow::Result<Self> {
-        Self::load_in(model, weights, mapping, Float::F32)
+        Self::load_in(model, weights, mapping, Dtype::F32)
     }
 
     /// As [`load`](LanguageModel::load), computing in this number type, in which parameters then are.
@@ -57,7 +57,7 @@ impl LanguageModel<'static> {
         model: &CausalLm,
         weights: &[&Path],
         mapping: &WeightsMapping,
-        compute: Float,
+        compute: Dtype,
     ) -> anyhow::Result<Self> {
         let device = brigade_cpu::device();
         let mut chain = model.chain(0, &device)?;

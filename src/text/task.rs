@@ -11,7 +11,7 @@ use burn::tensor::{Device, Int, Tensor};
 
 use super::{ClassificationDataset, MaskedDataset, MultiLabelDataset, RegressionDataset, TokenDataset};
 use crate::dataset::Dataset;
-use crate::training::DerivedMetric;
+use crate::training_setup::DerivedMetric;
 
 /// The metric of a classification: the mean of the F1 scores of its labels.
 pub const MACRO_F1: &str = "macro_f1";

@@ -1,6 +1,6 @@
 //! The devices of all ranks, for reports.
 
-use brigade_core::Float;
+use brigade_core::Dtype;
 use brigade_report::{PeakDtype, peak_flops};
 use brigade_sorted::SortedMap;
 
@@ -19,13 +19,13 @@ pub(super) struct Devices {
     number: &'static str,
 }
 
-/// The number types in which products of `float` may be computed; a device uses the first that it supports. Burn's CUDA kernels
+/// The number types in which products of `dtype` may be computed; a device uses the first that it supports. Burn's CUDA kernels
 /// multiply f32 as TF32 on tensor cores, and this cannot be turned off.
-fn peak_dtypes(backend: Backend, float: Float) -> &'static [PeakDtype] {
-    match (float, backend) {
-        (Float::F32, Backend::Cuda) => &[PeakDtype::Tf32, PeakDtype::F32],
-        (Float::F32, _) => &[PeakDtype::F32],
-        (Float::Bf16, _) => &[PeakDtype::Bf16],
+fn peak_dtypes(backend: Backend, dtype: Dtype) -> &'static [PeakDtype] {
+    match (dtype, backend) {
+        (Dtype::F32, Backend::Cuda) => &[PeakDtype::Tf32, PeakDtype::F32],
+        (Dtype::F32, _) => &[PeakDtype::F32],
+        (Dtype::Bf16, _) => &[PeakDtype::Bf16],
     }
 }
 
@@ -39,7 +39,7 @@ impl Session {
     pub(super) fn devices(&self) -> anyhow::Result<Devices> {
         let names = all_gather_text(self.group(), &self.device_name().unwrap_or_default())?;
         let compute = &self.settings.compute;
-        let numbers = peak_dtypes(compute.backend, compute.float());
+        let numbers = peak_dtypes(compute.backend, compute.resolved_dtype());
         Ok(Devices::new(&names, numbers, self.settings.output.peak_tflops))
     }
 }
@@ -87,26 +87,26 @@ mod tests {
     fn devices_of(
         backend: Backend,
         names: &[&str],
-        float: Float,
+        dtype: Dtype,
         peak_tflops: f64,
     ) -> (Option<f64>, Option<String>) {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let devices = Devices::new(&names, peak_dtypes(backend, float), peak_tflops);
+        let devices = Devices::new(&names, peak_dtypes(backend, dtype), peak_tflops);
         (devices.peak_flops, devices.summary_line())
     }
 
-    fn devices(names: &[&str], float: Float, peak_tflops: f64) -> (Option<f64>, Option<String>) {
-        devices_of(Backend::Cuda, names, float, peak_tflops)
+    fn devices(names: &[&str], dtype: Dtype, peak_tflops: f64) -> (Option<f64>, Option<String>) {
+        devices_of(Backend::Cuda, names, dtype, peak_tflops)
     }
 
     const H100: &str = "NVIDIA H100 80GB HBM3";
 
     #[test]
     fn the_peak_comes_from_the_names_and_the_number_type() {
-        let (peak, text) = devices(&[H100; 8], Float::Bf16, 0.0);
+        let (peak, text) = devices(&[H100; 8], Dtype::Bf16, 0.0);
         assert_eq!(peak, Some(989.4e12));
         assert_eq!(text.as_deref(), Some("8 x NVIDIA H100 80GB HBM3; peak of each 989.4 TFLOP/s in bf16"));
-        let (peak, text) = devices(&[H100, "NVIDIA A100-SXM4-80GB"], Float::Bf16, 0.0);
+        let (peak, text) = devices(&[H100, "NVIDIA A100-SXM4-80GB"], Dtype::Bf16, 0.0);
         assert_eq!(peak, Some(650.7e12), "the mean of 989.4 and 312");
         assert!(
             text.is_some_and(
@@ -117,31 +117,31 @@ mod tests {
 
     #[test]
     fn products_of_f32_are_tf32_on_cuda_where_tensor_cores_take_it() {
-        let (peak, text) = devices(&[H100; 2], Float::F32, 0.0);
+        let (peak, text) = devices(&[H100; 2], Dtype::F32, 0.0);
         assert_eq!(peak, Some(494.7e12));
         assert_eq!(
             text.as_deref(),
             Some("2 x NVIDIA H100 80GB HBM3; peak of each 494.7 TFLOP/s in fp32, whose products are TF32")
         );
-        let (peak, text) = devices(&["Tesla T4"], Float::F32, 0.0);
+        let (peak, text) = devices(&["Tesla T4"], Dtype::F32, 0.0);
         assert_eq!(peak, Some(8.1e12));
         assert!(text.is_some_and(|text| text.ends_with("8.1 TFLOP/s in fp32")));
-        let (peak, text) = devices_of(Backend::Wgpu, &[H100], Float::F32, 0.0);
+        let (peak, text) = devices_of(Backend::Wgpu, &[H100], Dtype::F32, 0.0);
         assert_eq!(peak, Some(66.9 * 1e12));
         assert!(text.is_some_and(|text| text.ends_with("66.9 TFLOP/s in fp32")));
     }
 
     #[test]
     fn an_unknown_device_has_no_peak_but_the_given_one() {
-        let (peak, text) = devices(&[H100, "Some GPU"], Float::Bf16, 0.0);
+        let (peak, text) = devices(&[H100, "Some GPU"], Dtype::Bf16, 0.0);
         assert_eq!(peak, None);
         assert!(text.is_some_and(|text| text.contains("--peak-tflops")));
-        assert_eq!(devices(&[H100, "Some GPU"], Float::Bf16, 500.0).0, Some(500e12));
+        assert_eq!(devices(&[H100, "Some GPU"], Dtype::Bf16, 500.0).0, Some(500e12));
     }
 
     #[test]
     fn a_cpu_has_no_line_and_a_peak_only_if_given() {
-        assert_eq!(devices(&["", ""], Float::F32, 0.0), (None, None));
-        assert_eq!(devices(&["", ""], Float::F32, 0.5), (Some(0.5e12), None));
+        assert_eq!(devices(&["", ""], Dtype::F32, 0.0), (None, None));
+        assert_eq!(devices(&["", ""], Dtype::F32, 0.5), (Some(0.5e12), None));
     }
 }

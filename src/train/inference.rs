@@ -6,7 +6,7 @@ use brigade_report::counted;
 
 use crate::dataset::Dataset;
 use crate::run::Session;
-use crate::training::ValidationReport;
+use crate::training_setup::ValidationReport;
 use crate::world::check_same;
 
 impl Session {

@@ -25,7 +25,7 @@ mod workers;
 use brigade_core::{Activation, Model};
 
 use crate::run::Session;
-use crate::training::Training;
+use crate::training_setup::Training;
 
 pub use trained::Trained;
 pub use trainer::{AddedModel, Trainer};

@@ -1,6 +1,6 @@
 //! Which other runs have the same bits as this one, and where that is not promised.
 
-use brigade_core::{DP, Float, REPLICATE};
+use brigade_core::{DP, Dtype, REPLICATE};
 
 use crate::settings::{Backend, CollectivesBackend, RunPlan, Settings, SumOrder};
 
@@ -29,6 +29,13 @@ pub(super) fn same_bits_note(
             .to_owned()
     };
     let condition = condition.or_else(|| adds_by_itself.then(in_order));
+    let adds_by_host = settings.comm.collectives == CollectivesBackend::Hierarchical && plan.data_ranks() > 1;
+    let of_powers = || {
+        "the weights are the same to the bit on another number of data-parallel ranks only if each host has a power of two of ranks \
+         (comm.collectives = hierarchical adds host by host)"
+            .to_owned()
+    };
+    let condition = condition.or_else(|| adds_by_host.then(of_powers));
     let condition = condition.or_else(|| sends_tied_once.then(tied));
     let on_meshes = match (backend, settings.collectives()) {
         (Backend::Cpu, _) => return condition.map(|condition| format!("note: {condition}")),
@@ -41,7 +48,7 @@ pub(super) fn same_bits_note(
         _ => condition,
     };
     let masks = "dropout masks are the same on every mesh of identical GPUs, but differ from the CPU's";
-    let rounds = backend == Backend::Cuda && settings.compute.float() == Float::F32;
+    let rounds = backend == Backend::Cuda && settings.compute.resolved_dtype() == Dtype::F32;
     let tf32 = rounds.then(|| "products of f32 are TF32 on NVIDIA's GPUs from Ampere on".to_owned());
     let repeats = (backend == Backend::Cuda)
         .then(|| "models with Burn's convolutions have been seen not to repeat to the bit".to_owned());
@@ -61,7 +68,7 @@ fn bit_equality_condition(plan: &RunPlan, compresses: bool) -> Option<&'static s
             Some("no worker is ahead of another (strategy.staleness = 0)")
         }
         () if compresses => Some("gradients are not compressed (comm.compress = \"none\")"),
-        () if plan.engine.precision.reduce != Float::F32 => {
+        () if plan.engine.precision.reduce != Dtype::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"fp32\")")
         }
         () if each && !shards.is_power_of_two() && micro_batches * dp > shards => {
@@ -81,7 +88,7 @@ mod tests {
     use brigade_core::compress::Method;
 
     use super::*;
-    use crate::settings::ComputeType;
+    use crate::settings::ComputeDtype;
 
     fn note(backend: Backend, sets: impl FnOnce(&mut Settings)) -> Option<String> {
         let mut settings = Settings::default();
@@ -128,6 +135,12 @@ mod tests {
             "{by_itself}"
         );
 
+        (settings.comm.collectives, settings.comm.order) = (CollectivesBackend::Hierarchical, SumOrder::Tree);
+        let by_host = same_bits_note(&settings, &plan, false, false).unwrap();
+        assert!(by_host.contains("only if each host has a power of two of ranks"), "{by_host}");
+        let alone = settings.plan(1, 1).unwrap();
+        assert_eq!(same_bits_note(&settings, &alone, false, false), None, "nothing is summed between ranks");
+
         let masks = "dropout masks are the same on every mesh";
         let wgpu = note(Backend::Wgpu, even).unwrap();
         assert!(wgpu.starts_with(&format!("note: {masks}")), "{wgpu}");
@@ -138,7 +151,7 @@ mod tests {
         let cuda = note(Backend::Cuda, even).unwrap();
         assert!(cuda.contains("NCCL adds") && cuda.contains(masks) && !cuda.contains("TF32"), "{cuda}");
         assert!(cuda.contains("not to repeat to the bit"), "{cuda}");
-        let in_f32 = note(Backend::Cuda, |settings| settings.compute.dtype = ComputeType::F32).unwrap();
+        let in_f32 = note(Backend::Cuda, |settings| settings.compute.dtype = ComputeDtype::F32).unwrap();
         assert!(in_f32.contains("products of f32 are TF32"), "{in_f32}");
         let on_host = |settings: &mut Settings| settings.comm.collectives = CollectivesBackend::Host;
         let shared = note(Backend::Cuda, on_host).unwrap();
@@ -148,7 +161,7 @@ mod tests {
 
     #[test]
     fn other_bits_on_another_mesh_are_announced() {
-        let need = |dp: usize, batch: usize, stage: u8, reduce_dtype: Float| {
+        let need = |dp: usize, batch: usize, stage: u8, reduce_dtype: Dtype| {
             let mut settings = Settings::default();
             (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, batch);
             settings.zero.stage = stage;
@@ -156,15 +169,15 @@ mod tests {
             bit_equality_condition(&settings.plan(dp, 1).unwrap(), false)
         };
         for stage in 0..4 {
-            assert_eq!(need(1, 3, stage, Float::Bf16), None, "nothing is summed between ranks");
-            assert_eq!(need(2, 8, stage, Float::F32), None);
-            assert!(need(2, 8, stage, Float::Bf16).unwrap().contains("compute.reduce_dtype"));
+            assert_eq!(need(1, 3, stage, Dtype::Bf16), None, "nothing is summed between ranks");
+            assert_eq!(need(2, 8, stage, Dtype::F32), None);
+            assert!(need(2, 8, stage, Dtype::Bf16).unwrap().contains("compute.reduce_dtype"));
         }
         let coded = |dp| bit_equality_condition(&Settings::default().plan(dp, 1).unwrap(), true);
         assert!(coded(2).unwrap().contains("comm.compress"));
         assert_eq!(coded(1), None, "nothing travels");
-        assert!(need(2, 6, 0, Float::F32).unwrap().contains("micro-batches per rank"));
-        assert!(need(3, 6, 3, Float::F32).unwrap().contains("number of shards"));
-        assert_eq!(need(2, 6, 3, Float::F32), None);
+        assert!(need(2, 6, 0, Dtype::F32).unwrap().contains("micro-batches per rank"));
+        assert!(need(3, 6, 3, Dtype::F32).unwrap().contains("number of shards"));
+        assert_eq!(need(2, 6, 3, Dtype::F32), None);
     }
 }

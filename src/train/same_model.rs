@@ -5,7 +5,7 @@ use brigade_report::counted;
 
 use crate::run::Session;
 use crate::settings::RunPlan;
-use crate::training::OwnUpdate;
+use crate::training_setup::OwnUpdate;
 use crate::world::check_same;
 
 impl Session {
@@ -55,7 +55,7 @@ mod tests {
     use crate::settings::OptimizerGroup;
     use crate::test_model::{Layers, layers};
     use crate::train::tests::fixture::*;
-    use crate::training::Training;
+    use crate::training_setup::Training;
 
     type Own = Training<Rows, Rows, Rows>;
 
@@ -78,7 +78,7 @@ mod tests {
             (
                 WIDTH + 1,
                 &["0", "1", "2", "3"][..],
-                "another model than rank 0; on rank 1 `block 0 with a cost of 56`, on rank 0 `block 0 with a cost of 42`",
+                "a different model from rank 0; on rank 1 `block 0 with a cost of 56`, on rank 0 `block 0 with a cost of 42`",
             ),
             (
                 WIDTH,
@@ -109,7 +109,7 @@ mod tests {
         let cases: [(&(dyn Fn(bool) -> Own + Sync), &str); 4] = [
             (
                 &|last| sgd(if last { 0.8 } else { 0.9 }),
-                "another model than rank 0; on rank 1 `an optimizer that makes [",
+                "a different model from rank 0; on rank 1 `an optimizer that makes [",
             ),
             (&|last| group(if last { 0.1 } else { 0.2 }), "on rank 1 `group 1.*: learning rate x "),
             (
@@ -118,7 +118,7 @@ mod tests {
             ),
             (
                 &|last| metric(if last { "a" } else { "b" }),
-                "rank 1 runs with other metrics than rank 0; on rank 1 `a`, on rank 0 `b`",
+                "rank 1 runs with different metrics from rank 0; on rank 1 `a`, on rank 0 `b`",
             ),
         ];
         for (brings, expected) in cases {
@@ -137,7 +137,8 @@ mod tests {
         });
         let error = format!("{:#}", added.unwrap_err());
         assert!(
-            error.contains("rank 1 runs with another model `critic` than rank 0; on rank 1 `block a with"),
+            error
+                .contains("rank 1 runs with a different model `critic` from rank 0; on rank 1 `block a with"),
             "{error}"
         );
     }

@@ -21,7 +21,7 @@ use crate::error::{CheckpointUsageError, print_stderr};
 use crate::folder::{self, FLIGHT_FOLDER};
 use crate::run::{Session, StartFrom, write_choice};
 use crate::settings::{CheckpointSettings, OnFailedSave, RunPlan, SettingError, resolve_auto};
-use crate::training::Reported;
+use crate::training_setup::Reported;
 
 use super::balance::BlockSeconds;
 use super::devices::Devices;
@@ -241,7 +241,7 @@ impl Session {
             let path = self.out.join(name);
             if let Some(folder) = path.parent() {
                 std::fs::create_dir_all(folder)
-                    .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+                    .with_context(|| format!("cannot create the folder {}", folder.display()))?;
             }
             write_atomic(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
             reporter.add_file(path);

@@ -7,7 +7,7 @@ use brigade_report::{DeviceMemory, MemoryRecord, OuterStepRecord, RankSeconds, R
 use brigade_sorted::SortedMap;
 
 use crate::checkpoint::SaveProgress;
-use crate::training::{AgreedAnswers, ValidationReport};
+use crate::training_setup::{AgreedAnswers, ValidationReport};
 
 /// The metrics of the number of valid targets, and of what they weigh.
 const VALID_TARGETS: &str = "valid_targets";

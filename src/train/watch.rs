@@ -4,7 +4,7 @@ use brigade_report::counted;
 use brigade_sorted::{SortedMap, SortedSet};
 
 use crate::settings::{LOSS_METRIC, MetricMode, SettingError, Settings};
-use crate::training::ValidationReport;
+use crate::training_setup::ValidationReport;
 
 /// A metric of the validations, and its best value so far. What was found is kept in the run's progress under names that contain
 /// the metric, so that it continues after a resume, but not with another metric's values.

@@ -62,8 +62,9 @@ pub(crate) fn check_same(group: &Group, what: &str, text: &str) -> anyhow::Resul
     // Ranks that do not differ cannot see where the others do.
     let details = all_gather_text(group, &detail)?;
     let names: Vec<String> = others.iter().map(usize::to_string).collect();
-    let other_what = if what.ends_with('s') { "other" } else { "another" };
-    bail!("rank {} runs with {other_what} {what} than rank 0{}", names.join(", "), details[*other])
+    let is_plural = what.split(' ').next().is_some_and(|word| word.ends_with('s'));
+    let different = if is_plural { "different" } else { "a different" };
+    bail!("rank {} runs with {different} {what} from rank 0{}", names.join(", "), details[*other])
 }
 
 /// Gathers a text from every rank, in the order of ranks; longer ones than 64 KiB are cut.

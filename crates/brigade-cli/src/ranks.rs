@@ -172,7 +172,7 @@ impl RankProgram<'_> {
             return Ok(None);
         }
         let folder = tempfile::Builder::new().prefix("brigade-").tempdir();
-        folder.map(Some).context("cannot make a temporary folder for logs")
+        folder.map(Some).context("cannot create a temporary folder for logs")
     }
 }
 

@@ -49,7 +49,7 @@ pub use error::{BoxError, Error, NonFiniteLocation, Result};
 pub use measure::{HeapMeter, MeasuredActivations};
 pub use metrics::{Activity, Bytes, Clock, Memory, Span, WAITS};
 pub use model::{
-    Activation, Batch, Block, BlockCache, Blocks, Cache, Chain, Float, ForwardContext, Model, NamedTensor,
+    Activation, Batch, Block, BlockCache, Blocks, Cache, Chain, Dtype, ForwardContext, Model, NamedTensor,
     ParameterCounts, ParameterGradients, Part, Parts, Precision, SmallerModel, SplitForward, initialize,
     with_seed,
 };

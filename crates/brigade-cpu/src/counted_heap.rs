@@ -6,8 +6,8 @@ use std::hint::black_box;
 
 use brigade_core::HeapMeter;
 
-/// The system's heap, counted to the byte: what models need is then measured exactly, and in small measurements. A program with a different global allocator measures
-/// by what glibc and the kernel count.
+/// The system's heap, counted to the byte: what models need is then measured exactly, and in small measurements. A program that leaves the choice to Rust measures
+/// by what glibc and the kernel count; with any other global allocator nothing can be measured.
 ///
 /// ```
 /// #[global_allocator]

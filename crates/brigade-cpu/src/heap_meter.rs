@@ -38,10 +38,10 @@ fn mallinfo2() -> Option<Mallinfo2> {
 }
 
 impl GlibcHeap {
-    /// None where the C library is not glibc 2.33 or newer, or the kernel keeps no peak that can be reset.
+    /// None where the C library is not glibc 2.33 or newer, the program's allocator is another one than glibc's, or the kernel keeps no peak that can be reset.
     pub fn find() -> Option<Self> {
         let book = mallinfo2()?;
-        if reset_peak().is_err() || status("VmHWM:")? == 0 {
+        if !counts(book) || reset_peak().is_err() || status("VmHWM:")? == 0 {
             return None;
         }
         measure_exactly(true);
@@ -80,6 +80,16 @@ fn in_use(book: Mallinfo2) -> u64 {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn in_use(book: Mallinfo2) -> u64 {
     match book {}
+}
+
+/// Whether the program's allocations are in the book.
+fn counts(book: Mallinfo2) -> bool {
+    const SOME: usize = 4 << 20;
+    let before = in_use(book);
+    let some = std::hint::black_box(Vec::<u8>::with_capacity(SOME));
+    let is_counted = in_use(book).saturating_sub(before) >= SOME as u64 / 2;
+    drop(some);
+    is_counted
 }
 
 impl HeapMeter for GlibcHeap {

@@ -14,7 +14,7 @@ pub enum Access {
     Listed,
     /// There is no such bucket.
     NoBucket,
-    /// The credentials are wrong, or give no right to it: what the store said.
+    /// The credentials are wrong, or do not allow it: what the store said.
     NoRight(String),
 }
 

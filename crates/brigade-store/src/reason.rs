@@ -19,7 +19,7 @@ const NO_BUCKET: &str = "NoSuchBucket";
 pub(crate) fn reason(error: &object_store::Error) -> String {
     if let object_store::Error::InvalidPath { source } = error {
         return format!(
-            "the name of an object there has an empty part or one that no path has ({}); give a prefix below which there is none, or rename the object",
+            "the name of an object there has an empty part, or one that no path can have ({}); give a prefix below which there is none, or rename the object",
             one_line(source)
         );
     }
@@ -93,7 +93,7 @@ fn refusal(answer: &str) -> String {
         (None, _) => format!(": {}", body.trim()),
     };
     let hint = match status.trim().get(..3) {
-        Some("401" | "403") => "; the credentials of the environment are wrong, or give no right to this",
+        Some("401" | "403") => "; the credentials in the environment are wrong, or do not allow this",
         _ => "",
     };
     shortened(&format!("{}{said}{hint}", status.trim()))
@@ -110,7 +110,16 @@ pub(crate) fn one_line(error: &dyn StdError) -> String {
     if !text.contains(&innermost) {
         text = format!("{text}: {innermost}");
     }
-    shortened(&text)
+    shortened(&without_limits(&text))
+}
+
+/// Without the client's own limits of retries, of which there is none in number.
+fn without_limits(text: &str) -> String {
+    let limits = text.split_once(", max_retries: ");
+    match limits.and_then(|(before, rest)| Some((before, rest.split_once(" - ")?.1))) {
+        Some((before, after)) => format!("{before}: {}", after.trim_start()),
+        None => text.to_owned(),
+    }
 }
 
 fn shortened(text: &str) -> String {
@@ -134,13 +143,23 @@ mod tests {
     }
 
     #[test]
+    fn limits_that_nobody_set_are_not_repeated() {
+        let said = "Error performing HEAD http://a/b in 3.5s, after 14 retries, max_retries: 18446744073709551615, retry_timeout: 3s  - HTTP error: refused";
+        assert_eq!(
+            without_limits(said),
+            "Error performing HEAD http://a/b in 3.5s, after 14 retries: HTTP error: refused"
+        );
+        assert_eq!(without_limits("a - b"), "a - b");
+    }
+
+    #[test]
     fn of_a_refusal_the_code_and_the_message_are_repeated_alone() {
         let page = "403 Forbidden: <?xml version=\"1.0\"?>\n<Error><Code>SignatureDoesNotMatch</Code><Message>The signature does not \
                     match.</Message><AWSAccessKeyId>AKIDTESTING</AWSAccessKeyId><StringToSign>AWS4</StringToSign></Error>";
         assert_eq!(
             refusal(page),
-            "403 Forbidden, SignatureDoesNotMatch: The signature does not match.; the credentials of the environment are wrong, or give no \
-             right to this"
+            "403 Forbidden, SignatureDoesNotMatch: The signature does not match.; the credentials in the environment are wrong, or do not \
+             allow this"
         );
         assert_eq!(refusal("503 Service Unavailable: <html>\n<body>busy</body>"), "503 Service Unavailable");
         assert_eq!(

@@ -274,7 +274,7 @@ impl Sizes {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::trial::Outcome;
+    use super::trial::TrialOutcome;
     use super::*;
 
     /// Which size is found of those that divide 48, from a start on, and in which order sizes are tried; `rate`: targets per second, none if it
@@ -282,8 +282,8 @@ mod tests {
     fn found(start: usize, rate: impl Fn(usize) -> Option<f64>) -> (Option<usize>, Vec<usize>) {
         let sizes = Sizes((1..=48).filter(|size| 48 % size == 0).collect());
         let outcome = |size| match rate(size) {
-            Some(per_second) => Outcome::Ran { per_second, memory: 1 },
-            None => Outcome::Failed("it ran out of memory".into()),
+            Some(per_second) => TrialOutcome::Ran { per_second, memory: 1 },
+            None => TrialOutcome::Failed("it ran out of memory".into()),
         };
         let mut attempt = |size| Ok(Trial { size, outcome: outcome(size) });
         let (size, tried) = sizes.search(start, &mut attempt).unwrap();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::super::ranks::Ranks;
 use super::MicroBatch;
 use super::command_line::without;
-use super::trial::{OUT_OF_MEMORY, Outcome, Progress, RunningTrial, Trial, TrialEnd, outcome};
+use super::trial::{OUT_OF_MEMORY, Progress, RunningTrial, Trial, TrialEnd, TrialOutcome, outcome};
 use crate::settings::Settings;
 use crate::world::timeouts;
 
@@ -182,7 +182,7 @@ impl<'a> Nodes<'a> {
         let available = ends.iter().filter_map(|end| end.available).min();
         let outcome = match record {
             Some(record) => outcome(&record, available),
-            None => Outcome::Failed(root_cause(&ends)),
+            None => TrialOutcome::Failed(root_cause(&ends)),
         };
         Ok(Some(Trial { size, outcome }))
     }

@@ -1,7 +1,7 @@
 //! What was chosen for a run before it was interrupted.
 
 use super::Choice;
-use crate::bucket;
+use crate::object_results;
 use crate::settings::{Resume, Settings, StandardFlags};
 
 /// What was chosen for a run and why, in its folder.
@@ -13,7 +13,7 @@ pub fn earlier_choice(flags: &StandardFlags, settings: &Settings) -> Option<Choi
         Resume::Auto => &settings.output.dir,
         Resume::From(dir) => dir,
     };
-    let folder = bucket::with_files(dir, &[CHOICE_FILE]).ok()?;
+    let folder = object_results::with_files(dir, &[CHOICE_FILE]).ok()?;
     let text = std::fs::read(folder.join(CHOICE_FILE)).ok()?;
     serde_json::from_slice(&text).ok()
 }

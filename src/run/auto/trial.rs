@@ -58,13 +58,13 @@ pub struct Trial {
     pub size: usize,
     /// What came of it.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: TrialOutcome,
 }
 
 /// What came of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum TrialOutcome {
     /// It trained.
     Ran {
         /// Targets per second.
@@ -82,8 +82,8 @@ impl Trial {
     /// Targets per second, where it fits.
     pub(super) fn rate(&self) -> Option<f64> {
         match self.outcome {
-            Outcome::Ran { per_second, .. } => Some(per_second),
-            Outcome::TooFull(_) | Outcome::Failed(_) => None,
+            TrialOutcome::Ran { per_second, .. } => Some(per_second),
+            TrialOutcome::TooFull(_) | TrialOutcome::Failed(_) => None,
         }
     }
 }
@@ -91,10 +91,10 @@ impl Trial {
 impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            Outcome::Ran { per_second, memory } => {
+            TrialOutcome::Ran { per_second, memory } => {
                 write!(f, "{}/s, {}", HumanCount(*per_second as u64), HumanBytes(*memory))
             }
-            Outcome::TooFull(why) | Outcome::Failed(why) => f.write_str(why),
+            TrialOutcome::TooFull(why) | TrialOutcome::Failed(why) => f.write_str(why),
         }
     }
 }
@@ -120,7 +120,7 @@ pub(super) fn run_trial(
     let TrialEnd { available, failure } = running.end(record.is_none())?;
     let outcome = match record {
         Some(record) => outcome(&record, available),
-        None => Outcome::Failed(failure.unwrap_or_default()),
+        None => TrialOutcome::Failed(failure.unwrap_or_default()),
     };
     Ok(Trial { size, outcome })
 }
@@ -158,7 +158,7 @@ impl RunningTrial {
     /// If the child cannot be started or its folder not be made.
     pub fn start(args: &[OsString], size: usize, settings: &Settings, ranks: &Ranks) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("brigade-auto-").tempdir();
-        let folder = folder.context("cannot make a temporary folder for --micro-batch-size auto")?;
+        let folder = folder.context("cannot create a temporary folder for --micro-batch-size auto")?;
         let every = settings.train.sync_every.max(1);
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
@@ -257,19 +257,19 @@ impl Drop for RunningTrial {
 }
 
 /// What came of a trial whose ranks had this many bytes of memory each.
-pub(super) fn outcome(record: &StepRecord, available: Option<u64>) -> Outcome {
+pub(super) fn outcome(record: &StepRecord, available: Option<u64>) -> TrialOutcome {
     let (memory, has) = match record.device_memory {
         Some(memory) => (memory.reserved_peak, memory.total),
         None => (record.peak_rss_bytes, available),
     };
     match has.filter(|has| memory as f64 > MARGIN * *has as f64) {
-        Some(has) => Outcome::TooFull(format!(
+        Some(has) => TrialOutcome::TooFull(format!(
             "a rank takes {} of {}, more than {:.0}%",
             HumanBytes(memory),
             HumanBytes(has),
             100.0 * MARGIN
         )),
-        None => Outcome::Ran { per_second: record.tokens_per_second, memory },
+        None => TrialOutcome::Ran { per_second: record.tokens_per_second, memory },
     }
 }
 

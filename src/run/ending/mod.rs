@@ -3,6 +3,7 @@
 pub(crate) mod exhaustion;
 pub(crate) mod notify;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -56,7 +57,7 @@ pub(crate) fn needs_flight_record(result: &std::thread::Result<anyhow::Result<()
 pub(crate) fn write_flight(group: &Group, path: &Path) -> anyhow::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     }
     Ok(group.flight_recorder().write(path)?)
 }
@@ -106,6 +107,12 @@ pub(crate) fn rank_failed(rank: usize, error: anyhow::Error) -> anyhow::Result<u
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "of unknown text".into())
+}
+
+/// Runs something that may panic, as a user's block does where it refuses its input; the panic is then its error.
+pub(crate) fn catch_panic<T>(run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|panic| Err(anyhow::anyhow!("panic: {}", panic_text(panic.as_ref()))))
 }
 
 /// Prints an error and returns its exit code.

@@ -1,6 +1,8 @@
 //! Tells a command of the user's how a run ended.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +13,7 @@ use serde_json::json;
 
 use super::exit_code;
 use crate::error::{Interrupted, Preempted, format_error, print_stderr};
+use crate::settings::SettingError;
 
 /// A command that takes longer is killed: the run itself is over.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -74,6 +77,43 @@ pub(crate) fn reason(outcome: &Outcome) -> String {
     said.map_or_else(|| first.to_owned(), |said| format!("{first}: {said}"))
 }
 
+/// Refuses a command of `output.notify` that this process could not start, before its run begins.
+///
+/// # Errors
+/// If its program is not on this machine.
+pub(crate) fn check_notify(command: &[String]) -> Result<(), SettingError> {
+    let paths = std::env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    match command.first() {
+        Some(program) if !is_there(program, &paths) => Err(SettingError::new(
+            "output.notify",
+            format!("[{program:?}{}]", if command.len() > 1 { ", …" } else { "" }),
+            format!(
+                "there is no such program where the run ends (the launcher of node 0, or rank 0): its first word must be the path of one, or its name in PATH ({}); \
+                 images of cargo xtask image have no shell and no curl",
+                paths.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Where programs are looked for without a `PATH`.
+const USUAL_PATH: &str = "/bin:/usr/bin";
+
+/// Whether a program can be started, by its path or by its name in one of the folders `paths`.
+fn is_there(program: &str, paths: &OsStr) -> bool {
+    let is_program = |path: &Path| {
+        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    match program.contains('/') {
+        true => is_program(Path::new(program)),
+        false => {
+            !program.is_empty()
+                && std::env::split_paths(paths).any(|folder| is_program(&folder.join(program)))
+        }
+    }
+}
+
 /// Runs the command of `output.notify`, if there is one, with the end as JSON on its input. A command that fails changes nothing but a line of
 /// output.
 pub(crate) fn notify(command: &[String], dir: &Path, ending: &Ending) {
@@ -119,4 +159,28 @@ fn tell(command: &mut Command, message: &str, deadline: Duration, kills: bool) -
 fn kill(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_programs_that_are_there_are_started_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for (name, mode) in [("tell", 0o755), ("text", 0o644)] {
+            std::fs::write(path(name), "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(path(name), PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let paths = std::env::join_paths([Path::new("/nowhere"), folder.path()]).unwrap();
+        for (program, is_here) in [("tell", true), ("text", false), ("other", false), ("", false)] {
+            assert_eq!(is_there(program, &paths), is_here, "{program}");
+            assert_eq!(is_there(&path(program), OsStr::new("")), is_here, "{program}");
+        }
+        check_notify(&[]).unwrap();
+        let message = check_notify(&[path("other"), "argument".into()]).unwrap_err().to_string();
+        assert!(message.starts_with("output.notify = [\"/") && message.contains("in PATH ("), "{message}");
+        assert!(!message.contains("argument"), "{message}");
+    }
 }

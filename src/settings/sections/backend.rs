@@ -1,7 +1,7 @@
 //! Settings of the device that a rank computes on, and of the collectives' backend.
 
 use brigade_comm::Algorithm;
-use brigade_core::{Float, ReduceEvery};
+use brigade_core::{Dtype, ReduceEvery};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -57,8 +57,8 @@ impl Backend {
     }
 
     /// The number type that `auto` stands for: bf16 where hardware multiplies it faster.
-    pub(crate) fn float(self) -> Float {
-        if self.resolved() == Self::Cuda { Float::Bf16 } else { Float::F32 }
+    pub(crate) fn default_dtype(self) -> Dtype {
+        if self.resolved() == Self::Cuda { Dtype::Bf16 } else { Dtype::F32 }
     }
 
     /// The collectives' backend that `auto` stands for. Parameter servers answer in order of arrival, which NCCL cannot.
@@ -73,7 +73,7 @@ impl Backend {
 /// The number type of parameters and activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ComputeType {
+pub enum ComputeDtype {
     /// bf16 on CUDA, fp32 elsewhere.
     #[default]
     Auto,
@@ -136,9 +136,9 @@ pub(crate) fn auto_values(config: &Table) -> Vec<(&'static str, &'static str, &'
     let value = |section: &str, key: &str| config.get(section)?.get(key)?.as_str();
     let backend = value("compute", "backend").and_then(|name| Backend::from_str(name, false).ok());
     let Some(backend) = backend else { return Vec::new() };
-    let dtype = match backend.float() {
-        Float::F32 => "fp32",
-        Float::Bf16 => "bf16",
+    let dtype = match backend.default_dtype() {
+        Dtype::F32 => "fp32",
+        Dtype::Bf16 => "bf16",
     };
     let given = value("comm", "collectives").and_then(|name| CollectivesBackend::from_str(name, false).ok());
     let strategy = value("strategy", "name").and_then(|name| StrategyName::from_str(name, false).ok());
@@ -235,12 +235,12 @@ mod tests {
         settings
     }
 
-    fn meaning(settings: &Settings) -> (Float, CollectivesBackend) {
-        (settings.compute.float(), settings.collectives())
+    fn meaning(settings: &Settings) -> (Dtype, CollectivesBackend) {
+        (settings.compute.resolved_dtype(), settings.collectives())
     }
 
-    const ON_CUDA: (Float, CollectivesBackend) = (Float::Bf16, CollectivesBackend::Nccl);
-    const ELSEWHERE: (Float, CollectivesBackend) = (Float::F32, CollectivesBackend::Host);
+    const ON_CUDA: (Dtype, CollectivesBackend) = (Dtype::Bf16, CollectivesBackend::Nccl);
+    const ELSEWHERE: (Dtype, CollectivesBackend) = (Dtype::F32, CollectivesBackend::Host);
 
     #[test]
     fn auto_is_what_the_backend_does_best() {
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(meaning(&run(None, Backend::Wgpu, &[])), ELSEWHERE);
         let cuda = run(None, Backend::Cuda, &[]);
         assert_eq!(meaning(&cuda), ON_CUDA);
-        assert_eq!(cuda.compute.reduce_dtype, Float::F32);
+        assert_eq!(cuda.compute.reduce_dtype, Dtype::F32);
         assert_ne!(run(None, Backend::Auto, &[]).compute.backend, Backend::Auto);
     }
 
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn auto_is_host_where_servers_answer_workers() {
         let servers = run(None, Backend::Cuda, &["strategy.name=async-server"]);
-        assert_eq!(meaning(&servers), (Float::Bf16, CollectivesBackend::Host));
+        assert_eq!(meaning(&servers), (Dtype::Bf16, CollectivesBackend::Host));
         servers.async_server().unwrap();
         let text = config_to_toml(&servers).unwrap();
         assert!(text.contains("\n# comm.collectives: auto is host on cuda\n"), "{text}");
@@ -283,7 +283,7 @@ mod tests {
         let message = on_cpu.check_backend().unwrap_err().to_string();
         assert!(message.contains("(--collectives) = nccl") && message.contains("host or auto"), "{message}");
         let given = run(Some(&nccl), Backend::Cpu, &["comm.collectives=auto"]);
-        assert_eq!(meaning(&given), (Float::Bf16, CollectivesBackend::Host));
+        assert_eq!(meaning(&given), (Dtype::Bf16, CollectivesBackend::Host));
         given.check_backend().unwrap();
     }
 

@@ -2,7 +2,7 @@
 
 use brigade_comm::{Algorithm, AlgorithmRow};
 use brigade_core::compress::{Compression, CompressionError, GatherCodes, Method, Rounding};
-use brigade_core::{Float, ReduceEvery};
+use brigade_core::{Dtype, ReduceEvery};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{CollectivesBackend, Encryption, SettingError, Settings, SumOrder, Transport};
@@ -24,7 +24,7 @@ pub struct CommSettings {
     /// `auto`, `shared_memory` or `tcp`.
     pub transport: Transport,
     /// `between_hosts` or `off`: what Brigade's own connections carry between hosts is encrypted and authenticated, unless it is off on all ranks. Tensors that
-    /// travel by NCCL or MPI are not encrypted.
+    /// are sent by NCCL or MPI are not encrypted.
     pub encryption: Encryption,
     /// The network interfaces by which ranks of different hosts send each other data, as in `["eth0", "eth1"]`: names, addresses or networks
     /// (`10.0.0.0/24`). A host's ranks take them in turns. Empty: the one by which a host reaches rank 0.
@@ -183,7 +183,7 @@ impl Settings {
         let each = self.zero.stage >= 2 && zero.reduce_every == ReduceEvery::MicroBatch;
         match comm.compress {
             Method::None => Ok(()),
-            _ if compute.reduce_dtype != Float::F32 => refused(
+            _ if compute.reduce_dtype != Dtype::F32 => refused(
                 "codes are made from fp32: set compute.reduce_dtype = \"fp32\", and --compress bf16 to send as few \
                 bytes",
             ),
@@ -194,7 +194,7 @@ impl Settings {
                 refused("it takes the gradients once per step; set zero.reduce_every = \"step\", or --zero 1")
             }
             Method::TopK if comm.compress_ratio > 0.5 => {
-                let allowed = "topk sends a place with each number, so above 0.5 it sends more than no compression does; set at most \
+                let allowed = "topk sends an index with each number, so above 0.5 it sends more than without compression; set at most \
                     0.5, or --compress none or randomk";
                 Err(SettingError::new("comm.compress_ratio", comm.compress_ratio, allowed))
             }
@@ -258,7 +258,7 @@ mod tests {
             ),
             (
                 "[comm]\ncompress = \"topk\"\ncompress_ratio = 0.6\n",
-                "comm.compress_ratio = 0.6 is not possible: topk sends a place with each number",
+                "comm.compress_ratio = 0.6 is not possible: topk sends an index with each number",
             ),
             (
                 "[comm]\nmatrix_approximation_rank = 0\n",

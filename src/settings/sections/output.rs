@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use brigade_models::ShardSize;
 use serde::{Deserialize, Serialize};
 
-use crate::bucket;
+use crate::object_results;
 use crate::settings::SettingError;
 
 const DIR: &str = "output.dir (--out)";
@@ -78,7 +78,7 @@ impl OutputSettings {
     /// If the folder is a URL that files cannot be copied to, the peak is not a number, or below 0, or there is no such address.
     pub fn check(&self) -> Result<(), SettingError> {
         if let Some(url) = self.url() {
-            bucket::check_url(&url).map_err(|why| SettingError::new(DIR, &url, why))?;
+            object_results::check_url(&url).map_err(|why| SettingError::new(DIR, &url, why))?;
             self.folder()?;
         }
         if !(1.0..=MAX_SECONDS).contains(&self.copy_every_seconds) {
@@ -95,7 +95,7 @@ impl OutputSettings {
 
     /// The URL that the run's files are copied to, if its folder is one.
     pub fn url(&self) -> Option<String> {
-        bucket::is_url(&self.dir).then(|| self.dir.to_string_lossy().trim_end_matches('/').to_owned())
+        object_results::is_url(&self.dir).then(|| self.dir.to_string_lossy().trim_end_matches('/').to_owned())
     }
 
     /// The folder on this machine that the run writes into; empty if a new one is to be made.
@@ -104,7 +104,7 @@ impl OutputSettings {
     /// If `dir` is a URL, and the environment names no folder for caches.
     pub fn folder(&self) -> Result<PathBuf, SettingError> {
         let Some(url) = self.url() else { return Ok(self.dir.clone()) };
-        bucket::local_folder(&url).map_err(|why| SettingError::new(DIR, &url, why))
+        object_results::local_folder(&url).map_err(|why| SettingError::new(DIR, &url, why))
     }
 
     /// Where the last step is served to Prometheus.

@@ -1,11 +1,11 @@
 //! Settings of the mesh, ZeRO, the pipeline, number types and activation checkpointing.
 
 use brigade_core::plan::PipelineScheduleKind;
-use brigade_core::{Float, Recompute, ReduceEvery, ReshardAfterForward, Zero};
+use brigade_core::{Dtype, Recompute, ReduceEvery, ReshardAfterForward, Zero};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::SettingError;
-use crate::settings::sections::backend::{Backend, CollectivesBackend, ComputeType};
+use crate::settings::sections::backend::{Backend, CollectivesBackend, ComputeDtype};
 
 /// `[mesh]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -127,10 +127,10 @@ pub struct ComputeSettings {
     pub backend: Backend,
     /// `auto`, `fp32` or `bf16`: number type of parameters and activations in forward and backward. Master weights and optimizer
     /// state are fp32.
-    pub dtype: ComputeType,
+    pub dtype: ComputeDtype,
     /// `fp32` or `bf16`: the number type in which gradients are summed over ranks. With `bf16`, the last bits of the weights
     /// depend on the number of data-parallel ranks.
-    pub reduce_dtype: Float,
+    pub reduce_dtype: Dtype,
     /// Activation checkpointing: which blocks are recomputed in the backward pass instead of saving their activations: `none`,
     /// `all`, `every-2` (every second), `every-3`, …
     pub recompute: String,
@@ -143,8 +143,8 @@ impl Default for ComputeSettings {
     fn default() -> Self {
         Self {
             backend: Backend::default(),
-            dtype: ComputeType::default(),
-            reduce_dtype: Float::F32,
+            dtype: ComputeDtype::default(),
+            reduce_dtype: Dtype::F32,
             recompute: "none".into(),
             fused: true,
         }
@@ -153,18 +153,18 @@ impl Default for ComputeSettings {
 
 impl ComputeSettings {
     /// The number type of parameters and activations.
-    pub fn float(&self) -> Float {
+    pub fn resolved_dtype(&self) -> Dtype {
         match self.dtype {
-            ComputeType::F32 => Float::F32,
-            ComputeType::Bf16 => Float::Bf16,
-            ComputeType::Auto => self.backend.float(),
+            ComputeDtype::F32 => Dtype::F32,
+            ComputeDtype::Bf16 => Dtype::Bf16,
+            ComputeDtype::Auto => self.backend.default_dtype(),
         }
     }
 
     /// Checks that a device supports the number types.
     pub(crate) fn check_types(&self, device: &str, has_bf16: impl Fn() -> bool) -> Result<(), SettingError> {
-        let types = [("compute.dtype", self.float()), ("compute.reduce_dtype", self.reduce_dtype)];
-        let bf16 = types.into_iter().find(|(_, float)| *float == Float::Bf16);
+        let types = [("compute.dtype", self.resolved_dtype()), ("compute.reduce_dtype", self.reduce_dtype)];
+        let bf16 = types.into_iter().find(|(_, dtype)| *dtype == Dtype::Bf16);
         let Some((option, _)) = bf16.filter(|_| !has_bf16()) else { return Ok(()) };
         let allowed = format!("{device} does not support bf16; it must be fp32 (--set {option}=fp32)");
         Err(SettingError::new(option, "bf16", allowed))
@@ -199,10 +199,12 @@ mod tests {
             reduce_dtype,
             ..ComputeSettings::default()
         };
-        settings(ComputeType::Auto, Float::F32).check_types("a GPU", || panic!("not asked for f32")).unwrap();
+        settings(ComputeDtype::Auto, Dtype::F32)
+            .check_types("a GPU", || panic!("not asked for f32"))
+            .unwrap();
         for (dtype, reduce, option) in [
-            (ComputeType::Bf16, Float::F32, "compute.dtype"),
-            (ComputeType::F32, Float::Bf16, "compute.reduce_dtype"),
+            (ComputeDtype::Bf16, Dtype::F32, "compute.dtype"),
+            (ComputeDtype::F32, Dtype::Bf16, "compute.reduce_dtype"),
         ] {
             let settings = settings(dtype, reduce);
             settings.check_types("a GPU", || true).unwrap();

@@ -18,7 +18,7 @@ use crate::error::DryRun;
 use crate::memory::{Measurable, MemoryPlan, Sampled};
 use crate::run::{CountedModel, Session};
 use crate::settings::{Backend, Balance, CollectivesBackend, RunPlan};
-use crate::training::Training;
+use crate::training_setup::Training;
 use interfaces::interfaces_line;
 use parallelism::{
     buckets_line, compresses, compression_line, encryption_note, levels_note, mesh_text, outer_dtype_note,
@@ -31,19 +31,20 @@ impl Session {
     /// skip.
     ///
     /// `training` is what the model will be trained with, as far as it is known: the optimizer, groups and strategy that it brings count, and the micro-batch that blocks
-    /// are [measured on](Training::measured_on). Further models count that were [named](Self::count_model) before.
+    /// are [measured on](Training::measured_on). In a dry run, parameters that groups freeze are frozen in the model. Further models count that were [named](Self::count_model) before.
     ///
     /// # Errors
     /// In a dry run.
     pub fn stop_if_dry_run<I: Activation, O: Activation, T: Clone + 'static>(
         &self,
-        model: &Model<I, O, T>,
+        model: &mut Model<I, O, T>,
         training: &Training<I, O, T>,
     ) -> anyhow::Result<()> {
         if !self.is_dry_run {
             return Ok(());
         }
         let plan = training.plan(&self.plan, &self.settings)?;
+        model.freeze(&plan.engine.groups)?;
         let samples = |size| training.first_samples(size, &self.device());
         let update = self.update_lines(&plan, training)?;
         self.stop_if_dry_run_of(&plan, &Sampled { model, samples: &samples }, &update, false)
@@ -74,18 +75,18 @@ impl Session {
 
     /// Counts a model that the program [adds](crate::Trainer::add_model) later in the plan of memory: in a dry run, which ends where the first model is prepared, and in what
     /// a run compares with its machine when it begins. Call it before the first model is prepared, with the `training` that the model is added with, and a micro-batch that its blocks are
-    /// [measured on](Training::measured_on).
+    /// [measured on](Training::measured_on). Parameters that groups of `training` freeze are frozen in the model, as they are when it is added.
     ///
     /// ```no_run
     /// # use brigade::{Batch, Model, Session, Training};
     /// # use burn::prelude::*;
     /// # type Net = Model<Tensor<2>, Tensor<2>, Tensor<2>>;
-    /// # fn run(session: &Session, teacher: Net, student: Net, data: Training<Tensor<2>, Tensor<2>, Tensor<2>>) -> anyhow::Result<()> {
+    /// # fn run(session: &Session, teacher: Net, mut student: Net, data: Training<Tensor<2>, Tensor<2>, Tensor<2>>) -> anyhow::Result<()> {
     /// let own = Training::without_data().measured_on(|samples, device| {
     ///     let zeros = Tensor::<2>::zeros([samples, 8], device);
     ///     Batch::new(zeros.clone(), zeros, samples)
     /// });
-    /// session.count_model("student", &student, &own)?;
+    /// session.count_model("student", &mut student, &own)?;
     /// let mut trainer = session.prepare(teacher, data)?;
     /// let mut student = trainer.add_model("student", student, own)?;
     /// # Ok(())
@@ -97,7 +98,7 @@ impl Session {
     pub fn count_model<I: Activation, O: Activation, T: Clone + 'static>(
         &self,
         name: &str,
-        model: &Model<I, O, T>,
+        model: &mut Model<I, O, T>,
         training: &Training<I, O, T>,
     ) -> anyhow::Result<()> {
         if self.rank() > 0 {
@@ -105,8 +106,11 @@ impl Session {
         }
         let samples = |size| training.first_samples(size, &brigade_cpu::device());
         let planned = training.update.plan_of_further(&self.plan, &self.settings);
-        let planned = planned.map_err(anyhow::Error::from);
-        match planned.and_then(|plan| self.memory_plan(&plan, &Sampled { model, samples: &samples })) {
+        let planned = planned.map_err(anyhow::Error::from).and_then(|plan| {
+            model.freeze(&plan.engine.groups)?;
+            self.memory_plan(&plan, &Sampled { model, samples: &samples })
+        });
+        match planned {
             Ok(MemoryPlan { footprint, unmeasured, .. }) => {
                 let name = name.to_owned();
                 self.counted.borrow_mut().push(CountedModel { name, footprint, unmeasured });
@@ -197,13 +201,13 @@ impl Session {
         lines.extend(interfaces_line(&places));
         let hosts: Vec<usize> = places.iter().map(|place| place.host).collect();
         let is_host = self.settings.collectives() == CollectivesBackend::Host;
-        let has_levels = is_host && group.ranks_per_host().is_some();
+        let neighbours = group.neighbours().filter(|_| is_host);
         lines.extend(encryption_note(&self.settings, &hosts));
-        lines.extend(placement_note(&self.settings, &hosts));
-        lines.extend(levels_note(plan, &hosts, has_levels));
+        lines.extend(placement_note(&self.settings, &hosts, neighbours));
+        lines.extend(levels_note(plan, &hosts, neighbours));
         let workers = plan.mesh.size(WORKERS);
         let outer_bytes = self.settings.outer_steps(workers).map_or(size_of::<f32>(), |outer| outer.bytes);
-        lines.extend(outer_dtype_note(workers, outer_bytes, &hosts, has_levels));
+        lines.extend(outer_dtype_note(workers, outer_bytes, &hosts, neighbours));
         lines.extend(replicas_note(plan, &hosts));
         let (compresses, tied) = (compresses(plan, chain), sends_tied_once(plan, chain));
         lines.extend(same_bits_note(&self.settings, plan, compresses, tied));

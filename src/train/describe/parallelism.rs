@@ -89,7 +89,7 @@ pub(super) fn compression_line(plan: &RunPlan, chain: &Blocks) -> Option<String>
     };
     if !compresses(plan, chain) {
         return Some(format!(
-            "note: comm.matrix_approximation_rank = {rank} makes no matrix that is trained smaller, so gradients travel as they are"
+            "note: comm.matrix_approximation_rank = {rank} makes none of the trained matrices smaller, so gradients are not compressed"
         ));
     }
     let from = match warmup_steps {
@@ -103,7 +103,7 @@ pub(super) fn compression_line(plan: &RunPlan, chain: &Blocks) -> Option<String>
     Some(format!("gradients are compressed with {method} between {who}{from}{feedback}"))
 }
 
-/// How much of the gradients travels together, if any do.
+/// How much of the gradients is sent together, if any is.
 pub(super) fn buckets_line(plan: &RunPlan) -> Option<String> {
     let EngineSettings { buckets, zero, strategy, .. } = &plan.engine;
     let ranks = plan.mesh.size_over(&DATA);
@@ -112,28 +112,35 @@ pub(super) fn buckets_line(plan: &RunPlan) -> Option<String> {
     (buckets.bytes > 0 && ranks > 1 && !by_itself).then(|| {
         let place = if buckets.within_hosts { "" } else { "between hosts, " };
         let megabytes = buckets.bytes as f64 / 1e6;
-        format!("{place}up to {megabytes:.1} MB of gradients travel together (comm.bucket_cap_mb)")
+        format!("{place}up to {megabytes:.1} MB of gradients are sent together (comm.bucket_cap_mb)")
     })
 }
 
-/// How codes cross the network once per host, or would, where each of several hosts has several ranks. `hosts` is the host of each rank;
-/// `has_levels`: whether collectives are in two levels.
-pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize], has_levels: bool) -> Option<String> {
+/// How codes cross the network once for several ranks, or would once per host, where several hosts have several ranks. `hosts` is the host
+/// of each rank; `neighbours`: how many add up first, where collectives are in two levels.
+pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize], neighbours: Option<usize>) -> Option<String> {
     let count = hosts.iter().max().map_or(1, |last| last + 1);
     let per_host = hosts.len() / count;
     let is_even = (0..hosts.len()).all(|rank| hosts[rank] == rank / per_host.max(1));
     let mesh = &plan.mesh;
     let is_flat = mesh.size(REPLICATE) == 1 && mesh.size(DP) == hosts.len();
     let method = plan.compression.method;
-    if matches!(method, Method::None | Method::PowerSgd) || !is_flat || !is_even || count < 2 || per_host < 2
-    {
+    if matches!(method, Method::None | Method::PowerSgd) || !is_flat {
         return None;
     }
-    if has_levels && plan.engine.zero.stage == 0 {
-        return Some(
-            "the ranks of a host first add up their gradients, and codes of the sums travel between hosts"
-                .into(),
-        );
+    if let (Some(neighbours), 0) = (neighbours, plan.engine.zero.stage) {
+        return Some(match is_even && neighbours == per_host {
+            true => {
+                "the ranks of a host first add up their gradients, and send codes of the sums between hosts"
+                    .into()
+            }
+            false => format!(
+                "each {neighbours} neighbouring ranks of a host first add up their gradients, and send codes of the sums to the others"
+            ),
+        });
+    }
+    if !is_even || count < 2 || per_host < 2 {
+        return None;
     }
     let stage = plan.engine.zero.stage.max(1);
     Some(format!(
@@ -143,23 +150,28 @@ pub(super) fn levels_note(plan: &RunPlan, hosts: &[usize], has_levels: bool) -> 
 }
 
 /// That outer gradients of `bytes` per element leave a host once for each of its workers, and so save nothing where those in fp32 leave it
-/// once. `hosts` is the host of each rank; `has_levels`: whether sums in fp32 are in two levels.
+/// once for several. `hosts` is the host of each rank; `neighbours`: how many ranks add up first, where sums in fp32 are in two levels.
 pub(super) fn outer_dtype_note(
     workers: usize,
     bytes: usize,
     hosts: &[usize],
-    has_levels: bool,
+    neighbours: Option<usize>,
 ) -> Option<String> {
     let count = hosts.iter().max().map_or(1, |last| last + 1);
-    let of_host = workers / count;
-    let more = (bytes * of_host) as f64 / size_of::<f32>() as f64;
-    if !has_levels || bytes >= size_of::<f32>() || of_host < 2 || more < 1.0 {
+    // A worker's ranks are neighbours, so workers add up as many at a time as these ranks have.
+    let together = neighbours? * workers / hosts.len();
+    let more = (bytes * together) as f64 / size_of::<f32>() as f64;
+    if bytes >= size_of::<f32>() || together < 2 || more < 1.0 {
         return None;
     }
+    let once = match together * count == workers {
+        true => "once".to_owned(),
+        false => format!("once for {together} workers"),
+    };
     let more = if more == 1.0 { "as many bytes as".to_owned() } else { format!("{more} times the bytes of") };
     Some(format!(
-        "note: each of the {of_host} workers on a host sends its outer gradients to all workers of the other hosts, together {more} \
-         strategy.outer_dtype = fp32, whose sums leave a host once; set fp32, or one worker for each host, with shards (--workers {count} --zero 1)"
+        "note: each worker of a host sends its outer gradients to all workers of the other hosts, together {more} \
+         strategy.outer_dtype = fp32, whose sums leave a host {once}; set fp32, or one worker for each host, with shards (--workers {count} --zero 1)"
     ))
 }
 
@@ -200,10 +212,15 @@ pub(super) fn encryption_note(settings: &Settings, hosts: &[usize]) -> Option<St
     })
 }
 
-/// That several ranks of a host are not neighbours, so that collectives which could be in two levels are in one. `hosts` is the host of each rank.
-pub(super) fn placement_note(settings: &Settings, hosts: &[usize]) -> Option<String> {
+/// That several ranks of a host are not neighbours, so that collectives which could be in two levels are in one. `hosts` is the host of each
+/// rank; `neighbours`: how many add up first, where collectives are in two levels.
+pub(super) fn placement_note(
+    settings: &Settings,
+    hosts: &[usize],
+    neighbours: Option<usize>,
+) -> Option<String> {
     let is_open = matches!(settings.comm.collectives, CollectivesBackend::Auto | CollectivesBackend::Host);
-    if !is_open || settings.collectives() != CollectivesBackend::Host {
+    if !is_open || settings.collectives() != CollectivesBackend::Host || neighbours.is_some() {
         return None;
     }
     let count = hosts.iter().max().map_or(1, |last| last + 1);
@@ -254,14 +271,17 @@ mod tests {
         let mut settings = Settings::default();
         settings.comm.collectives = CollectivesBackend::Host;
         for hosts in [&[0, 1, 0, 1][..], &[0, 1, 2, 0, 1, 2]] {
-            let note = placement_note(&settings, hosts).unwrap();
+            let note = placement_note(&settings, hosts, None).unwrap();
             assert!(note.contains("not numbered one after the other"), "{note}");
         }
         for hosts in [&[0, 0, 1, 1][..], &[0, 1], &[0, 0], &[0, 0, 0, 1]] {
-            assert_eq!(placement_note(&settings, hosts), None, "{hosts:?}");
+            assert_eq!(placement_note(&settings, hosts, None), None, "{hosts:?}");
         }
+        // Pairs are neighbours, and add up first.
+        let pairs = [0, 0, 1, 1, 0, 0, 1, 1];
+        assert_eq!(placement_note(&settings, &pairs, Some(2)), None);
         settings.comm.collectives = CollectivesBackend::Flat;
-        assert_eq!(placement_note(&settings, &[0, 1, 0, 1]), None, "as it was asked for");
+        assert_eq!(placement_note(&settings, &[0, 1, 0, 1], None), None, "as it was asked for");
     }
 
     #[test]
@@ -300,15 +320,24 @@ mod tests {
     fn outer_gradients_that_save_nothing_between_hosts_are_named() {
         let note = |workers: usize, bytes: usize, per_host: usize| {
             let hosts: Vec<usize> = (0..2 * per_host).map(|rank| rank / per_host).collect();
-            outer_dtype_note(workers, bytes, &hosts, true)
+            outer_dtype_note(workers, bytes, &hosts, Some(per_host))
         };
         assert!(note(8, 2, 4).unwrap().contains("together 2 times the bytes of strategy.outer_dtype = fp32"));
-        assert!(note(4, 2, 4).unwrap().contains("each of the 2 workers on a host"));
+        assert!(note(4, 2, 4).unwrap().contains("whose sums leave a host once;"));
         assert!(note(8, 1, 4).unwrap().contains("together as many bytes as"));
+        // Of six workers on each host, each two add up first.
+        let hosts: Vec<usize> = (0..12).map(|rank| rank / 6).collect();
+        let of_pairs = outer_dtype_note(12, 2, &hosts, Some(2)).unwrap();
+        assert!(
+            of_pairs.contains("as many bytes as") && of_pairs.contains("once for 2 workers"),
+            "{of_pairs}"
+        );
+        assert_eq!(outer_dtype_note(12, 1, &hosts, Some(2)), None, "half the bytes");
+        assert_eq!(outer_dtype_note(6, 2, &hosts, Some(2)), None, "pairs are one worker's");
         for (workers, bytes, per_host) in [(8, 4, 4), (2, 2, 4), (4, 1, 4), (1, 2, 4), (2, 1, 1)] {
             assert_eq!(note(workers, bytes, per_host), None, "{workers} {bytes} {per_host}");
         }
-        assert_eq!(outer_dtype_note(8, 2, &[0, 0, 0, 0, 1, 1, 1, 1], false), None);
+        assert_eq!(outer_dtype_note(8, 2, &[0, 0, 0, 0, 1, 1, 1, 1], None), None);
     }
 
     #[test]
@@ -316,18 +345,23 @@ mod tests {
         let note = |toml: &str, hosts: &[usize]| {
             let toml = format!("[train]\nmicro_batch_size = 1\n{toml}");
             let settings: Settings = crate::settings::parse_defaults(&toml).unwrap();
-            levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts, false)
+            levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts, None)
         };
         let coded = "[comm]\ncompress = \"int8\"\n";
         assert!(
             note(coded, &[0, 0, 1, 1]).unwrap().contains("with --zero 1 --replicate 2 each host first sums")
         );
-        let in_levels = |toml: &str| {
-            let toml = format!("[train]\nmicro_batch_size = 1\n{toml}");
+        let among = |toml: &str, hosts: &[usize], neighbours: usize| {
+            let toml = format!("[train]\nmicro_batch_size = 1\nglobal_batch_size = 12\n{toml}");
             let settings: Settings = crate::settings::parse_defaults(&toml).unwrap();
-            levels_note(&settings.plan(4, 1).unwrap(), &[0, 0, 1, 1], true)
+            levels_note(&settings.plan(hosts.len(), 1).unwrap(), hosts, Some(neighbours))
         };
-        assert!(in_levels(coded).unwrap().contains("codes of the sums travel between hosts"));
+        let in_levels = |toml: &str| among(toml, &[0, 0, 1, 1], 2);
+        for hosts in [&[0, 0, 1, 1, 1, 1][..], &[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]] {
+            let said = among(coded, hosts, 2).unwrap();
+            assert!(said.contains("each 2 neighbouring ranks of a host first add up"), "{said}");
+        }
+        assert!(in_levels(coded).unwrap().contains("send codes of the sums between hosts"));
         assert!(in_levels(&format!("{coded}[zero]\nstage = 1\n")).unwrap().contains("--replicate 2"));
         assert_eq!(in_levels(""), None);
         let sharded = format!("{coded}[zero]\nstage = 3\n");

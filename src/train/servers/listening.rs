@@ -186,7 +186,9 @@ impl Acceptor {
             ));
         }
         let (there, here) = first_difference(&self.configuration, &request.configuration)?;
-        Some(format!("this worker's configuration is not that of the servers: {here} here, {there} there"))
+        Some(format!(
+            "this worker's configuration differs from that of the servers: {here} here, {there} there"
+        ))
     }
 }
 

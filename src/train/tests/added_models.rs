@@ -16,7 +16,7 @@ use crate::memory::Sampled;
 use crate::run::{Session, StartFrom};
 use crate::settings::{Backend, OnNonFinite, OptimizerGroup, Settings, TrainSettings};
 use crate::test_model::layers;
-use crate::training::Training;
+use crate::training_setup::Training;
 
 /// Trains a second model twice for each step of the first, which ends at step `stop`, or in a preemption.
 fn train(
@@ -411,7 +411,7 @@ fn a_dry_run_counts_models_that_the_program_names() {
         };
         let alone = needed();
         let own = Training::without_data().measured_on(batch);
-        session.count_model("critic", &layers(WIDTH, &["a", "b"]), &own)?;
+        session.count_model("critic", &mut layers(WIDTH, &["a", "b"]), &own)?;
         let both = needed();
         assert!(alone.starts_with("the run will need about ") && alone != both, "{alone}, {both}");
         let ended = session.prepare(model(), training()).err().unwrap();
@@ -431,7 +431,7 @@ fn a_counted_model_is_planned_as_it_is_trained() {
     on_ranks(1, out.path(), &settings, StartFrom::Scratch, |mut session, _| {
         session.is_dry_run = true;
         let optimizer_bytes = |names: &[&str], own: Training<Rows, Rows, Rows>| {
-            session.count_model("critic", &layers(WIDTH, names), &own)?;
+            session.count_model("critic", &mut layers(WIDTH, names), &own)?;
             let counted = session.counted.borrow_mut().pop().unwrap();
             anyhow::Ok(counted.footprint.stages[0].memory.optimizer.peak)
         };

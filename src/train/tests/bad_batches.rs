@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use brigade_comm::Timeouts;
-use brigade_core::{Batch, Engine, EngineSettings, Groups, NamedTensor};
+use brigade_core::{Batch, Chain, Engine, EngineSettings, Groups, NamedTensor};
 use brigade_launch::interrupt::Interrupt;
+use burn::nn::Linear;
 use burn::tensor::{Device, Distribution, Tensor};
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, samples};
 use crate::error::Preempted;
 use crate::run::StartFrom;
 use crate::settings::{Backend, OnNonFinite, Settings, TrainSettings};
-use crate::test_model::{Layers, layers};
-use crate::training::Training;
+use crate::test_model::{Layers, layers, linear};
+use crate::training_setup::Training;
 
 use super::{SAMPLES, on_ranks, sampler};
 
@@ -306,4 +307,29 @@ fn a_dataset_that_reads_samples_with_noise_is_found() {
     }
     train(false, true).unwrap();
     assert_eq!(train(true, false).is_err(), cfg!(debug_assertions));
+}
+
+/// What is measured or compared before the first step is tried with fewer samples, too.
+#[test]
+fn data_and_blocks_for_whole_micro_batches_alone_can_be_trained() {
+    const WHOLE: usize = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(2);
+    (settings.train.global_batch_size, settings.train.micro_batch_size) = (2 * WHOLE, WHOLE);
+    settings.mesh.dp = 2;
+    let is_trained = on_ranks(2, folder.path(), &settings, StartFrom::Scratch, |mut session, _| {
+        session.local_ranks = Some(2);
+        let data = samples(SAMPLES, |numbers, device| {
+            assert_eq!(numbers.len(), WHOLE, "a micro-batch");
+            let x = Tensor::<2>::ones([numbers.len(), 3], device);
+            (x.clone(), x * 0.5)
+        });
+        let whole = Chain::new().then_fn("a", linear(3), |linear: &Linear, x: Tensor<2>| {
+            linear.forward(x.reshape([WHOLE as i32, 3]))
+        });
+        let model = whole.loss(|y: Tensor<2>, target: Tensor<2>| (y - target).square().sum());
+        let trained = session.train(model, Training::on(data))?;
+        Ok(trained.weights_file().exists())
+    });
+    assert!(is_trained.unwrap());
 }

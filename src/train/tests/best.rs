@@ -7,7 +7,7 @@ use crate::error::Preempted;
 use crate::run::{Session, StartFrom};
 use crate::settings::{OnFailedSave, Settings};
 use crate::train::Trained;
-use crate::training::Control;
+use crate::training_setup::Control;
 
 /// How a run ended: its steps, its best step, and whether it was stopped.
 type End = (u64, Option<u64>, bool);

@@ -13,7 +13,7 @@ use super::fixture::*;
 use crate::dataset::samples;
 use crate::run::StartFrom;
 use crate::test_model::{Layers, linear};
-use crate::training::Training;
+use crate::training_setup::Training;
 
 /// Two steps are an epoch.
 const SAMPLES: usize = 8;

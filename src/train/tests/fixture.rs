@@ -11,7 +11,7 @@ use crate::folder::WEIGHTS_FILE;
 use crate::run::{Session, StartFrom};
 use crate::settings::{MetricMode, Settings};
 use crate::test_model::{Layers, layers};
-use crate::training::Training;
+use crate::training_setup::Training;
 
 pub const WIDTH: usize = 6;
 

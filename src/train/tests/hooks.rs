@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 use super::fixture::*;
 use crate::error::AgreedError;
 use crate::run::StartFrom;
-use crate::training::Control;
+use crate::training_setup::Control;
 
 type Seen = Arc<Mutex<Vec<(u64, f64)>>>;
 

@@ -16,7 +16,7 @@ use crate::folder::WEIGHTS_FILE;
 use crate::run::StartFrom;
 use crate::settings::Settings;
 use crate::test_model::{Layers, linear, model};
-use crate::training::Training;
+use crate::training_setup::Training;
 
 const WIDTH: usize = 6;
 

@@ -11,7 +11,7 @@ use super::fixture::{MESHES, Mesh, Rows, metrics, model, on_mesh, settings, trai
 use crate::memory::Sampled;
 use crate::run::StartFrom;
 use crate::settings::{OptimizerGroup, Settings};
-use crate::training::Training;
+use crate::training_setup::Training;
 
 /// Trains up to a step, with a factor of the learning rate for each; the program has two groups, and so have the settings, if any.
 fn train(

@@ -8,7 +8,7 @@ use crate::folder::WEIGHTS_FILE;
 use crate::run::StartFrom;
 use crate::settings::Settings;
 use crate::test_model::layers;
-use crate::training::Training;
+use crate::training_setup::Training;
 
 const WIDTH: usize = 6;
 
@@ -30,6 +30,8 @@ fn predicted(pp: usize, dp: usize, stage: u8) -> (TensorData, TensorData) {
         assert_eq!(trained.weights_file(), folder.path().join(WEIGHTS_FILE));
         let input = || Tensor::<2>::ones([2, WIDTH], &session.device());
         let output = trained.predict(input())?.into_data();
+        let refused = trained.model_on(pp * dp).err().unwrap().to_string();
+        assert!(refused.ends_with(&format!("there is no rank {0} in a world of {0}", pp * dp)), "{refused}");
         let whole = trained.model_on(0)?.map(|model| model.predict(input())).transpose()?;
         let whole = whole.map_or_else(|| output.clone(), Tensor::into_data);
         assert_eq!(trained.model().tensors().is_ok(), pp == 1 && stage < 3);

@@ -22,7 +22,7 @@ use crate::memory::Sampled;
 use crate::run::Session;
 use crate::settings::{OnNonFinite, SettingError};
 use crate::train::start::file_names;
-use crate::training::{DerivedMetrics, OwnUpdate, Training, ValidationReport, checked_names};
+use crate::training_setup::{DerivedMetrics, OwnUpdate, Training, ValidationReport, checked_names};
 use crate::world::check_same;
 
 /// An additional model of a run, with its own parameters and optimizer: a student that learns from the first model's predictions, say.
@@ -170,7 +170,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
     {
         let session = self.session;
         if self.has_begun {
-            bail!("the model `{name}` comes too late: models are added before the first step");
+            bail!("the model `{name}` is added too late: add models before the first step");
         }
         let strategy = &session.settings.strategy;
         if self.engine.steps_of_round().is_some() {

@@ -11,7 +11,7 @@ use super::Trainer;
 use crate::dataset::Dataset;
 use crate::run::Session;
 use crate::train::step_stats::add_validation;
-use crate::training::{AgreedAnswers, Data, HookAnswers, ValidationReport};
+use crate::training_setup::{AgreedAnswers, Data, HookAnswers, ValidationReport};
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Whether to validate now: there is data for it, and `train.validate_every` steps have been made since the last time, or

@@ -14,7 +14,7 @@ use crate::folder::{WEIGHTS_FILE, added_weights_file};
 use crate::run::Session;
 use crate::train::Trained;
 use crate::train::describe::print_stdout;
-use crate::training::WeightsFile;
+use crate::training_setup::WeightsFile;
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Ends the run: waits for checkpoints that are being written, writes the weights into the run's folder, and prints the

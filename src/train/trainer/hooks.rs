@@ -5,7 +5,7 @@ use brigade_core::Activation;
 use super::Trainer;
 use crate::error::{AgreedError, format_error};
 use crate::train::watch::Best;
-use crate::training::AgreedAnswers;
+use crate::training_setup::AgreedAnswers;
 use crate::world::all_gather_text;
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {

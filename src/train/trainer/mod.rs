@@ -5,10 +5,11 @@ mod evaluate;
 mod finish;
 mod hooks;
 mod loop_seed;
+mod outer_step;
 mod prepare;
+mod rounds;
 mod saving;
 mod step;
-mod workers;
 
 use std::cell::Cell;
 use std::path::Path;
@@ -32,7 +33,7 @@ use super::workers::ElasticWorker;
 use crate::checkpoint::{RunDescription, RunProgress, Saver};
 use crate::error::Preempted;
 use crate::run::Session;
-use crate::training::{Reader, Training};
+use crate::training_setup::{Reader, Training};
 
 pub use added::AddedModel;
 

@@ -19,7 +19,7 @@ use crate::train::same_data::note_on_samples;
 use crate::train::servers::check_servers_hosts;
 use crate::train::start::file_names;
 use crate::train::watch::{Best, BestCheckpoint, EarlyStopping, check_load_best, watches};
-use crate::training::{Training, WeightsFile, checked_names};
+use crate::training_setup::{Training, WeightsFile, checked_names};
 use crate::world::check_same;
 
 impl Session {

@@ -1,4 +1,4 @@
-//! A worker among separately launched ones: it meets those that are there, and goes on without those that are not.
+//! A worker among separately launched ones: it synchronises with those that are there, and goes on without those that are not.
 //!
 //! All ranks of a worker make the same decisions: rank 0 asks the [coordinator](brigade_launch::workers), and tells the others.
 
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use brigade_comm::host_identity;
-use brigade_launch::workers::{Base, CoordinatorDecision, JoinRequest, Member, Quorum, Request, Status};
+use brigade_launch::workers::{
+    Base, CoordinatorDecision, Member, Quorum, Request, Status, WorkerJoinRequest,
+};
 use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +62,7 @@ enum Decided {
 pub(super) enum Decision {
     /// To make inner steps.
     Train,
-    /// To meet the others.
+    /// To synchronise with the others.
     Quorum(Quorum),
 }
 
@@ -77,7 +79,7 @@ impl ElasticWorker {
         }
         let start = || {
             let facts: String = facts.iter().map(|(what, text)| format!("{what} = {text}\n")).collect();
-            let join_request = JoinRequest {
+            let join_request = WorkerJoinRequest {
                 version: brigade_launch::workers::VERSION,
                 worker: strategy.worker,
                 workers: strategy.workers,
@@ -167,7 +169,7 @@ impl ElasticWorker {
     /// call it.
     ///
     /// # Errors
-    /// On all ranks, if the same workers have failed to meet for `comm.init_timeout_seconds`, or again and the run was preempted; or if a rank
+    /// On all ranks, if the same workers have failed to synchronise for `comm.init_timeout_seconds`, or again and the run was preempted; or if a rank
     /// failed.
     pub(super) fn has_failed(&mut self, session: &Session, quorum: Quorum, why: &str) -> anyhow::Result<()> {
         self.leave();
@@ -189,7 +191,7 @@ impl ElasticWorker {
         if failing > limit {
             let workers = list(&[&quorum.participants[..], &quorum.recovering[..]].concat());
             return Err(AgreedError(format!(
-                "workers {workers} are all there, but have failed to meet for {limit} s (comm.init_timeout_seconds); the last time: {why}"
+                "workers {workers} are all there, but have failed to synchronise for {limit} s (comm.init_timeout_seconds); the last time: {why}"
             ))
             .into());
         }
@@ -207,9 +209,9 @@ impl ElasticWorker {
         let changed = before != self.took_part && !(before.is_empty() && self.took_part.len() == workers);
         let missing: Vec<usize> = (0..workers).filter(|worker| !self.took_part.contains(worker)).collect();
         changed.then(|| match missing.is_empty() {
-            true => format!("step {}: all {workers} workers met", quorum.step),
+            true => format!("step {}: all {workers} workers synchronised", quorum.step),
             false => format!(
-                "step {}: {} of {workers} workers met; missing: {}",
+                "step {}: {} of {workers} workers synchronised; missing: {}",
                 quorum.step,
                 self.took_part.len(),
                 list(&missing)

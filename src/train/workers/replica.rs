@@ -55,7 +55,7 @@ impl Replica {
         let mut items = Vec::new();
         for (unit, slot, start, length) in header.items.into_iter().rev() {
             let Some(first) = values.len().checked_sub(length) else {
-                bail!("another worker's state is shorter than it says");
+                bail!("the state that another worker sent is shorter than announced");
             };
             items.push(WriteItem { unit, slot, start, values: values.split_off(first) });
         }
@@ -75,7 +75,7 @@ impl StateReader for Replica {
             item.unit == unit && item.slot == slot && item.start <= start && start + values.len() <= end
         };
         let item = self.items.iter().find(holds).ok_or_else(|| {
-            format!("`{slot}` of `{unit}` is not in another worker's state from element {start} on")
+            format!("the state that another worker sent lacks `{slot}` of `{unit}` from element {start} on")
         })?;
         values.copy_from_slice(&item.values[start - item.start..][..values.len()]);
         Ok(())

@@ -1,4 +1,4 @@
-//! Worlds of the ranks of several workers, for one quorum or for as long as the same workers meet.
+//! Worlds of the ranks of several workers, for one quorum or for as long as the same workers synchronise.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl OuterWorld {
     }
 }
 
-/// How long ranks may take to form a world: those who meet are all there, or lost.
+/// How long ranks may take to form a world: those who synchronise are all there, or lost.
 pub(super) fn forming(session: &Session) -> Duration {
     const MOST: Duration = Duration::from_secs(30);
     Duration::from_secs_f64(session.settings.comm.init_timeout_seconds).min(MOST)

@@ -67,7 +67,9 @@ struct Folder {
 }
 
 impl Folder {
-    /// What is renamed to the file of this name when it is whole.
+    /// What is renamed to the file of this name when it is whole. No [`AtomicFile`](brigade_files::AtomicFile): that one locks, and leases are
+    /// for file systems where locks do not work. Only the holder writes its number's file, and by a fixed name the next holder finds what a
+    /// killed one left.
     fn partial(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.partial"))
     }

@@ -42,7 +42,7 @@ pub struct CoordinateArgs {
     /// come yet. Later ones take over the result.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     wait_seconds: f64,
-    /// How long a worker may be silent until it counts as gone.
+    /// How long a worker may be silent before it is considered lost.
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_HOST_TIMEOUT.as_secs_f64())]
     host_timeout: f64,
 }

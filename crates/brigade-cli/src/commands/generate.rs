@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use brigade::core::Float;
+use brigade::core::Dtype;
 use brigade::launcher::StandardStreams;
-use brigade::{Backend, CachedText, ComputeType, Session, Settings, UsageError, exit, parse_whole_number};
+use brigade::{Backend, CachedText, ComputeDtype, Session, Settings, UsageError, exit, parse_whole_number};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::generation::{
-    ChatSession, Continuation, GenerationSettings, Generator, Prompt, PromptContent, RankInput, Round,
+    ChatSession, Continuation, GenerationSettings, Generator, Prompt, PromptContent, PromptRound, RankInput,
     SamplingFlags, StandardInput, UnloadedModel,
 };
 use crate::model_files::model_folder::model_folder;
@@ -65,8 +66,8 @@ pub struct GenerateArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// The number type of parameters and activations: bf16 takes half the memory of fp32 [default: fp32, or bf16 on ranks with CUDA].
-    #[arg(long, value_name = "TYPE", value_enum)]
-    dtype: Option<NumberType>,
+    #[arg(long, value_name = "TYPE", value_parser = dtype_parser())]
+    dtype: Option<Dtype>,
     #[command(flatten)]
     sampling: SamplingFlags,
     /// Data-parallel ranks, each with all of the model's layers or a pipeline of its own; this is how many prompts of a file are continued at a time
@@ -101,13 +102,12 @@ fn wait_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "it must be from 0.1 to 1000000 seconds".into())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum NumberType {
-    /// 32 bits.
-    #[value(alias = "f32")]
-    Fp32,
-    /// 16 bits: bfloat16.
-    Bf16,
+fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
+    PossibleValuesParser::new([
+        PossibleValue::new("fp32").alias("f32").help("32 bits"),
+        PossibleValue::new("bf16").help("16 bits: bfloat16"),
+    ])
+    .map(|name| if name == "bf16" { Dtype::Bf16 } else { Dtype::F32 })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -127,11 +127,8 @@ impl GenerateArgs {
     }
 
     /// What a process alone computes in.
-    fn compute(&self) -> Float {
-        match self.dtype {
-            None | Some(NumberType::Fp32) => Float::F32,
-            Some(NumberType::Bf16) => Float::Bf16,
-        }
+    fn compute(&self) -> Dtype {
+        self.dtype.unwrap_or_default()
     }
 
     fn described(&self) -> anyhow::Result<UnloadedModel> {
@@ -277,9 +274,9 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             };
             let show_now: &mut dyn FnMut(&str) -> anyhow::Result<bool> =
                 if pipelines == 1 { &mut show } else { &mut keep };
-            let mut shared = (pipelines > 1).then(|| Round::begin(session));
+            let mut shared = (pipelines > 1).then(|| PromptRound::begin(session));
             if let Some((index, (prompt, tokens))) = round.get(pipeline) {
-                let mut each = || shared.as_mut().map_or(Ok(()), Round::count_token);
+                let mut each = || shared.as_mut().map_or(Ok(()), PromptRound::count_token);
                 answer(&mut generator, (*index, prompt), tokens, args.format, show_now, &mut each)?;
             }
             if let Some(shared) = shared {
@@ -299,6 +296,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
 /// What rank 0 tells the others where nobody reads what it prints.
 const NOT_READ: &str = "not read";
 
+/// The same on all ranks, which run the same program; it is not stored.
 fn hash_of(value: &impl Hash) -> String {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
@@ -316,8 +314,8 @@ fn checked_for_ranks(args: &GenerateArgs) -> anyhow::Result<(UnloadedModel, Sett
     args.ranks.apply(&mut settings);
     settings.compute.dtype = match args.dtype {
         None => settings.compute.dtype,
-        Some(NumberType::Fp32) => ComputeType::F32,
-        Some(NumberType::Bf16) => ComputeType::Bf16,
+        Some(Dtype::F32) => ComputeDtype::F32,
+        Some(Dtype::Bf16) => ComputeDtype::Bf16,
     };
     settings.comm.train_timeout_seconds = args.step_timeout.unwrap_or(STEP_TIMEOUT);
     let dp = args.dp.unwrap_or(1);

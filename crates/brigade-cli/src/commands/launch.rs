@@ -57,7 +57,7 @@ fn launch_ranks(args: CommandArgs) -> anyhow::Result<Outcome> {
         Some(folder) => Logs::Given(folder),
         None => {
             let folder = tempfile::Builder::new().prefix("brigade-logs-").tempdir();
-            Logs::Temporary(folder.context("cannot make a folder for logs; give --log-dir")?)
+            Logs::Temporary(folder.context("cannot create a folder for logs; give --log-dir")?)
         }
     };
     let ranks = node.nproc_per_node.unwrap_or(1);

@@ -6,7 +6,8 @@ use std::time::Instant;
 use brigade::comm::{Algorithm, AlgorithmRow, Group, OpType, ProcessGroup, ReduceOp};
 use brigade::launcher::StandardStreams;
 use brigade::report::HumanBytes;
-use brigade::{Session, Settings};
+use brigade::{CollectivesBackend, Session, SettingError, Settings, UsageError};
+use clap::ValueEnum;
 use comfy_table::Row;
 
 use crate::data::columns::columns;
@@ -30,6 +31,7 @@ const CALLS: (f64, f64) = (3.0, 200.0);
 pub fn run(flags: &RankFlags) -> anyhow::Result<ExitCode> {
     let mut settings = Settings::default();
     flags.apply(&mut settings);
+    check(settings.comm.collectives).map_err(|error| UsageError(error.into()))?;
     let ranks = flags.world_size(None, settings.compute.backend)?;
     settings.train.micro_batch_size = 1;
     settings.train.global_batch_size = ranks;
@@ -45,6 +47,21 @@ pub fn run(flags: &RankFlags) -> anyhow::Result<ExitCode> {
     program.run(|_| Ok(()), |session, ()| measure(session))
 }
 
+/// Every algorithm of Brigade's own collectives is measured, and nothing of other libraries.
+fn check(collectives: CollectivesBackend) -> Result<(), SettingError> {
+    if matches!(collectives, CollectivesBackend::Auto | CollectivesBackend::Host) {
+        return Ok(());
+    }
+    let given = collectives.to_possible_value().map(|value| value.get_name().to_owned());
+    Err(SettingError::Value {
+        option: "--collectives",
+        given: given.unwrap_or_default(),
+        allowed: "doctor --network measures every algorithm of Brigade's own collectives, and no other library's; leave it out, \
+                  or give host"
+            .into(),
+    })
+}
+
 fn measure(session: &Session) -> anyhow::Result<()> {
     let group = session.group();
     if group.size() == 1 {
@@ -55,9 +72,13 @@ fn measure(session: &Session) -> anyhow::Result<()> {
     let several_hosts = (0..group.size()).any(|rank| group.locality(rank).host > 0);
     let algorithms = [Algorithm::Flat, Algorithm::Halving, Algorithm::Hierarchical];
     let algorithms = algorithms.into_iter().filter(|of| several_hosts || *of != Algorithm::Hierarchical);
-    let groups = algorithms.map(|algorithm| Ok((algorithm, group.with_algorithm(algorithm)?)));
-    let groups = groups.collect::<brigade::comm::Result<Vec<_>>>()?;
     let auto = group.algorithm();
+    // What is used without a table is this group's own: on hosts of six ranks, for example, a hierarchy of pairs. A row of a table has the same.
+    let groups = algorithms.map(|algorithm| match algorithm == auto {
+        true => Ok((algorithm, group.clone())),
+        false => group.with_algorithm(algorithm).map(|group| (algorithm, group)),
+    });
+    let groups = groups.collect::<brigade::comm::Result<Vec<_>>>()?;
     let names: Vec<Algorithm> = groups.iter().map(|(algorithm, _)| *algorithm).collect();
     let (mut rows, mut table) = (vec![heading(&groups, auto)], Vec::new());
     for operation in AlgorithmRow::COLLECTIVES {
@@ -79,8 +100,8 @@ fn measure(session: &Session) -> anyhow::Result<()> {
 }
 
 const EXPLANATION: &str = "\
-GB/s sent by each rank; * is the fastest. --collectives flat|halving|hierarchical chooses one; results are bit-identical unless
-hierarchical prints a warning.
+GB/s sent by each rank in Brigade's own collectives; * is the fastest. --collectives flat|halving|hierarchical chooses one;
+results are bit-identical unless hierarchical prints a warning.
 ";
 
 /// The algorithm for a size: the fastest one, if it is much faster in every round than the one that is used without a table. Where a hierarchy is not used
@@ -209,6 +230,21 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn only_its_own_collectives_are_measured() {
+        for collectives in CollectivesBackend::value_variants() {
+            match check(*collectives) {
+                Ok(()) => assert!(matches!(collectives, CollectivesBackend::Auto | CollectivesBackend::Host)),
+                Err(error) => {
+                    let name = collectives.to_possible_value().unwrap().get_name().to_owned();
+                    let said = error.to_string();
+                    assert!(said.starts_with(&format!("--collectives = {name} is not possible")), "{said}");
+                    assert!(said.contains("Brigade's own collectives"), "{said}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_table_has_what_is_much_faster() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use brigade::core::Float;
+use brigade::core::Dtype;
 use brigade::data::{Tokenizer, conversion_hint};
 use brigade::models::{CausalLm, LoraConfig};
 use brigade::{CachedText, LanguageModel, Session};
@@ -74,7 +74,7 @@ impl UnloadedModel {
     }
 
     /// The model on this process alone, in this number type.
-    pub fn load(&self, settings: GenerationSettings, compute: Float) -> anyhow::Result<Generator<'static>> {
+    pub fn load(&self, settings: GenerationSettings, compute: Dtype) -> anyhow::Result<Generator<'static>> {
         let mapping = self.weights.mapping(self.model.mapping());
         let model = LanguageModel::load_in(&self.model, &self.weight_paths(), &mapping, compute)?;
         Ok(self.generator(model, settings))

@@ -8,12 +8,12 @@ use super::collectives::{CollectiveKind, Collectives, Message, Traffic};
 use super::{Pending, PendingTensor, PendingValues, ReshardedBuffer};
 use crate::error::{Error, Result};
 
-/// Which operations over ranks travel together.
+/// Which collectives are sent together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Buckets {
-    /// Up to this many bytes do; 0 for each operation by itself.
+    /// Up to this many bytes; 0 sends each operation by itself.
     pub bytes: usize,
-    /// Also between ranks of one host, where little is lost by each, and much by not hiding them behind the backward pass.
+    /// Also between ranks of one host, where a collective costs little delay, and buckets mainly keep it from overlapping with the backward pass.
     pub within_hosts: bool,
 }
 

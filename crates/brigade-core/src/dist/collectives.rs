@@ -76,8 +76,8 @@ pub trait Collectives: Send + Sync {
     fn spans_hosts(&self) -> bool {
         false
     }
-    /// Two groups, where collectives are in two levels: its ranks on this one's host, and those at this one's place on each host. None where
-    /// they are in one. All ranks call it together.
+    /// Two groups, where collectives are in two levels: the neighbours on this rank's host with which it adds up first, and the ranks that
+    /// have its place among theirs. None where they are in one. All ranks call it together.
     ///
     /// # Errors
     /// If the groups cannot be made: the group has then failed on all ranks.

@@ -10,7 +10,7 @@ pub const DP: &str = "dp";
 pub const REPLICATE: &str = "replicate";
 
 /// The axis of workers, which comes before all others: each is a mesh of the other axes that makes its own updates, and from time to
-/// time they meet ([`LocalUpdates`](crate::LocalUpdates)).
+/// time they synchronise ([`LocalUpdates`](crate::LocalUpdates)).
 pub const WORKERS: &str = "workers";
 
 /// The axes whose ranks run different micro-batches.

@@ -8,17 +8,17 @@ mod seconds;
 
 use std::rc::Rc;
 
+use brigade_kernels::cast;
 use brigade_plan::{BoundaryTensor, SavedActivations};
 use brigade_sorted::SortedMap;
 
 use crate::error::Result;
-use crate::model::Float;
+use crate::model::Dtype;
 use crate::model::activation::{Activation, Part, Parts, flatten};
 use crate::model::batch::Batch;
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::{Model, Objective, SmallerModel, Target};
-use brigade_kernels::cast;
 
 use extend::{combined, extended};
 pub use heap::HeapMeter;
@@ -55,7 +55,7 @@ impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
     /// is, also its running state. Of blocks that are alike in their type, their fields and the shapes of their parameters and
     /// inputs, one is run.
     ///
-    /// Where [smaller models](Self::measured_by) stand for this one, they are measured, and what they need is extended to its size: each tensor
+    /// Where [smaller models](Self::measured_by) stand for this one, they are measured, with the same parameters frozen, and what they need is extended to its size: each tensor
     /// is as large as its sizes say, so no more than the temporary memory of operations is other than it would be measured.
     ///
     /// # Errors
@@ -63,13 +63,14 @@ impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
     pub fn measure_activations(
         &self,
         batch: Batch<I, T>,
-        compute: Float,
+        compute: Dtype,
         splits: bool,
         meter: Option<&dyn HeapMeter>,
     ) -> Result<MeasuredActivations> {
         let mut measured = match self.smaller.as_ref().and_then(|smaller| smaller(&batch)) {
             Some([a, b]) => {
-                let measured = |SmallerModel { divisor, model, batch }| -> Result<_> {
+                let measured = |SmallerModel { divisor, mut model, batch }| -> Result<_> {
+                    model.chain.freeze_as(&self.chain);
                     Ok((divisor, model.measure_directly(batch, compute, splits, meter)?))
                 };
                 extended([measured(a)?, measured(b)?])
@@ -85,7 +86,7 @@ impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
     fn measure_directly(
         &self,
         batch: Batch<I, T>,
-        compute: Float,
+        compute: Dtype,
         splits: bool,
         meter: Option<&dyn HeapMeter>,
     ) -> Result<MeasuredActivations> {
@@ -98,7 +99,7 @@ fn measure(
     chain: &Blocks,
     objective: &Objective,
     (input, target): (Parts, Target),
-    compute: Float,
+    compute: Dtype,
     splits: bool,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<MeasuredActivations> {

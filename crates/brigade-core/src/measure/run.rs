@@ -1,17 +1,17 @@
 //! One block, or the loss, run forward and backward under a meter.
 
+use brigade_kernels::cast;
 use brigade_plan::SavedActivations;
 use brigade_sorted::SortedMap;
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use super::heap::HeapMeter;
 use crate::error::Result;
-use crate::model::Float;
+use crate::model::Dtype;
 use crate::model::activation::{Part, Parts};
 use crate::model::block::NamedBlock;
 use crate::model::objective::{Objective, Target};
 use crate::step::forward_backward::tape::{Place, Tape, Upstream, graph_input, inner, leaves};
-use brigade_kernels::cast;
 
 /// Any place in training.
 pub(super) const PLACE: Place = Place { seed: 0, step: 1, micro_batch: 0, training: true };
@@ -45,7 +45,7 @@ pub(super) struct RunMode {
 pub(super) fn run_block(
     named: &NamedBlock,
     input: &Parts,
-    compute: Float,
+    compute: Dtype,
     mode: RunMode,
     meter: Option<&dyn HeapMeter>,
 ) -> Result<Trial> {
@@ -55,7 +55,7 @@ pub(super) fn run_block(
 }
 
 /// A copy of a block whose parameters have values, where its input is.
-pub(super) fn copy(named: &NamedBlock, compute: Float, input: &Parts) -> NamedBlock {
+pub(super) fn copy(named: &NamedBlock, compute: Dtype, input: &Parts) -> NamedBlock {
     NamedBlock { name: named.name.clone(), block: named.block.copy_with_values(compute, input.device()) }
 }
 

@@ -1,9 +1,10 @@
 //! Whether ranks can merge a model's running state, found before it trains.
 
+use brigade_kernels::cast;
 use brigade_sorted::SortedMap;
 
 use crate::error::Result;
-use crate::model::Float;
+use crate::model::Dtype;
 use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::Blocks;
@@ -11,7 +12,6 @@ use crate::model::objective::Model;
 use crate::sharding::layout::FlatLayout;
 use crate::step::forward_backward::tape::{leaves, run_without_graph};
 use crate::step::running_state::Probe;
-use brigade_kernels::cast;
 
 use super::kind;
 use super::run::{PLACE, RunMode, run_block};
@@ -22,12 +22,12 @@ impl<I: Activation, O: Activation, T> Model<I, O, T> {
     ///
     /// # Errors
     /// If ranks cannot merge a block's running state, which the error names, or a block refuses its input.
-    pub fn check_running_state(&self, input: I, compute: Float) -> Result<()> {
+    pub fn check_running_state(&self, input: I, compute: Dtype) -> Result<()> {
         check_running_state(&self.chain, flatten(input), compute)
     }
 }
 
-fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<()> {
+fn check_running_state(chain: &Blocks, input: Parts, compute: Dtype) -> Result<()> {
     let running = |named: &NamedBlock| {
         let specs = named.block.specs().into_iter().filter(|(_, spec)| spec.running);
         FlatLayout::new(specs.map(|(path, spec)| (path, spec.shape)))
@@ -55,7 +55,7 @@ fn check_running_state(chain: &Blocks, input: Parts, compute: Float) -> Result<(
 
 fn check(named: &NamedBlock, layout: &FlatLayout, input: &Parts) -> Result<()> {
     let mut run = |block: &NamedBlock| {
-        let input = input.map_floats(|flat| cast(flat, Float::F32.dtype()));
+        let input = input.map_floats(|flat| cast(flat, Dtype::F32.dtype()));
         run_without_graph(block, leaves(&input), PLACE)
     };
     let mut probe = Probe::of(named, vec![layout], input.device(), false, &mut run);

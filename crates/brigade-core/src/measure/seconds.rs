@@ -3,19 +3,19 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use brigade_kernels::cast;
 use brigade_sorted::SortedMap;
 use burn::tensor::Device;
 
 use super::run::{RunMode, Trial, copy, run_copy, run_loss_once};
 use super::{HeapMeter, kind};
 use crate::error::{Error, Result};
-use crate::model::Float;
+use crate::model::Dtype;
 use crate::model::activation::{Activation, Parts, flatten};
 use crate::model::batch::Batch;
 use crate::model::chain::blocks::Blocks;
 use crate::model::objective::{Model, Objective, Target};
 use crate::step::forward_backward::recompute::Recompute;
-use brigade_kernels::cast;
 
 /// Runs of a block, after a first one that makes libraries ready, of which the fastest counts.
 const RUNS: usize = 3;
@@ -31,7 +31,7 @@ impl<I: Activation, O: Activation, T: 'static> Model<I, O, T> {
     pub fn measure_seconds(
         &self,
         batch: Batch<I, T>,
-        compute: Float,
+        compute: Dtype,
         recompute: Recompute,
     ) -> Result<Vec<f64>> {
         let (input, target): (_, Target) = (flatten(batch.input), Rc::new(batch.target));
@@ -43,7 +43,7 @@ fn seconds(
     chain: &Blocks,
     objective: &Objective,
     (input, target): (Parts, Target),
-    compute: Float,
+    compute: Dtype,
     recompute: Recompute,
 ) -> Result<Vec<f64>> {
     chain.check_names()?;

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::model::activation::{Activation, Parts};
 use crate::model::cache::BlockCache;
 use crate::model::context::ForwardContext;
-use crate::model::parameters::precision::Float;
+use crate::model::parameters::precision::Dtype;
 use crate::model::parameters::{NewValue, ParamValue, ParameterSpec, Unfit};
 use crate::model::split_forward::{ErasedBackwardWeights, SplitForward};
 
@@ -196,7 +196,7 @@ pub(crate) trait AnyBlock: Send {
     fn cost(&self) -> f64;
     fn valid(&self) -> Box<dyn AnyBlock>;
     /// A copy for trials in this number type, whose running state is its own, too: parameters that have no value get some one.
-    fn copy_with_values(&self, compute: Float, device: Option<Device>) -> Box<dyn AnyBlock>;
+    fn copy_with_values(&self, compute: Dtype, device: Option<Device>) -> Box<dyn AnyBlock>;
     /// Its type and fields in words, without what identifies a parameter.
     fn fields(&self) -> String;
 }

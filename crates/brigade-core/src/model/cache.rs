@@ -27,7 +27,7 @@ impl Cache {
 }
 
 impl BlockCache {
-    /// What is kept, or at first the default. A block always asks for one type.
+    /// The block's cached value, which is the default at first. A block always asks for the same type.
     pub fn get<T: Default + Send + 'static>(&mut self) -> &mut T {
         if !self.0.as_ref().is_some_and(|kept| kept.is::<T>()) {
             self.0 = Some(Box::new(T::default()));

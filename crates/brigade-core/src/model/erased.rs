@@ -13,7 +13,7 @@ use crate::model::block::AnyBlock;
 use crate::model::cache::BlockCache;
 use crate::model::context::ForwardContext;
 use crate::model::parameters::initialization::initialize;
-use crate::model::parameters::precision::Float;
+use crate::model::parameters::precision::Dtype;
 use crate::model::parameters::{self, NewValue, ParamValue, ParameterSpec, Unfit};
 use crate::model::random_state::with_seed;
 use crate::model::run::Run;
@@ -172,7 +172,7 @@ impl<M: Module + 'static, R: Run<M>> AnyBlock for Erased<M, R> {
         Box::new(Self { module: Some(self.module().valid()), run: self.run.clone() })
     }
 
-    fn copy_with_values(&self, compute: Float, device: Option<Device>) -> Box<dyn AnyBlock> {
+    fn copy_with_values(&self, compute: Dtype, device: Option<Device>) -> Box<dyn AnyBlock> {
         let (specs, lazy) = (self.specs(), parameters::lazy(self.module()));
         let device = device.or_else(|| self.device()).map(Device::inner).unwrap_or_default();
         let filled = parameters::replace(self.module().clone(), &mut |path| {

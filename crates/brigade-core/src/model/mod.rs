@@ -23,6 +23,6 @@ pub use chain::values::NamedTensor;
 pub use context::ForwardContext;
 pub use objective::{Model, SmallerModel};
 pub use parameters::initialization::initialize;
-pub use parameters::precision::{Float, Precision};
+pub use parameters::precision::{Dtype, Precision};
 pub use random_state::with_seed;
 pub use split_forward::{ParameterGradients, SplitForward};

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use brigade_kernels::cast;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::error::{Error, Result};
@@ -11,7 +12,6 @@ use crate::model::activation::{Activation, Parts};
 use crate::model::batch::Batch;
 use crate::model::chain::Chain;
 use crate::model::chain::predict::restore_output;
-use brigade_kernels::cast;
 
 /// What the loss takes beside the output, of any type.
 pub(crate) type Target = Rc<dyn Any>;
@@ -95,7 +95,7 @@ fn of_output<O: Activation, T: Clone + 'static, R>(
         let output = restore_output(last, output)?;
         let target = target.downcast::<T>();
         let target =
-            target.map_err(|_| Error::Model("a target has another type than the loss takes".into()))?;
+            target.map_err(|_| Error::Model("a target does not have the type that the loss takes".into()))?;
         Ok(function(output, Rc::unwrap_or_clone(target)))
     })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use brigade_compress::{Codec, GatherCodes, Quantizer};
+use brigade_kernels::cast;
 use brigade_plan::CHUNK;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 
@@ -10,7 +11,6 @@ use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::{Error, Result};
 use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
-use brigade_kernels::cast;
 
 /// Shards begin with a chunk, so blocks are the same whatever the number of ranks.
 const _: () = assert!(CHUNK.is_multiple_of(GatherCodes::BLOCK));

@@ -92,6 +92,15 @@ impl Blocks {
         }
     }
 
+    /// Freezes the parameters that are frozen in other blocks, where these have blocks and parameters of the same names.
+    pub(crate) fn freeze_as(&mut self, others: &Self) {
+        for NamedBlock { name, block } in &mut self.blocks {
+            let Some(other) = others.blocks.iter().find(|other| other.name == *name) else { continue };
+            let specs = other.block.specs();
+            block.freeze(&|path| specs.get(path).is_some_and(|spec| !spec.trainable));
+        }
+    }
+
     /// Freezes all parameters.
     pub(crate) fn freeze_all(&mut self) {
         for NamedBlock { block, .. } in &mut self.blocks {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use brigade_kernels::cast;
 use brigade_plan::CHUNK;
 use brigade_sorted::SortedSet;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
@@ -12,13 +13,12 @@ use crate::metrics::Bytes;
 use crate::metrics::Clock;
 use crate::model::activation::Part;
 use crate::model::chain::ties::Shared;
-use crate::model::{Float, Precision};
+use crate::model::{Dtype, Precision};
 use crate::sharding::ParallelGroups;
 use crate::sharding::served::SeparateWorlds;
 use crate::sharding::unit::Unit;
 use crate::sharding::whole_buffer::WholeBuffer;
 use crate::sharding::zero::Zero;
-use brigade_kernels::cast;
 
 /// One unit on this rank.
 pub(crate) struct StoredUnit {
@@ -193,8 +193,8 @@ impl ParameterStore {
     }
 
     /// The type of a unit in forward and backward.
-    pub(crate) fn compute(&self, unit: &Unit) -> Float {
-        if unit.keep_in_f32 || unit.running { Float::F32 } else { self.precision.compute }
+    pub(crate) fn compute(&self, unit: &Unit) -> Dtype {
+        if unit.keep_in_f32 || unit.running { Dtype::F32 } else { self.precision.compute }
     }
 
     /// New own elements of a unit as the blocks' device and type need them.

@@ -17,7 +17,7 @@ impl UntypedEngine {
     /// this together; on the others, `sink` is not called. No rank holds more than one block at a time for it.
     ///
     /// # Errors
-    /// If a collective fails, and those of `sink`.
+    /// If there is no such rank, a collective fails, and those of `sink`.
     pub fn collect(&self, root: usize, sink: impl FnMut(NamedTensor) -> Result<()>) -> Result<()> {
         self.collect_on(|_| SortedSet::from([root]), sink)
     }
@@ -137,8 +137,12 @@ impl UntypedEngine {
             let name = |path: &String| format!("{}.{path}", named.name);
             // Each worker has all values, for the roots that are its ranks.
             let own = |root: usize| (0..mesh.world()).find(|rank| groups.rank_of_all(*rank) == root);
-            let all = self.own_paths(block).flat_map(|path| roots(&name(path)));
-            let mut roots: SortedSet<usize> = all.filter_map(own).collect();
+            let all: SortedSet<usize> = self.own_paths(block).flat_map(|path| roots(&name(path))).collect();
+            let ranks = groups.all().world().size();
+            if let Some(root) = all.iter().find(|root| **root >= ranks) {
+                return Err(Error::Model(format!("there is no rank {root} in a world of {ranks}")));
+            }
+            let mut roots: SortedSet<usize> = all.into_iter().filter_map(own).collect();
             let is_root = roots.remove(&groups.world.rank());
             let message = match self.stage.holds(block) {
                 true => self.whole_block(block, &whole)?,

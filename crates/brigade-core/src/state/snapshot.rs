@@ -28,12 +28,12 @@ pub struct Snapshot {
 struct UnitPart {
     unit: SavedUnit,
     /// The elements that this rank alone saves, if there are any.
-    share: Option<Share>,
+    range: Option<SavedRange>,
     reduction: ReductionState,
 }
 
 /// A range of elements: their values, the update's state, and that of outer steps, which the first worker saves.
-struct Share {
+struct SavedRange {
     start: usize,
     /// The values, which the first worker saves.
     values: Option<Tensor<1>>,
@@ -59,13 +59,13 @@ impl Snapshot {
     /// Bytes of all values.
     pub fn bytes(&self) -> u64 {
         let bytes = |part: &UnitPart| {
-            let of_share = |Share { values, local, update, outer, .. }: &Share| {
+            let of_range = |SavedRange { values, local, update, outer, .. }: &SavedRange| {
                 let states = [update, outer].into_iter().flatten().map(|state| state.bytes());
                 let values = [values, local].into_iter().flatten().map(|values| 4 * values.dims()[0] as u64);
                 values.sum::<u64>() + states.sum::<u64>()
             };
             let of_reduction = part.reduction.pieces.iter().map(|(_, state)| state.bytes());
-            part.share.as_ref().map_or(0, of_share) + of_reduction.sum::<u64>()
+            part.range.as_ref().map_or(0, of_range) + of_reduction.sum::<u64>()
         };
         self.parts.iter().map(bytes).sum()
     }
@@ -76,7 +76,7 @@ impl Snapshot {
     /// If the optimizer keeps something that cannot be saved, or a tensor cannot be read from its device.
     pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<WriteItem>)> {
         let (mut units, mut pieces) = (Vec::new(), Vec::new());
-        for UnitPart { mut unit, share, reduction } in self.parts {
+        for UnitPart { mut unit, range, reduction } in self.parts {
             let name = unit.name.clone();
             let mut put = |start: usize, arrays: SortedMap<String, Vec<f32>>| {
                 let piece = |(slot, values)| WriteItem { unit: name.clone(), slot, start, values };
@@ -90,7 +90,7 @@ impl Snapshot {
                 }
                 put(start, slots.into_iter().map(|(name, values)| (reduction_slot(&name), values)).collect());
             }
-            let Some(Share { start, values, local, update, outer }) = share else { continue };
+            let Some(SavedRange { start, values, local, update, outer }) = range else { continue };
             let read = |state: Option<Box<dyn FlatState>>| {
                 state.map_or_else(|| Ok(SavedState::default()), |state| state.read())
             };
@@ -150,21 +150,21 @@ impl UntypedEngine {
                 continue;
             }
             let layout = &stored.unit.layout;
-            let share = stored.counted.start.min(layout.len())..stored.counted.end.min(layout.len());
-            let reduction = self.reduction.state(index, share.clone());
-            let share = match share.is_empty() {
+            let range = stored.counted.start.min(layout.len())..stored.counted.end.min(layout.len());
+            let reduction = self.reduction.state(index, range.clone());
+            let range = match range.is_empty() {
                 true => None,
                 false => {
-                    let part = share.start - stored.own.start..share.end - stored.own.start;
+                    let part = range.start - stored.own.start..range.end - stored.own.start;
                     let own = |values: Tensor<1>| values.slice(part.clone());
                     let is_first = worker == 0;
                     let local = self.local_values(index)?.map(own);
-                    Some(Share {
-                        start: share.start,
+                    Some(SavedRange {
+                        start: range.start,
                         values: is_first.then(|| self.model_values(index)).transpose()?.map(&own),
                         local,
-                        update: self.update.state(index, share.clone()),
-                        outer: is_first.then(|| self.update.outer_state(index, share)).flatten(),
+                        update: self.update.state(index, range.clone()),
+                        outer: is_first.then(|| self.update.outer_state(index, range)).flatten(),
                     })
                 }
             };
@@ -182,7 +182,7 @@ impl UntypedEngine {
                     ..unit
                 },
             };
-            parts.push(UnitPart { unit, share, reduction });
+            parts.push(UnitPart { unit, range, reduction });
         }
         Ok(Snapshot { parts })
     }

@@ -16,11 +16,12 @@ mod window;
 pub use engine::rounds::{RoundProgress, Share, WorkerLink, WorkerLinkSender, WorkerLinks};
 pub use engine::workers::OuterSums;
 pub use engine::{Engine, UntypedEngine};
+pub use forward_backward::check_blocks::CheckBlocks;
 pub use forward_backward::recompute::Recompute;
 pub use gradients::accumulation::PairwiseSum;
 pub use gradients::hook::{ParameterPart, UnitGradient};
 pub use report::{Evaluation, OuterReport, RoundReport, StepReport};
-pub use settings::{CheckBlocks, EngineSettings, NonFinite};
+pub use settings::{EngineSettings, NonFinite};
 pub use strategy::{
     AsyncServer, Compressed, DataParallel, Fragments, LocalUpdates, OuterDtype, OuterOptimizer,
     OuterSchedule, ParameterServers, ReducedUnit, Reduction, ReductionState, Rounds, Strategy, Synchronous,

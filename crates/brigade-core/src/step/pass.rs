@@ -8,11 +8,11 @@ use crate::error::{Error, Result};
 use crate::metrics::Clock;
 use crate::model::batch::TargetSum;
 use crate::step::engine::{Sums, UntypedEngine};
+use crate::step::forward_backward::check_blocks::CheckBlocks;
 use crate::step::forward_backward::interpreter::{Interpreter, PassMode, State, TargetWeight};
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::{NonFiniteCheck, first};
 use crate::step::running_state::bind_running;
-use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
 use crate::step::window::Window;
 

@@ -20,7 +20,7 @@ pub struct Evaluation {
     pub target_weight: f64,
 }
 
-/// What an outer step did, in which workers met.
+/// What an outer step did, in which workers synchronised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OuterReport {
     /// How many workers took part.

@@ -10,6 +10,7 @@ use crate::dist::Buckets;
 use crate::model::Precision;
 use crate::sharding::groups::ParameterGroup;
 use crate::sharding::zero::{ReduceEvery, Zero};
+use crate::step::forward_backward::check_blocks::CheckBlocks;
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::strategy::{Strategy, Synchronous};
 
@@ -23,25 +24,6 @@ pub enum NonFinite {
     /// Leave weights and optimizer as they are and continue with the next step; also where no target
     /// of the global batch is valid.
     Skip,
-}
-
-/// Which forwards of blocks are run twice, and their outputs compared in bytes: a block must be a function of its input, its
-/// parameters and its context.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckBlocks {
-    /// None.
-    Never,
-    /// Those of each rank's first micro-batch of a run. It asks for a device whose operations give the same bits again.
-    First,
-    /// All.
-    Always,
-}
-
-impl Default for CheckBlocks {
-    /// The first in debug builds, else none.
-    fn default() -> Self {
-        if cfg!(debug_assertions) { Self::First } else { Self::Never }
-    }
 }
 
 /// Settings of the step. The default is plain data parallelism in fp32, with an update in each step.

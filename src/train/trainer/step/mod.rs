@@ -15,13 +15,13 @@ use brigade_report::{DeviceMemory, StepRecord};
 use crate::train::step_stats::{StepStats, StepStatus, StepTimes, gather, record};
 use crate::train::trainer::Trainer;
 use crate::train::trainer::step::batch_counts::GivenBatches;
-use crate::training::HookAnswers;
+use crate::training_setup::HookAnswers;
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches: those of [`next_batches`](Self::next_batches), or others. Ranks of one
     /// pipeline give the same ones, and every rank gives as many (what servers give is left out). With `train.sync_every = K`, every K-th step makes an update
     /// and gives a report; the others only add up gradients. Where workers make updates of their own (`strategy.name`), every step with
-    /// which they meet gives a report on all of them.
+    /// which they synchronise gives a report on all of them.
     ///
     /// A step in which something was not finite is skipped or rolled back, as `train.on_nonfinite` says; its report says so.
     ///

@@ -8,7 +8,7 @@ use brigade_core::{Activation, Batch, CheckBlocks};
 use brigade_report::timeline::Track;
 
 use crate::train::trainer::Trainer;
-use crate::training::{Ahead, Data, Order, Reader, check_read_again};
+use crate::training_setup::{Ahead, Data, Order, Reader, check_read_again};
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Reads this rank's micro-batches of the next step; `None` when the run is over. What was read counts as consumed in checkpoints of the step that

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use brigade::comm::flight::{self, Record};
+use brigade::comm::flight::{self, FlightRecord};
 use brigade::{FLIGHT_FOLDER, UsageError, exit};
 use clap::Args;
 
@@ -38,7 +38,7 @@ pub fn run(args: &FlightArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(exit::DONE))
 }
 
-fn records(dir: &Path) -> anyhow::Result<Vec<Record>> {
+fn records(dir: &Path) -> anyhow::Result<Vec<FlightRecord>> {
     let inside = dir.join(FLIGHT_FOLDER);
     let dir = if inside.is_dir() { inside } else { dir.to_owned() };
     if !dir.is_dir() {

@@ -55,7 +55,7 @@ fn copied(url: &str) -> anyhow::Result<RunPlace> {
     const ANSWER: Duration = Duration::from_secs(60);
     let bucket = Folder::open(url, ANSWER)?;
     let copy =
-        tempfile::Builder::new().prefix("brigade-").tempdir().context("cannot make a temporary folder")?;
+        tempfile::Builder::new().prefix("brigade-").tempdir().context("cannot create a temporary folder")?;
     let folder = copy.path().join(url.rsplit('/').next().unwrap_or_default());
     let wrong = || format!("cannot write into {}", folder.display());
     fs::create_dir_all(folder.join(PROFILE_FOLDER)).with_context(wrong)?;

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, bail};
 use brigade::{UsageError, exit};
 use brigade_files::write_atomic;
-use brigade_runs::scaling::{diagnose, too_few_steps};
+use brigade_runs::scaling::{diagnose, not_told_apart, too_few_steps};
 use brigade_runs::{PAGE_MARKER, Run, page};
 use clap::Args;
 
@@ -60,6 +60,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         say_unreadable(&run);
         if let Some(why) = too_few_steps(&run) {
             brigade::print_stderr(format_args!("{why}"));
+        }
+        if let Some(note) = not_told_apart(&run) {
+            brigade::print_stderr(format_args!("note: {note}"));
         }
         return Ok(ExitCode::from(exit::DONE));
     }

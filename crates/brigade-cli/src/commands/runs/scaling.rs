@@ -110,7 +110,7 @@ fn grown_batch(folder: &Path, smallest: usize, ranks: usize) -> anyhow::Result<u
     match batch.checked_mul(ranks) {
         Some(whole) if whole.is_multiple_of(smallest) => Ok(whole / smallest),
         _ => bail!(
-            "--weak is not possible with {BATCH} ({BATCH_FLAG}) = {batch} on {}: on {} the batch would have no whole number of samples for each; it must be a \
+            "--weak is not possible with {BATCH} ({BATCH_FLAG}) = {batch} on {}: on {} the batch would not have a whole number of samples for each; it must be a \
             multiple of {smallest}",
             counted(smallest, "rank"),
             counted(ranks, "rank")
@@ -173,7 +173,7 @@ mod tests {
         std::fs::write(folder.path().join("config.toml"), "[train]\nglobal_batch_size = 6\n").unwrap();
         assert_eq!([2, 3, 8].map(|ranks| grown_batch(folder.path(), 2, ranks).unwrap()), [6, 9, 24]);
         std::fs::write(folder.path().join("config.toml"), "[train]\nglobal_batch_size = 5\n").unwrap();
-        let said = "= 5 on 2 ranks: on 3 ranks the batch would have no whole number of samples for each";
+        let said = "= 5 on 2 ranks: on 3 ranks the batch would not have a whole number of samples for each";
         assert!(message(3).contains(said), "{}", message(3));
     }
 }

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use brigade::command_line::{Choice, Chosen, ElasticArgs, earlier_choice, has_option, without};
-use brigade::core::Float;
 use brigade::launcher::StandardStreams;
 use brigade::plan::cluster::Dtype;
 use brigade::plan::model::ModelShape;
 use brigade::plan::report::render;
 use brigade::plan::search::{Axes, Plan, TensorParallelSearch, Workload, plan};
 use brigade::report::{HumanBytes, HumanCount, counted};
-use brigade::{MicroBatchSize, Program, Ranks, SettingError, Settings, StrategyName};
+use brigade::{MicroBatchSize, Program, Ranks, SettingError, Settings};
 use clap::{Args, Command, FromArgMatches};
 
 use super::auto_cluster::cluster;
 use super::{TrainArgs, resolved};
 use crate::commands::plan::configured::{
-    accounting, changed_settings, reduce_bytes, restrict, trained, trained_counts,
+    ONLY_PLANNED, accounting, changed_settings, kept_bytes, reduce_bytes, restrict, trained, trained_counts,
+    unplanned,
 };
 use crate::config::Config;
 
@@ -121,12 +121,13 @@ fn choose_mesh(
         let reason = format!("{}, as before the run was resumed", earlier.mesh.join(" "));
         return Ok(ChosenMesh { flags: earlier.mesh, reason, micro_batch: None });
     }
-    let strategy = &config.settings.strategy;
-    if strategy.has_workers() || strategy.name == StrategyName::AsyncServer {
+    if let Some(other) = unplanned(&config.settings) {
         return Err(SettingError::Value {
             option: "--mesh",
             given: "auto".into(),
-            allowed: "it only plans ranks that make every update together; give --pp, --dp and --workers, or --strategy sync".into(),
+            allowed: format!(
+                "{other}, but {ONLY_PLANNED}; give --pp, --dp and --workers, or --strategy sync and --sync-every 1"
+            ),
         }
         .into());
     }
@@ -198,9 +199,13 @@ fn workload(args: &TrainArgs, config: &Config, ranks: &Ranks) -> anyhow::Result<
     let cluster = cluster(args.cluster.as_deref(), compute.backend, ranks)?;
     let length = described.model.sequence_length();
     let mut workload = Workload::new(shape, cluster, length, train.global_batch_size);
-    workload.dtype = if compute.float() == Float::F32 { Dtype::F32 } else { Dtype::Bf16 };
+    workload.dtype = match compute.resolved_dtype() {
+        brigade::core::Dtype::F32 => Dtype::F32,
+        brigade::core::Dtype::Bf16 => Dtype::Bf16,
+    };
     workload.accounting = accounting(&config.settings, workload.dtype)?;
     workload.reduce_bytes = reduce_bytes(&config.settings, workload.model.hidden);
+    workload.kept_bytes = kept_bytes(&config.settings, workload.model.hidden);
     Ok(workload)
 }
 

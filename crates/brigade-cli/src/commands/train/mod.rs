@@ -169,10 +169,9 @@ fn train<T: TextTask>(
     };
     Ok(program.run(prepare, |session, prepared| {
         let mut model = task.model(session.seed(), &session.device())?;
-        config.settings.freeze(&mut model)?;
         let blank = task.clone();
         let blank = Training::without_data().measured_on(move |rows, device| blank.blank_batch(rows, device));
-        session.stop_if_dry_run(&model, &blank)?;
+        session.stop_if_dry_run(&mut model, &blank)?;
         if !weights.is_empty() {
             let mapping = config.for_resized(weights.mapping(task.mapping()));
             let files: Vec<&Path> = weights.files.iter().map(PathBuf::as_path).collect();
@@ -197,7 +196,8 @@ fn train<T: TextTask>(
         let (train, validation) = (Mixed::new(train), Mixed::new(validation));
         let mut training =
             Training::on(train).mapping(task.mapping()).file(TOKENIZER_FILE, prepared.tokenizer.json());
-        if let Some(flops) = task.flops_per_target(&model.chain().parameter_counts()) {
+        let counts = config.settings.parameter_counts(|device| task.model(0, device))?;
+        if let Some(flops) = task.flops_per_target(&counts) {
             training = training.flops_per_target(flops);
         }
         for (name, metric) in task.derived_metrics() {
@@ -212,7 +212,11 @@ fn train<T: TextTask>(
         let tokenizer = is_new_decoder.then_some(&prepared.tokenizer);
         let about = adapters.is_empty().then_some(&file);
         for (name, content) in folder_files(&from, about, tokenizer, config.data.template())? {
-            training = training.file(name, content);
+            // Beside adapters there is no config.json, which may be what names the tokenizer's class.
+            let named = (about.is_none() && name == TOKENIZER_CONFIG_FILE)
+                .then(|| with_tokenizer_class(&content, &from))
+                .flatten();
+            training = training.file(name, named.unwrap_or(content));
         }
         if let Some(origin) = origin.as_ref().filter(|_| !adapters.is_empty()) {
             let task = file.task.unwrap_or(Task::CausalLanguageModel);
@@ -319,6 +323,22 @@ fn folder_files(
         files.push((TOKENIZER_CONFIG_FILE.to_owned(), json(tokenizer_fields(tokenizer)?)?));
     }
     Ok(files)
+}
+
+/// A `tokenizer_config.json` with the class that the model's `config.json` names; none if it has one, or there is none.
+fn with_tokenizer_class(content: &[u8], model: &Path) -> Option<Vec<u8>> {
+    let mut fields: Map<String, Value> = serde_json::from_slice(content).ok()?;
+    if fields.get("tokenizer_class").is_some_and(Value::is_string) {
+        return None;
+    }
+    let config: Value = serde_json::from_slice(&std::fs::read(model.join("config.json")).ok()?).ok()?;
+    let class = match config.get("tokenizer_class").and_then(Value::as_str) {
+        Some(class) => class,
+        None if config.get("model_type")? == "bert" => "BertTokenizer",
+        None => return None,
+    };
+    fields.insert("tokenizer_class".to_owned(), class.into());
+    serde_json::to_vec_pretty(&fields).ok()
 }
 
 /// A file of JSON without its chat template; none if it has none.

@@ -166,7 +166,8 @@ fn workers_that_are_there_and_cannot_meet_end_with_the_reason() {
     // The second may be alone once the first has ended.
     let done = [workers.start(0, APART), workers.start(1, "")].map(Running::wait);
     let told = |done: &Done| {
-        let limit = "workers 0, 1 are all there, but have failed to meet for 5 s (comm.init_timeout_seconds)";
+        let limit =
+            "workers 0, 1 are all there, but have failed to synchronise for 5 s (comm.init_timeout_seconds)";
         let reason = "choose interfaces (comm.interfaces)";
         done.code == Some(1) && done.err.contains(limit) && done.err.contains(reason)
     };
@@ -183,7 +184,7 @@ fn a_preemption_ends_a_worker_that_cannot_meet_the_others() {
     assert!(send(first.pid(), Signal::TERM));
     let done = first.wait();
     assert_eq!(done.code, Some(75), "{}", done.err);
-    let says = "preempted while the workers could not meet; no step is saved";
+    let says = "preempted while the workers could not synchronise; no step is saved";
     assert!(done.err.contains(says), "{}", done.err);
 }
 

@@ -149,7 +149,7 @@ fn a_rank_with_another_configuration_is_refused() {
     let done = two(&place, ["--seed 7 --out a", "--seed 8 --out a"]);
     for done in &done {
         assert_eq!(done.code, Some(2), "{}", done.err);
-        assert!(done.err.contains("rank 1 runs with another configuration than rank 0"), "{}", done.err);
+        assert!(done.err.contains("rank 1 runs with a different configuration from rank 0"), "{}", done.err);
     }
     for done in &done {
         assert!(done.err.contains("on rank 1 `seed = 8`, on rank 0 `seed = 7`"), "{}", done.err);
@@ -175,7 +175,7 @@ fn a_rank_with_other_text_is_refused() {
     for done in running.map(|running| running.wait()) {
         assert_eq!(done.code, Some(1), "{}", done.err);
         assert!(
-            done.err.contains("rank 1 runs with another text (or tokenizer) than rank 0"),
+            done.err.contains("rank 1 runs with a different text (or tokenizer) from rank 0"),
             "{}",
             done.err
         );
@@ -237,4 +237,11 @@ fn rank_0_of_another_launcher_tells_how_the_run_ended() {
     assert_eq!(told("--out a", 0).as_deref(), Some("finished"));
     assert_eq!(told(&format!("--out a {too_fast}"), 1).as_deref(), Some("failed"));
     assert_eq!(told("--out a --pp 2", 2), None, "a mistake is not the end of a run");
+    let place = Place::new();
+    let mut command = place.train("--out a --set output.notify=['no-such-program']");
+    rank(&mut command, 0, 1, port());
+    let ended = place.run(&mut command);
+    let said = "output.notify = [\"no-such-program\"] is not possible";
+    assert!(ended.code == Some(2) && ended.err.contains(said), "{:?} {}", ended.code, ended.err);
+    assert!(!place.path("a").exists(), "it has begun");
 }

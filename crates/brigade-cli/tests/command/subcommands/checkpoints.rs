@@ -77,7 +77,7 @@ fn workers_go_on_with_other_meshes_inside() {
         place.succeed(&mut place.brigade(&format!("checkpoint consolidate {name} --to {file}")));
         assert!(place.read(&file) == place.read("0/model.safetensors"), "{name}");
     }
-    // Another number of workers goes on, too, and so does one that meets more often; without outer steps their state has no meaning.
+    // Another number of workers goes on, too, and so does one that synchronises more often; without outer steps their state has no meaning.
     dead_after(&place, "0", 4, "more");
     place.succeed(&mut place.brigade("train --resume more --nproc-per-node 4 --workers 4 --inner-steps 1"));
     dead_after(&place, "0", 4, "sync");

@@ -150,11 +150,20 @@ fn a_file_is_planned_as_it_would_be_trained() {
         file("other.toml", &format!("{model}[strategy]\n{strategy}\n"));
         let done = plan("other.toml");
         assert!(
-            done.code == Some(2) && done.err.contains("only ranks that make every update together"),
+            done.code == Some(2)
+                && done.err.contains("only steps in which all ranks make an update together"),
             "{}",
             done.err
         );
     }
+    // Nor steps without an update.
+    file("other.toml", &format!("{model}[train]\nsync_every = 4\n"));
+    let done = plan("other.toml");
+    assert!(
+        done.code == Some(2) && done.err.contains("train.sync_every = 4, but only steps"),
+        "{}",
+        done.err
+    );
     // What training would refuse is said.
     file("wrong.toml", &format!("{model}[optimizer]\nnmae = \"adan\"\n"));
     let done = plan("wrong.toml");
@@ -173,6 +182,17 @@ fn a_file_is_planned_as_it_would_be_trained() {
     file("hub.toml", "[model]\npath = \"org/model\"\n");
     let done = plan("hub.toml");
     assert!(done.code == Some(0) && done.out.contains("tokens/s"), "{}{}", done.out, done.err);
+    // Rows are as long as the file says, also of a model that could take longer ones, and beyond what is usual.
+    file("rows.toml", "[model]\npath = \"org/model\"\nsequence_length = 512\n");
+    file("long.toml", &model.replace("128", "8192"));
+    for (line, said) in [
+        ("rows.toml", "8 sequences of 512 tokens in a step"),
+        ("rows.toml --sequence-length 256", "8 sequences of 256 tokens in a step"),
+        ("long.toml", "8 sequences of 8192 tokens in a step"),
+    ] {
+        let done = plan(line);
+        assert!(done.out.contains(said), "{line}: {}{}", done.out, done.err);
+    }
 }
 
 #[test]
@@ -274,4 +294,15 @@ fn a_run_shows_how_fast_a_machine_is() {
     assert_eq!(place.text("settings/brigade/cluster.toml"), kept);
     std::fs::write(place.path("run/metrics.jsonl"), format!("{}{half}", cut(&lines))).unwrap();
     place.succeed(&mut brigade("plan --calibrate-from run"));
+    // Several hosts are not this machine.
+    let history = place.text("run/history.jsonl");
+    let delayed =
+        history.replace("\"event\":\"started\"", "\"event\":\"started\",\"network_delay_seconds\":0.002");
+    assert_ne!(delayed, history);
+    std::fs::write(place.path("run/history.jsonl"), delayed).unwrap();
+    let done = place.run(&mut brigade("plan --calibrate-from run"));
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    let said = "the run run was on several hosts; name them, as in --cluster 2x1xCPU";
+    assert!(done.err.contains(said), "{}", done.err);
+    place.succeed(&mut brigade("plan --calibrate-from run --cluster 2x1xCPU"));
 }

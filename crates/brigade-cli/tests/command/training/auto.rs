@@ -160,7 +160,11 @@ fn what_cannot_be_chosen_is_said() {
         ),
         (
             "--mesh auto --strategy async-server --nproc-per-node 3",
-            "it only plans ranks that make every update together",
+            "strategy.name = async-server, but only steps in which all ranks make an update together are planned",
+        ),
+        (
+            "--mesh auto --sync-every 2 --nproc-per-node 2",
+            "train.sync_every = 2, but only steps in which all ranks make an update together are planned",
         ),
     ] {
         let done = place.run(&mut place.train(&format!("{line} --out a")));

@@ -7,6 +7,8 @@ fn the_doctor_says_what_the_machine_has() {
     let place = Place::new();
     let refused = place.run(&mut place.brigade("doctor --pp 2"));
     assert!(refused.code == Some(2) && refused.err.contains("--pp needs --network"), "{}", refused.err);
+    let refused = place.run(&mut place.brigade("doctor --network --nproc-per-node 2 --collectives mpi"));
+    assert!(refused.code == Some(2) && refused.err.contains("--collectives = mpi"), "{}", refused.err);
     let done = place.run(&mut place.brigade("doctor"));
     for part in ["backends of this program", "cpu", "cores", "/dev/shm", "open files"] {
         assert!(done.out.contains(part), "{part:?} is not in: {}", done.out);

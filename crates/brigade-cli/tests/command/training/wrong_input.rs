@@ -294,6 +294,14 @@ fn settings() {
         ),
         ("--set output.notify=['curl','https://host/?token=x']", ["output.notify", "word 2 holds a secret"]),
         ("--set output.notify=['curl','https://me:x@host/']", ["output.notify", "word 2 holds a secret"]),
+        (
+            "--set output.notify=['no-such-program','word']",
+            ["output.notify = [\"no-such-program\", …] is not possible", "its name in PATH ("],
+        ),
+        (
+            "--set output.notify=['./tiny.toml']",
+            ["output.notify = [\"./tiny.toml\"] is not possible", "the path of one"],
+        ),
         ("--set lora.alpha=3", ["[lora] with rank = 0, alpha = 3", "without a rank"]),
         ("--set train.freeze=['had.*']", ["train.freeze = had.*", "no parameter"]),
         (

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use brigade_kernels::cast;
 use brigade_random::keyed_seed;
 use brigade_sorted::SortedMap;
 use burn::tensor::{DType, Device, Tensor, TensorData};
@@ -12,8 +13,7 @@ use crate::model::block::NamedBlock;
 use crate::model::chain::blocks::{Blocks, Source};
 use crate::model::chain::ties::Tie;
 use crate::model::parameters::ParamValue;
-use crate::model::parameters::precision::Float;
-use brigade_kernels::cast;
+use crate::model::parameters::precision::Dtype;
 
 /// A whole parameter with its name, on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +31,7 @@ impl Blocks {
     /// # Errors
     /// If the list of blocks or a tie is wrong, or values cannot be loaded.
     pub fn initialize(&mut self, seed: u64) -> Result<()> {
-        self.initialize_in(seed, Float::F32)
+        self.initialize_in(seed, Dtype::F32)
     }
 
     /// As [`initialize`](Self::initialize), with values in this number type, but for those that a block [keeps in fp32](crate::Block::keep_in_f32): for inference. No more
@@ -39,12 +39,12 @@ impl Blocks {
     ///
     /// # Errors
     /// As [`initialize`](Self::initialize).
-    pub fn initialize_in(&mut self, seed: u64, compute: Float) -> Result<()> {
+    pub fn initialize_in(&mut self, seed: u64, compute: Dtype) -> Result<()> {
         self.check_names()?;
         let ties = self.resolved_ties()?;
         for index in 0..self.blocks.len() {
             self.initialize_block(index, seed, &|_| true)?;
-            if compute != Float::F32 {
+            if compute != Dtype::F32 {
                 self.cast_block(index, compute);
             }
         }
@@ -53,7 +53,7 @@ impl Blocks {
         Ok(())
     }
 
-    fn cast_block(&mut self, index: usize, compute: Float) {
+    fn cast_block(&mut self, index: usize, compute: Dtype) {
         let block = &mut self.blocks[index].block;
         let (specs, mut values) = (block.specs(), block.values());
         block.replace(&mut |path| {

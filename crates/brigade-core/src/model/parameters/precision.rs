@@ -3,10 +3,10 @@
 use burn::tensor::FloatDType;
 use serde::{Deserialize, Serialize};
 
-/// Number types. Master weights, the optimizer and sums of gradients over micro-batches are always fp32.
+/// A number type of floats. Master weights, the optimizer and sums of gradients over micro-batches are always fp32.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Float {
+pub enum Dtype {
     /// 32 bits.
     #[default]
     #[serde(rename = "fp32", alias = "f32")]
@@ -15,7 +15,7 @@ pub enum Float {
     Bf16,
 }
 
-impl Float {
+impl Dtype {
     pub(crate) fn dtype(self) -> FloatDType {
         match self {
             Self::F32 => FloatDType::F32,
@@ -37,7 +37,7 @@ impl Float {
 pub struct Precision {
     /// Parameters and activations in forward and backward, but for parameters that a block
     /// [keeps in fp32](crate::Block::keep_in_f32).
-    pub compute: Float,
+    pub compute: Dtype,
     /// Gradients while they are summed over ranks.
-    pub reduce: Float,
+    pub reduce: Dtype,
 }

@@ -27,7 +27,7 @@ pub(crate) fn check_given_values(chain: &Blocks, ties: &[Tie], world: &dyn Colle
                      tensor without `Param`, and others as floats"
                 }
                 Unfit::Mapped => {
-                    "is a parameter with a `load_mapper`, whose values have another layout in use than in files, which Brigade cannot train; \
+                    "is a parameter with a `load_mapper`, whose values are laid out differently in use and in files, which Brigade cannot train; \
                      Burn's linear layers have one with `LinearLayout::Col`: use `LinearLayout::Row`"
                 }
             };
@@ -70,14 +70,15 @@ pub(crate) fn check_given_values(chain: &Blocks, ties: &[Tie], world: &dyn Colle
     let found = (0..count).find_map(|index| Some((index, differs(index)?)));
     let Some((index, rank)) = found else { return Ok(()) };
     Err(Error::Model(format!(
-        "`{}` has other values on rank {rank} than on rank 0: a parameter that has values before training must have the same ones on every \
+        "`{}` has different values on rank {rank} and rank 0: a parameter that has values before training must have the same values on every \
         rank. Draw them from a seed that all ranks have (`with_seed`), or let Burn's `Initializer` draw them, which gives them the same \
         values on any mesh",
         own[index].0
     )))
 }
 
-/// A digest of numbers, one multiplication for two of them: models may have billions.
+/// A digest of numbers, one multiplication for two of them: models may have billions. No cryptographic hash such as blake3 is needed, which would be slower: it
+/// finds mistakes, not attacks.
 fn digest(seed: u64, values: &[f32]) -> u64 {
     let mut digest = seed;
     let pairs = values.chunks_exact(2);

@@ -139,7 +139,7 @@ pub(crate) fn check_loaded(loaded: Option<&(String, u64)>, world: &dyn Collectiv
         None => "this rank loads nothing".into(),
     };
     Err(Error::Model(format!(
-        "rank {} would load other weights than rank 0: the files differ between hosts, or ranks were given different ones ({here})",
+        "rank {} would load different weights from rank 0: the files differ between hosts, or ranks were given different files ({here})",
         other.join(", ")
     )))
 }
@@ -205,7 +205,7 @@ pub(crate) fn check_mesh(mesh: &Mesh, ranks: usize, strategy: &dyn Strategy) -> 
     let place = |name: &str| mesh.axes().iter().position(|axis| axis.name == name && axis.size > 1);
     if mesh.size(WORKERS) > 1 && strategy.inner_steps().is_none() {
         return Err(Error::Model(format!(
-            "the mesh has {} workers, but the strategy {strategy:?} has no outer steps in which they meet",
+            "the mesh has {} workers, but the strategy {strategy:?} has no outer steps in which they synchronise",
             mesh.size(WORKERS)
         )));
     }

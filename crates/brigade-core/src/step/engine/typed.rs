@@ -46,7 +46,7 @@ impl<I, O, T> DerefMut for Engine<I, O, T> {
 
 impl<I, O, T> Engine<I, O, T> {
     /// The model with the values of the last step. Where pipeline stages or ZeRO-3 leave this rank with a part of it,
-    /// it gives no values: see [`collect`](UntypedEngine::collect). Where workers meet with one [fragment](crate::Fragments) after the other, the values are
+    /// it gives no values: see [`collect`](UntypedEngine::collect). Where workers synchronise one [fragment](crate::Fragments) after the other, the values are
     /// this one's own until [`keep_model_values`](UntypedEngine::keep_model_values).
     pub fn chain(&self) -> &Chain<I, O> {
         Chain::of_ref(&self.untyped.chain)

@@ -1,5 +1,6 @@
 //! The first part of a step: a rank's micro-batches forward and backward, by a schedule.
 
+pub(crate) mod check_blocks;
 pub(crate) mod interpreter;
 pub(crate) mod micro_batches;
 pub(crate) mod non_finite;

@@ -1,5 +1,6 @@
 //! Gradients of shared parameters on their way, within the backward pass of a micro-batch, to the block that owns them.
 
+use brigade_kernels::cast;
 use brigade_sorted::SortedMap;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
@@ -8,7 +9,6 @@ use crate::model::chain::ties::Shared;
 use crate::sharding::store::StoredUnit;
 use crate::step::forward_backward::tape::Upstream;
 use crate::step::gradients::accumulation::PairwiseSum;
-use brigade_kernels::cast;
 
 /// The gradients that later blocks found for parameters that earlier blocks own, one whole buffer each.
 ///

@@ -12,12 +12,13 @@
 
 mod probe;
 
+use brigade_kernels::cast;
 use brigade_sorted::SortedMap;
 use burn::tensor::{Bool, DType, Device, FloatDType, Tensor, TensorData};
 
 use crate::dist::{Collectives, DATA, Mesh};
 use crate::error::{Error, Result};
-use crate::model::Float;
+use crate::model::Dtype;
 use crate::model::activation::Parts;
 use crate::model::block::NamedBlock;
 use crate::model::parameters::NewValue;
@@ -25,7 +26,6 @@ use crate::sharding::layout::FlatLayout;
 use crate::sharding::store::ParameterStore;
 use crate::sharding::unit::Unit;
 use crate::sharding::zero::Zero;
-use brigade_kernels::cast;
 use probe::Learned;
 
 pub(crate) use probe::Probe;
@@ -325,8 +325,8 @@ fn set_running(block: &mut NamedBlock, values: &[(&FlatLayout, Tensor<1>)]) {
 }
 
 /// The number type in which a block has its running state.
-fn compute(unit: &Unit, store: &ParameterStore) -> Float {
-    if unit.keep_in_f32 { Float::F32 } else { store.precision.compute }
+fn compute(unit: &Unit, store: &ParameterStore) -> Dtype {
+    if unit.keep_in_f32 { Dtype::F32 } else { store.precision.compute }
 }
 
 /// The places of the micro-batches of all ranks, as they are gathered, in the order of the global batch.

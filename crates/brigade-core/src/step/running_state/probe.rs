@@ -4,7 +4,7 @@ use burn::tensor::Device;
 
 use super::{NOTHING, from_vec, set_running, to_vec};
 use crate::error::{Error, Result};
-use crate::model::Float;
+use crate::model::Dtype;
 use crate::model::activation::{Parts, bytes};
 use crate::model::block::NamedBlock;
 use crate::nn::leaving_running_state;
@@ -51,7 +51,7 @@ impl<'a> Probe<'a> {
         over_ranks: bool,
         run: &'a mut dyn FnMut(&NamedBlock) -> Result<Parts>,
     ) -> Self {
-        let copy = block.block.copy_with_values(Float::F32, device);
+        let copy = block.block.copy_with_values(Dtype::F32, device);
         Self { block: NamedBlock { name: block.name.clone(), block: copy }, layouts, over_ranks, run }
     }
 

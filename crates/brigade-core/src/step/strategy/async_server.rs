@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use brigade_kernels::cast;
 use burn::tensor::Tensor;
 
 use crate::dist::Message;
@@ -11,7 +12,6 @@ use crate::model::activation::Part;
 use crate::step::gradients::accumulation::PairwiseSum;
 use crate::step::strategy::rank_sums::held;
 use crate::step::strategy::{DataParallel, ParameterServers, ReducedUnit, Reduction, Strategy};
-use brigade_kernels::cast;
 
 /// The last ranks are servers: each has a contiguous shard of every unit with its optimizer state, and runs no micro-batches. The
 /// others are workers, which pull the parameters, compute the gradients of a share of the global batch, and push them (Li et al.,

@@ -25,9 +25,9 @@ use crate::step::strategy::{DataParallel, ReducedUnit, Reduction, ReductionState
 /// | with ZeRO and replicas | the same as without ZeRO, only between the replicas of a shard; inside a shard, gradients are not
 /// encoded |
 ///
-/// Between ranks that have the same elements, where [collectives are in two levels](Collectives::levels), only sums are encoded: those of a
-/// host first add up the gradients themselves, each a part of them, and hosts exchange codes of these parts. So codes cross the network
-/// once a host, and errors are those of the hosts.
+/// Between ranks that have the same elements, where [collectives are in two levels](Collectives::levels), only sums are encoded: neighbours
+/// on a host first add up the gradients themselves, each a part of them, and exchange codes of these parts with the others. So codes cross the
+/// network once for all neighbours, and errors are those of their sums.
 ///
 /// Encoding errors are added to the gradients of the next update (error feedback), if the method needs it. Each rank keeps one array of
 /// them. On a different number of ranks, rank `r` of `n` continues with the arrays `r`, `r + n`, …, so that their sum is the same.
@@ -62,7 +62,7 @@ struct Coded {
     compression: Compression,
     exact: Exact,
     over: Over,
-    /// The ranks of this host, and those at this one's place on each host, between which codes travel; none where ranks are in one level.
+    /// The neighbours of this rank, and the ranks at its place among others, between which codes travel; none where ranks are in one level.
     levels: Option<[Arc<dyn Collectives>; 2]>,
     units: Vec<Option<Unit>>,
     step: u64,
@@ -256,14 +256,14 @@ impl RankSums for Coded {
     }
 }
 
-/// The part of some elements that this rank adds up over the ranks of its host; the last ones may be beyond the end.
+/// The part of some elements that this rank adds up over its neighbours; the last ones may be beyond the end.
 fn part(elements: usize, within: &dyn Collectives) -> Range<usize> {
     let length = elements.div_ceil(within.size());
     within.rank() * length..(within.rank() + 1) * length
 }
 
-/// Sums in two levels: the ranks of a host add up the numbers themselves, each a part of them, hosts exchange codes of the parts, and
-/// the ranks of a host give each other the sums.
+/// Sums in two levels: neighbours on a host add up the numbers themselves, each a part of them, exchange codes of the parts with the
+/// others, and give each other the sums.
 fn sum_in_levels(
     codes: &Arc<Mutex<UnitCodes>>,
     key: u64,

@@ -35,6 +35,9 @@ pub use synchronous::Synchronous;
 
 /// How ranks that run different micro-batches train one model together: it provides the second and third part of their steps.
 /// [`Synchronous`] is plain data parallelism and ZeRO.
+///
+/// A program's own strategy decides what is reduced and how parameters are updated. It cannot define other exchanges between workers or with servers:
+/// [`outer_schedule`](Self::outer_schedule) and [`parameter_servers`](Self::parameter_servers) only choose among those that the engine implements.
 pub trait Strategy: Debug + Send + Sync {
     /// Whether step `step`, counted from 1, ends with an update, for which gradients are reduced. The others only add gradients
     /// up ([`Engine::accumulate`](crate::Engine::accumulate)). It must be the same on all ranks.
@@ -43,7 +46,7 @@ pub trait Strategy: Debug + Send + Sync {
     /// Steps from one that synchronizes to the next.
     fn period(&self) -> usize;
 
-    /// When workers that make updates of their own meet for outer steps; none where every update is one of all ranks, which are then one
+    /// When workers that make updates of their own synchronise in outer steps; none where every update is one of all ranks, which are then one
     /// worker.
     fn outer_schedule(&self) -> Option<OuterSchedule> {
         None
@@ -64,12 +67,12 @@ pub trait Strategy: Debug + Send + Sync {
     }
 }
 
-/// When workers that make updates of their own meet.
+/// When workers that make updates of their own synchronise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OuterSchedule {
     /// A worker's own updates from one outer step to the next, at least 1.
     pub inner_steps: u64,
-    /// The parts of the model whose outer steps come one after the other; none where the workers meet with all of it.
+    /// The parts of the model whose outer steps come one after the other; none where the workers synchronise all of it at once.
     pub fragments: Option<Fragments>,
 }
 
@@ -295,13 +298,13 @@ pub trait Update: Send {
         let _ = (unit, values);
     }
 
-    /// Bytes of all that is kept.
+    /// Bytes of the state.
     fn state_bytes(&self) -> u64;
 
-    /// What is kept of a unit's elements in `range` for the worker's own updates; none where the unit is not updated here.
+    /// The state of a unit's elements in `range` for the worker's own updates; none where the unit is not updated here.
     fn state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>>;
 
-    /// What is kept of them for outer steps, which is the same on all workers. By default there is nothing.
+    /// Their state for outer steps, which is the same on all workers. By default there is none.
     fn outer_state(&self, unit: usize, range: Range<usize>) -> Option<Box<dyn FlatState>> {
         let _ = (unit, range);
         None

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use brigade_kernels::cast;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::dist::PendingTensor;
@@ -10,7 +11,6 @@ use crate::metrics::Clock;
 use crate::optim::SavedState;
 use crate::step::strategy::unit_codes::foreign;
 use crate::step::strategy::{DataParallel, ReductionState};
-use brigade_kernels::cast;
 
 /// Sums over the ranks, of units by number.
 pub(super) trait RankSums: Send {

@@ -216,7 +216,7 @@ fn a_real_bucket_has_one_run_at_a_time() {
 #[ignore = "needs the servers of `cargo xtask test-stores`"]
 fn a_real_bucket_without_the_right_is_one_message_before_a_run_begins() {
     let (place, server) = place(Protocol::S3);
-    let forbidden = "the credentials of the environment are wrong, or give no right to this";
+    let forbidden = "the credentials in the environment are wrong, or do not allow this";
     let absent = "the bucket does not exist";
     let mut all = Vec::new();
     for (data, checkpoints, said) in [

@@ -158,7 +158,7 @@ fn what_is_wrong_with_a_folder_is_said() {
         refused(&line, &["257 ids, more than the 200 embeddings"]);
     }
     std::fs::write(place.path("llama/config.json"), config.replace("\"llama\"", "\"mamba\"")).unwrap();
-    refused(&line, &["`mamba`", "known are `gpt2`, `llama`"]);
+    refused(&line, &["`mamba`", "supported are `gpt2`, `llama`"]);
 }
 
 /// Its configuration and tokenizer are in the cache; its weights are not, and the hub must not be asked.
@@ -166,27 +166,31 @@ fn what_is_wrong_with_a_folder_is_said() {
 fn a_dry_run_takes_a_model_of_the_hub_without_its_weights() {
     let place = with_llama();
     let commit = "a".repeat(40);
-    let model = place.path("hub/hub/models--org--model");
-    let snapshot = model.join("snapshots").join(&commit);
-    std::fs::create_dir_all(model.join("refs")).unwrap();
-    std::fs::create_dir_all(&snapshot).unwrap();
-    std::fs::write(model.join("refs/main"), &commit).unwrap();
-    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
-        std::fs::copy(place.path(&format!("llama/{name}")), snapshot.join(name)).unwrap();
+    for name in ["models--org--model", "models--openai-community--gpt2"] {
+        let model = place.path(&format!("hub/hub/{name}"));
+        let snapshot = model.join("snapshots").join(&commit);
+        std::fs::create_dir_all(model.join("refs")).unwrap();
+        std::fs::create_dir_all(&snapshot).unwrap();
+        std::fs::write(model.join("refs/main"), &commit).unwrap();
+        for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+            std::fs::copy(place.path(&format!("llama/{name}")), snapshot.join(name)).unwrap();
+        }
     }
     let small = "--set model.sequence_length=16 --micro-batch-size 2 --global-batch-size 8";
     let line = format!("train --model org/model --data text {small} --nproc-per-node 1 --out a");
     place.succeed(&mut place.brigade(&format!("{line} --dry-run")));
     let done = place.run(&mut place.brigade(&line));
     assert!(done.code == Some(2) && done.err.contains("`model.safetensors`"), "{}", done.err);
-    // Of adapters for it as well.
+    // Of adapters for it as well, which may know it by its name of old.
     std::fs::create_dir(place.path("adapted")).unwrap();
-    let adapters = json!({
-        "peft_type": "LORA", "base_model_name_or_path": "org/model", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
-    });
-    std::fs::write(place.path("adapted/adapter_config.json"), adapters.to_string()).unwrap();
-    let adapted = line.replace("org/model", "adapted");
-    place.succeed(&mut place.brigade(&format!("{adapted} --dry-run")));
+    for base in ["gpt2", "org/model"] {
+        let adapters = json!({
+            "peft_type": "LORA", "base_model_name_or_path": base, "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
+        });
+        std::fs::write(place.path("adapted/adapter_config.json"), adapters.to_string()).unwrap();
+        let adapted = line.replace("org/model", "adapted");
+        place.succeed(&mut place.brigade(&format!("{adapted} --dry-run")));
+    }
     // Which are on the hub themselves.
     let adapters = place.path("hub/hub/models--org--adapted");
     let snapshot = adapters.join("snapshots").join(&commit);

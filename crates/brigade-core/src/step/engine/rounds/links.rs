@@ -10,7 +10,7 @@ use burn::tensor::Device;
 
 use crate::dist::{Collectives, Message, Pending, Traffic, add_traffic};
 use crate::error::{Error, Result};
-use crate::step::engine::rounds::held::HeldPushes;
+use crate::step::engine::rounds::held_pushes::HeldPushes;
 use crate::step::engine::rounds::message::{Request, RoundState};
 use crate::step::engine::rounds::server::Push;
 
@@ -66,7 +66,7 @@ impl WorkerLinkSender {
 /// What a server is told.
 pub(super) enum Event {
     Connected(WorkerLink),
-    /// A worker, its connection, and what it asked for or why nothing more can be heard of it.
+    /// A worker, its connection, and what it asked for or why nothing more is received from it.
     Asked(usize, u64, Result<(Request, Message)>),
     /// What the first server says of the round.
     Round(Result<RoundState>),
@@ -195,7 +195,7 @@ impl WorkerLinks {
     }
 
     /// Forgets a worker that was lost, if it is there.
-    pub(super) fn lose(&mut self, worker: usize, share: Option<u64>, why: &str) {
+    pub(super) fn disconnect(&mut self, worker: usize, share: Option<u64>, why: &str) {
         if self.forget(worker).is_some() {
             self.lost += 1;
             let share = if share.is_some() { "; its share goes to another" } else { "" };

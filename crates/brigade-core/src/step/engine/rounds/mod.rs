@@ -2,10 +2,10 @@
 //!
 //! `shares` is who works on what, and the bound; `message` what is sent; `worker` and `server` are the two sides. Where workers are
 //! worlds of their own, which may come and go, `links` has the servers' connections to them, and `separate` serves over these;
-//! `held` is what keeps several servers from applying different pushes.
+//! `held_pushes` is what keeps several servers from applying different pushes.
 
 mod batch_seed;
-mod held;
+mod held_pushes;
 mod links;
 mod message;
 mod separate;

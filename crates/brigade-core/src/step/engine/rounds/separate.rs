@@ -113,7 +113,7 @@ impl UntypedEngine {
                         Ok((Request::Share, _)) => links.answer(worker, answer(None, [], &device)),
                         Ok((Request::Leave, _)) => links.leave(worker),
                         Ok(_) => {}
-                        Err(error) => links.lose(worker, None, &error.to_string()),
+                        Err(error) => links.disconnect(worker, None, &error.to_string()),
                     }
                 }
                 _ => {}
@@ -129,7 +129,7 @@ impl UntypedEngine {
                 self.give_share(worker, served)?;
             }
         } else {
-            self.hear_first_server(served.links)?;
+            self.receive_from_first_server(served.links)?;
         }
         loop {
             let is_over = match is_first {
@@ -152,7 +152,7 @@ impl UntypedEngine {
             match event {
                 None => {}
                 Some(Event::Connected(link)) => {
-                    self.lose_worker(link.worker, "it has connected again", served)?;
+                    self.drop_worker(link.worker, "it has connected again", served)?;
                     served.links.insert(link, &self.store.device)?;
                 }
                 Some(Event::Asked(worker, connection, asked))
@@ -162,7 +162,7 @@ impl UntypedEngine {
                         Ok((request, parts)) => {
                             self.serve_request((worker, connection), request, parts, served)?;
                         }
-                        Err(error) => self.lose_worker(worker, &error.to_string(), served)?,
+                        Err(error) => self.drop_worker(worker, &error.to_string(), served)?,
                     }
                 }
                 Some(Event::Asked(..)) => {}
@@ -190,18 +190,18 @@ impl UntypedEngine {
         done.try_for_each(|told| clock.waiting("server", || told.wait()))
     }
 
-    /// Hears from the first server when the round is over, on a thread.
-    fn hear_first_server(&self, links: &WorkerLinks) -> Result<()> {
+    /// Receives from the first server when the round is over, on a thread.
+    fn receive_from_first_server(&self, links: &WorkerLinks) -> Result<()> {
         let (group, device, events) =
             (self.store.groups.data.clone(), self.store.device.clone(), links.events());
-        let hear = move || loop {
+        let receive = move || loop {
             let state = group.receive(0, &device).wait().and_then(|message| RoundState::read(message, 0));
             let goes_on = matches!(&state, Ok(state) if !state.is_over);
             if events.send(Event::Round(state)).is_err() || !goes_on {
                 return;
             }
         };
-        let started = std::thread::Builder::new().name("first server".into()).spawn(hear);
+        let started = std::thread::Builder::new().name("first server".into()).spawn(receive);
         started.map(drop).map_err(|error| Error::Model(format!("no thread can be started: {error}")))
     }
 
@@ -234,7 +234,7 @@ impl UntypedEngine {
                         served.links.held.hold(connection, push);
                         self.apply_counted(served)
                     }
-                    Err(error) => self.lose_worker(worker, &error.to_string(), served),
+                    Err(error) => self.drop_worker(worker, &error.to_string(), served),
                 }
             }
             // A worker leaves when it is told that there is nothing more to do: all of its pushes have been counted.
@@ -242,11 +242,11 @@ impl UntypedEngine {
                 served.links.held.count_all(connection);
                 self.apply_counted(served)?;
                 served.links.leave(worker);
-                served.serving.shares.lose(worker, served.links.deadline());
+                served.serving.shares.requeue(worker, served.links.deadline());
                 self.answer_ready(served)
             }
             Request::Share | Request::Parameters => {
-                self.lose_worker(worker, "protocol error: unexpected request", served)
+                self.drop_worker(worker, "protocol error: unexpected request", served)
             }
         }
     }
@@ -330,10 +330,10 @@ impl UntypedEngine {
         Ok(())
     }
 
-    fn lose_worker(&self, worker: usize, why: &str, served: &mut Served<'_, '_>) -> Result<()> {
+    fn drop_worker(&self, worker: usize, why: &str, served: &mut Served<'_, '_>) -> Result<()> {
         let deadline = served.links.deadline();
-        let share = served.serving.shares.lose(worker, deadline);
-        served.links.lose(worker, share, why);
+        let share = served.serving.shares.requeue(worker, deadline);
+        served.links.disconnect(worker, share, why);
         if let Some(times) = served.serving.shares.too_late() {
             return Err(Error::Model(format!(
                 "a share was given to a worker {times} times, and each time took longer than comm.train_timeout_seconds = {} s; there was \

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
+use brigade_kernels::cast;
 use brigade_random::keyed_seed;
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -17,7 +18,6 @@ use crate::step::engine::rounds::message::{Given, Request, answer};
 use crate::step::engine::rounds::shares::{Answer, Shares};
 use crate::step::strategy::Rounds;
 use crate::step::strategy::async_server::{checked, flat};
-use brigade_kernels::cast;
 
 /// What a worker asked for, with its parts.
 type Asked = (usize, Result<(Request, Message)>);

@@ -129,7 +129,7 @@ impl Shares {
     }
 
     /// A worker was lost: its share is given to another. Gives the number of that share, if it had one. `deadline`: how long a share may take.
-    pub(super) fn lose(&mut self, worker: usize, deadline: Duration) -> Option<u64> {
+    pub(super) fn requeue(&mut self, worker: usize, deadline: Duration) -> Option<u64> {
         self.waiting.retain(|(waiting, _)| *waiting != worker);
         let Computing { share, since, .. } = self.computing[worker].take()?;
         if since.elapsed() >= deadline {
@@ -248,10 +248,10 @@ mod tests {
         }
         assert!(shares.push(1));
         assert_eq!((shares.ask(1), shares.is_done(), shares.of(0)), (Answer::Later, false, Some(0)));
-        assert_eq!((shares.lose(0, LONG), shares.ready()), (Some(0), vec![(1, Answer::Share(0))]));
+        assert_eq!((shares.requeue(0, LONG), shares.ready()), (Some(0), vec![(1, Answer::Share(0))]));
         assert!(!shares.push(0), "it has no share any more");
         assert!(shares.push(1) && shares.is_done());
-        assert_eq!((shares.ask(1), shares.lose(1, LONG), shares.ready()), (Answer::Later, None, vec![]));
+        assert_eq!((shares.ask(1), shares.requeue(1, LONG), shares.ready()), (Answer::Later, None, vec![]));
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         let mut shares = Shares::new(2, 3, 1).that_may_return();
         let late = |shares: &mut Shares, worker| {
             assert_eq!(shares.ask(worker), Answer::Share(0));
-            assert_eq!(shares.lose(worker, Duration::ZERO), Some(0));
+            assert_eq!(shares.requeue(worker, Duration::ZERO), Some(0));
         };
         late(&mut shares, 0);
         late(&mut shares, 1);
@@ -273,7 +273,7 @@ mod tests {
         // Workers that die early are no reason, however many.
         for _ in 0..10 {
             assert_eq!(shares.ask(0), Answer::Share(1));
-            assert_eq!(shares.lose(0, LONG), Some(1));
+            assert_eq!(shares.requeue(0, LONG), Some(1));
         }
         assert_eq!(shares.too_late(), None);
     }

@@ -89,7 +89,7 @@ impl UntypedEngine {
             };
             for server in 0..servers {
                 let parts = self.shards_of(&gradients, server).filter(|_| !found.skipped);
-                // In one world, all ranks hear at the end of the round.
+                // In one world, all ranks are told at the end of the round.
                 let tells = to.are_separate && server == 0;
                 let told = tells.then(|| found_part(&found, &device));
                 sent.push(

@@ -54,7 +54,7 @@ impl InnerSteps {
         sums.for_each(|(sum, value)| *sum += value * found.target_weight);
     }
 
-    /// What the workers tell each other of it when they meet, with this many metrics.
+    /// What the workers tell each other of it when they synchronise, with this many metrics.
     pub(crate) fn to_words(&self, metrics: usize) -> Vec<f64> {
         let mut words = vec![self.made, self.skipped, self.targets, self.weight, self.loss, self.norm];
         words.extend(&self.metrics);

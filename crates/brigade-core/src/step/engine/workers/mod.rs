@@ -1,4 +1,4 @@
-//! Updates of a worker alone, and how the workers meet.
+//! Updates of a worker alone, and how the workers synchronise.
 
 mod fragments;
 pub(crate) mod inner_steps;
@@ -37,7 +37,7 @@ impl UntypedEngine {
         Ok(())
     }
 
-    /// Whether all workers meet at the end of a step.
+    /// Whether all workers synchronise at the end of a step.
     pub(crate) fn is_outer(&self, step: u64) -> bool {
         self.settings.strategy.inner_steps().is_none_or(|every| step.is_multiple_of(every))
     }
@@ -47,7 +47,7 @@ impl UntypedEngine {
         match self.settings.strategy.inner_steps().filter(|_| !self.is_outer(self.step)) {
             None => Ok(()),
             Some(every) => Err(Error::State(format!(
-                "after step {} each worker has values of its own; they meet after every {every} steps",
+                "after step {} each worker has values of its own; they synchronise after every {every} steps",
                 self.step
             ))),
         }

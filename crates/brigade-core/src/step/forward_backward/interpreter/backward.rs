@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use brigade_kernels::cast;
 use brigade_plan::{Action, Pass, StageSchedule, StageTask};
 use brigade_sorted::SortedMap;
 use burn::tensor::{FloatDType, Tensor};
@@ -17,7 +18,6 @@ use crate::step::forward_backward::SECOND_HALVES_DIFFER;
 use crate::step::forward_backward::second_half::BlockGradients;
 use crate::step::forward_backward::tape::Upstream;
 use crate::step::forward_backward::tied_gradients::TiedGradients;
-use brigade_kernels::cast;
 
 /// What of a backward is done now.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,19 +2,19 @@
 
 use std::time::Instant;
 
+use brigade_kernels::cast;
 use brigade_plan::{Action, Pass, StageSchedule, StageTask};
 use burn::tensor::Tensor;
 
 use super::{Interpreter, PassMode, activation};
 use crate::error::Result;
 use crate::metrics::Activity;
-use crate::model::Float;
+use crate::model::Dtype;
 use crate::model::activation::{Part, Parts};
 use crate::model::objective::widened;
 use crate::model::random_state::with_seed;
 use crate::sharding::store::compact;
 use crate::step::forward_backward::tape::{Tape, graph_input, inner, predict, predict_cached};
-use brigade_kernels::cast;
 
 /// What stands for the name of a block where the loss draws random numbers.
 const LOSS: &str = "(loss)";
@@ -133,7 +133,7 @@ impl Interpreter<'_> {
     fn model_input(&mut self, micro_batch: usize) -> Result<Parts> {
         let parts = self.batches.input(micro_batch)?;
         Ok(match self.store.precision.compute {
-            Float::F32 => parts,
+            Dtype::F32 => parts,
             compute => parts.map_floats(|flat| cast(flat, compute.dtype())),
         })
     }

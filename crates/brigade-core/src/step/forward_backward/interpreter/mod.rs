@@ -23,13 +23,13 @@ use crate::model::objective::Objective;
 use crate::optim::sum_of_squares;
 use crate::sharding::store::ParameterStore;
 use crate::sharding::zero::ReduceEvery;
+use crate::step::forward_backward::check_blocks::CheckBlocks;
 use crate::step::forward_backward::micro_batches::MicroBatches;
 use crate::step::forward_backward::non_finite::NonFiniteCheck;
 use crate::step::forward_backward::recompute::Recompute;
 use crate::step::forward_backward::tape::{Place, Tape};
 use crate::step::forward_backward::tied_gradients::TiedSums;
 use crate::step::running_state::{RunningState, Terms};
-use crate::step::settings::CheckBlocks;
 use crate::step::strategy::Reduction;
 use backward::{Deferred, Halves};
 
@@ -38,7 +38,7 @@ use backward::{Deferred, Halves};
 const MAX_UNSENT: usize = 2;
 
 /// After how many micro-batches of an evaluation all ranks wait for one another, at least.
-const BETWEEN_MEETINGS: usize = 4;
+const BETWEEN_BARRIERS: usize = 4;
 
 /// What a pass is for.
 pub(crate) enum PassMode<'a> {
@@ -116,7 +116,7 @@ pub(crate) struct State {
     /// Blocks after which the device was told to begin.
     pub flushed: usize,
     /// Whether all ranks wait for one another before the next forward.
-    meets: bool,
+    needs_barrier: bool,
     tapes: SortedMap<StageTask, Tape>,
     /// Of each task between the halves of its backward, the blocks whose gradients are not added up yet.
     deferred: SortedMap<StageTask, Vec<Deferred>>,
@@ -180,11 +180,11 @@ impl Interpreter<'_> {
             self.state.began = self.clock.now();
             match *action {
                 Action::Forward(task) => {
-                    if self.state.meets {
-                        self.meet()?;
+                    if self.state.needs_barrier {
+                        self.barrier()?;
                     }
                     self.forward(task, schedule)?;
-                    self.state.meets = self.meets_after(task);
+                    self.state.needs_barrier = self.needs_barrier_after(task);
                 }
                 Action::Backward(task) => self.backward(task, Halves::Both, schedule)?,
                 Action::BackwardInput(task) => self.backward(task, Halves::Input, schedule)?,
@@ -207,18 +207,18 @@ impl Interpreter<'_> {
         Ok(())
     }
 
-    /// Whether all ranks meet after this forward. Nothing else keeps data-parallel ranks together in an evaluation, and a rank that falls further behind with every
+    /// Whether a barrier of all ranks follows this forward. Nothing else keeps data-parallel ranks together in an evaluation, and a rank that falls further behind with every
     /// micro-batch would at its end be waited for longer than an operation may take. Then no rank needs anything that another one sends after
-    /// the meeting: with several chunks, micro-batches go in groups of as many as there are stages, or (in a V) each of them comes up before any later one.
-    fn meets_after(&self, task: StageTask) -> bool {
-        let period = self.stage.stages * BETWEEN_MEETINGS.div_ceil(self.stage.stages);
+    /// the barrier: with several chunks, micro-batches go in groups of as many as there are stages, or (in a V) each of them comes up before any later one.
+    fn needs_barrier_after(&self, task: StageTask) -> bool {
+        let period = self.stage.stages * BETWEEN_BARRIERS.div_ceil(self.stage.stages);
         matches!(self.mode, PassMode::Evaluate)
             && task.chunk + 1 == self.stage.chunks()
             && (task.micro_batch + 1).is_multiple_of(period)
     }
 
     /// Waits until all ranks have come here, and their devices, which may be behind them.
-    fn meet(&mut self) -> Result<()> {
+    fn barrier(&mut self) -> Result<()> {
         let world = self.store.groups.all().world().clone();
         if world.size() == 1 {
             return Ok(());

@@ -1,5 +1,6 @@
 //! One block forward in training.
 
+use brigade_kernels::cast;
 use burn::tensor::FloatDType;
 
 use super::{Interpreter, PassMode};
@@ -7,9 +8,8 @@ use crate::error::{Error, Result};
 use crate::model::activation::{Parts, bytes};
 use crate::model::block::NamedBlock;
 use crate::nn::with_data_group;
+use crate::step::forward_backward::check_blocks::CheckBlocks;
 use crate::step::forward_backward::tape::{Place, Tape, graph_input, inner, leaves, run_without_graph};
-use crate::step::settings::CheckBlocks;
-use brigade_kernels::cast;
 
 impl Interpreter<'_> {
     /// Runs a block on a micro-batch, and records it on the tape. `input` is as it is in the block's graph.
@@ -65,7 +65,7 @@ fn check(block: &NamedBlock, input: Parts, output: &Parts, at: Place) -> Result<
         return Ok(());
     }
     Err(Error::Model(format!(
-        "block `{}` gives another output when it is run again on the same input (step {}, micro-batch {}): its forward must be a function of its input, its parameters and its context. Random numbers must come from Burn's generator, which is seeded before each forward, or from the seed in the \
+        "block `{}` gives a different output when it is run again on the same input (step {}, micro-batch {}): its forward must be a function of its input, its parameters and its context. Random numbers must come from Burn's generator, which is seeded before each forward, or from the seed in the \
         context",
         block.name, at.step, at.micro_batch
     )))

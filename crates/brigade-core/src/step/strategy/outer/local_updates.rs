@@ -1,4 +1,4 @@
-//! Workers that make updates of their own, and meet from time to time.
+//! Workers that make updates of their own, and synchronise from time to time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::step::strategy::{
 };
 
 /// Each worker, its own mesh along the axis [`WORKERS`](crate::WORKERS), makes `inner_steps` updates from its part of the global
-/// batch without communicating with the others. Then there is an outer step, in which the workers meet and all continue from the same
+/// batch without communicating with the others. Then there is an outer step, in which the workers synchronise, and all continue from the same
 /// values.
 ///
 /// Without an outer optimizer those are the means of the workers' (local SGD: Stich, "Local SGD converges fast and communicates little", ICLR 2019),

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
+use brigade_kernels::cast;
 use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::error::Result;
 use crate::optim::{FlatOptimizer, FlatState, OptimizerFactory, SavedState};
 use crate::sharding::layout::FlatLayout;
 use crate::step::strategy::outer::outer_sum::OuterDtype;
-use brigade_kernels::cast;
 
 /// The optimizer of outer steps: in DiLoCo SGD with Nesterov's momentum. Every worker makes the same step.
 #[derive(Debug, Clone)]
@@ -17,7 +17,7 @@ pub struct OuterOptimizer {
     pub optimizer: OptimizerFactory,
     /// Its learning rate, the same in every step.
     pub learning_rate: f64,
-    /// The number type in which outer gradients travel between workers.
+    /// The number type in which outer gradients are sent between workers.
     pub dtype: OuterDtype,
 }
 
@@ -65,7 +65,7 @@ impl OuterUnits {
         self.units[unit].as_ref()?.values.clone()
     }
 
-    /// The number type in which outer gradients travel.
+    /// The number type in which outer gradients are sent.
     pub(crate) fn dtype(&self) -> OuterDtype {
         self.of.dtype
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use brigade_compress::{Codec, Quantizer, Rounding};
+use brigade_kernels::cast;
 use brigade_plan::CHUNK;
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
@@ -10,9 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::dist::{Collectives, Pending, PendingTensor};
 use crate::error::{Error, Result};
 use crate::step::gradients::accumulation::PairwiseSum;
-use brigade_kernels::cast;
 
-/// The number type in which outer gradients travel between workers.
+/// The number type in which outer gradients are sent between workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OuterDtype {

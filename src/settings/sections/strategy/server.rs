@@ -4,8 +4,8 @@ use brigade_core::compress::Method;
 use brigade_core::{AsyncServer, DP, Mesh, PP, ParameterServers, Rounds, SeparateWorlds};
 use brigade_report::counted;
 
-use super::sections::strategy::is_endpoint;
-use super::{CollectivesBackend, OnNonFinite, SettingError, Settings, StrategyName, StrategySettings};
+use super::{StrategyName, StrategySettings, is_endpoint};
+use crate::settings::{CollectivesBackend, OnNonFinite, SettingError, Settings};
 
 const SERVERS: &str = "strategy.servers (--servers)";
 const STALENESS: &str = "strategy.staleness (--staleness)";
@@ -23,7 +23,7 @@ impl StrategySettings {
     }
 
     /// How workers push to servers that apply each gradient at once; none if a step is one update.
-    pub(super) fn rounds(&self) -> Option<Rounds> {
+    pub(crate) fn rounds(&self) -> Option<Rounds> {
         (self.is_server() && self.staleness > 0).then_some(Rounds {
             steps: self.inner_steps,
             staleness: self.staleness,
@@ -41,8 +41,6 @@ impl StrategySettings {
     /// A line about servers and this many workers, if there are any.
     pub(crate) fn describe_servers(&self, workers: usize) -> Option<String> {
         let servers = self.resolved_servers();
-        let many =
-            |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
         let how = match self.rounds() {
             None => "add up the gradients of all workers, and make one update from the sum".to_owned(),
             Some(Rounds { steps, staleness, delay_compensation }) => format!(
@@ -53,12 +51,12 @@ impl StrategySettings {
                 } else {
                     String::new()
                 },
-                many(staleness as usize, "step"),
+                counted(staleness as usize, "step"),
                 staleness + 2,
-                many(steps as usize, "step"),
+                counted(steps as usize, "step"),
             ),
         };
-        let who = format!("{} and {}", many(workers, "worker"), many(servers, "server"));
+        let who = format!("{} and {}", counted(workers, "worker"), counted(servers, "server"));
         let place = match self.separate_worlds() {
             None => "servers are the last ranks, and".to_owned(),
             Some(separate) if separate.is_server => {
@@ -73,7 +71,7 @@ impl StrategySettings {
     }
 
     /// Checks settings that only the parameter server has.
-    pub(super) fn check_server(&self) -> Result<(), SettingError> {
+    pub(crate) fn check_server(&self) -> Result<(), SettingError> {
         let only = |option, given: &dyn std::fmt::Display| {
             let allowed = "only --strategy async-server has servers; set 0, or that strategy";
             Err(SettingError::new(option, given, allowed))
@@ -128,7 +126,7 @@ impl StrategySettings {
 
 impl Settings {
     /// The mesh of this many ranks, the last of which are servers.
-    pub(super) fn mesh_with_servers(&self, world: usize) -> Result<Mesh, SettingError> {
+    pub(crate) fn mesh_with_servers(&self, world: usize) -> Result<Mesh, SettingError> {
         let (servers, mesh) = (self.strategy.resolved_servers(), &self.mesh);
         if let Some(separate) = self.strategy.separate_worlds() {
             return self.separate_mesh(world, separate);
@@ -187,7 +185,7 @@ impl Settings {
     }
 
     /// The parameter server; refuses what it cannot be combined with.
-    pub(super) fn async_server(&self) -> Result<AsyncServer, SettingError> {
+    pub(crate) fn async_server(&self) -> Result<AsyncServer, SettingError> {
         let Self { strategy, train, zero, comm, .. } = self;
         let refuse = |option, given: &dyn std::fmt::Display, allowed: &str| {
             Err(SettingError::new(option, given, allowed))

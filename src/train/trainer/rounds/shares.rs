@@ -9,7 +9,7 @@ use brigade_core::{Activation, Batch, BoxError, CheckBlocks, LrScheduler, Share}
 use brigade_data::Sampler;
 
 use crate::run::Session;
-use crate::training::{Data, Training, check_read_again};
+use crate::training_setup::{Data, Training, check_read_again};
 
 /// Reads shares from the data of a run.
 pub(crate) struct ShareReader<'a, I, O, T> {

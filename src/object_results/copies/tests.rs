@@ -6,21 +6,21 @@ struct Place {
     _temp: tempfile::TempDir,
     local: PathBuf,
     remote: PathBuf,
-    bucket: Bucket,
+    results: ObjectResults,
 }
 
 fn place() -> Place {
     let temp = tempfile::tempdir().unwrap();
     let [local, remote] = ["local", "remote"].map(|name| temp.path().join(name));
     fs::create_dir_all(local.join("logs")).unwrap();
-    let bucket = Bucket::open(&format!("file://{}", remote.display())).unwrap();
-    Place { _temp: temp, local, remote, bucket }
+    let results = ObjectResults::open(&format!("file://{}", remote.display())).unwrap();
+    Place { _temp: temp, local, remote, results }
 }
 
 impl Place {
     /// One that has just begun, by the clock of files.
     fn copier(&self, copied: Copied) -> Copier {
-        let copier = Copier::new(self.bucket.clone(), &self.local, copied, Box::new(|| true)).unwrap();
+        let copier = Copier::new(self.results.clone(), &self.local, copied, Box::new(|| true)).unwrap();
         Copier { began: SystemTime::now() - Duration::from_millis(50), ..copier }
     }
 
@@ -45,7 +45,7 @@ fn what_a_run_writes_is_copied_and_nothing_else() {
         place.write(name, "1");
     }
     let copies =
-        Copies::start(place.bucket.clone(), &place.local, all(), Duration::from_secs(60), || true).unwrap();
+        Copies::start(place.results.clone(), &place.local, all(), Duration::from_secs(60), || true).unwrap();
     place.write("last.txt", "2");
     copies.finish().unwrap();
     for (name, content) in [("a.txt", "1"), ("logs/rank-0.log", "1"), ("last.txt", "2")] {
@@ -186,12 +186,12 @@ fn the_newer_of_two_files_is_fetched() {
     set(place.local.join("config.toml"));
     fs::write(place.remote.join("metrics.jsonl"), "newer there").unwrap();
     set(place.remote.join("metrics.jsonl"));
-    place.bucket.fetch(&place.local, &["metrics.jsonl", "config.toml", "none"]).unwrap();
+    place.results.fetch(&place.local, &["metrics.jsonl", "config.toml", "none"]).unwrap();
     let here = |name: &str| fs::read_to_string(place.local.join(name)).unwrap();
     assert_eq!((here("metrics.jsonl"), here("config.toml")), ("newer there".into(), "newer here".into()));
     // Another machine.
     let other = place.local.join("other");
-    place.bucket.fetch(&other, &["metrics.jsonl"]).unwrap();
+    place.results.fetch(&other, &["metrics.jsonl"]).unwrap();
     assert_eq!(fs::read_to_string(other.join("metrics.jsonl")).unwrap(), "newer there");
     assert!(!other.join("config.toml").exists());
 }

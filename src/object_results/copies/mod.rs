@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, anyhow};
 use brigade_sorted::SortedMap;
 
-use crate::bucket::Bucket;
 use crate::error::{format_error, print_stderr};
+use crate::object_results::ObjectResults;
 
 /// Between two rounds there are at least as many times the length of the last one, so that copies take a small part of the network and the disk.
 const SHARE: u32 = 10;
@@ -55,14 +55,14 @@ impl Copies {
     /// # Errors
     /// If the folder cannot be read, or no thread can be started.
     pub(crate) fn start(
-        bucket: Bucket,
+        results: ObjectResults,
         folder: &Path,
         copied: Copied,
         every: Duration,
         is_own: impl Fn() -> bool + Send + 'static,
     ) -> anyhow::Result<Self> {
         let (end, ended) = channel();
-        let mut copier = Copier::new(bucket, folder, copied, Box::new(is_own))?;
+        let mut copier = Copier::new(results, folder, copied, Box::new(is_own))?;
         let run = move || {
             let (mut next, mut was_wrong) = (Instant::now() + FIRST.min(every), false);
             loop {
@@ -89,7 +89,7 @@ impl Copies {
                 was_wrong = round.is_err();
             }
             copier.round().with_context(|| {
-                format!("not all of {} could be copied to {}", copier.folder.display(), copier.bucket.url())
+                format!("not all of {} could be copied to {}", copier.folder.display(), copier.results.url())
             })
         };
         let thread = thread::Builder::new().name("copies".into()).spawn(run);
@@ -107,7 +107,7 @@ impl Copies {
 }
 
 struct Copier {
-    bucket: Bucket,
+    results: ObjectResults,
     folder: PathBuf,
     copied: Copied,
     began: SystemTime,
@@ -123,14 +123,15 @@ type Version = (u64, SystemTime);
 
 impl Copier {
     fn new(
-        bucket: Bucket,
+        results: ObjectResults,
         folder: &Path,
         copied: Copied,
         is_own: Box<dyn Fn() -> bool + Send>,
     ) -> anyhow::Result<Self> {
         let (folder, began) = (folder.to_owned(), SystemTime::now());
         let has_compared = copied.is_of_another_run;
-        let mut copier = Self { bucket, folder, copied, began, done: SortedMap::new(), has_compared, is_own };
+        let mut copier =
+            Self { results, folder, copied, began, done: SortedMap::new(), has_compared, is_own };
         if copier.copied.is_of_another_run {
             copier.done.extend(copier.changed()?);
         }
@@ -165,7 +166,7 @@ impl Copier {
         let folders: BTreeSet<_> = here.iter().map(|(name, _)| folder_of(name)).collect();
         let mut there = SortedMap::<String, SystemTime>::new();
         for folder in folders {
-            there.extend(self.bucket.times(folder)?);
+            there.extend(self.results.times(folder)?);
         }
         let is_older = |(name, (_, changed)): &(String, Version)| {
             there.get(name).is_some_and(|there| there >= changed && *changed < self.began)
@@ -186,7 +187,7 @@ impl Copier {
             opened => {
                 let file = opened.with_context(wrong)?;
                 let about = file.metadata().with_context(wrong)?;
-                self.bucket.upload(name, &file, about.len())?;
+                self.results.upload(name, &file, about.len())?;
                 Ok(Some((about.len(), about.modified().with_context(wrong)?)))
             }
         }
@@ -207,7 +208,7 @@ impl Copier {
                 Ok(_) => left.push(name.clone()),
                 Err(_) if failure.is_err() => left.push(name.clone()),
                 Err(_) => {
-                    failure = self.bucket.remove(name);
+                    failure = self.results.remove(name);
                     left.extend(failure.is_err().then(|| name.clone()));
                 }
             }

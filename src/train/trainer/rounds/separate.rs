@@ -10,7 +10,7 @@ use brigade_report::counted;
 use crate::error::Preempted;
 use crate::train::servers::{RemoteServers, ServedWorkers};
 use crate::train::trainer::Trainer;
-use crate::train::trainer::workers::shares::{Failure, ShareReader};
+use crate::train::trainer::rounds::shares::{Failure, ShareReader};
 
 /// How long a server that is preempted waits for a worker to come back, without which its round does not end.
 const ALONE: Duration = Duration::from_secs(3);

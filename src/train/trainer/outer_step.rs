@@ -16,7 +16,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         let Some(mut worker) = ElasticWorker::start(self.session, base, &self.facts)? else { return Ok(()) };
         if !worker.is_current(self.session)? {
             self.note("other workers are ahead; waiting for their next outer step");
-            if self.meet(&mut worker, self.progress.step)?.is_some() {
+            if self.synchronise(&mut worker, self.progress.step)?.is_some() {
                 bail!("internal error: outer step without inner steps");
             }
         }
@@ -28,18 +28,18 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// they have, and there is no report.
     pub(crate) fn sync_workers(&mut self) -> anyhow::Result<Option<StepReport>> {
         let mut worker = self.elastic.take().context("this run has no coordinator")?;
-        let met = self.meet(&mut worker, self.progress.step + 1);
+        let synchronised = self.synchronise(&mut worker, self.progress.step + 1);
         self.elastic = Some(worker);
-        met
+        synchronised
     }
 
-    fn meet(&mut self, worker: &mut ElasticWorker, step: u64) -> anyhow::Result<Option<StepReport>> {
-        let met = self.join_quorum(worker, step);
-        if met.as_ref().is_err_and(|error| error.is::<Preempted>()) {
+    fn synchronise(&mut self, worker: &mut ElasticWorker, step: u64) -> anyhow::Result<Option<StepReport>> {
+        let synchronised = self.join_quorum(worker, step);
+        if synchronised.as_ref().is_err_and(|error| error.is::<Preempted>()) {
             let from = self.continues_from();
-            self.report_preempted(&format!("preempted while the workers could not meet; {from}"))?;
+            self.report_preempted(&format!("preempted while the workers could not synchronise; {from}"))?;
         }
-        met
+        synchronised
     }
 
     /// Asks for quorums until one succeeds.

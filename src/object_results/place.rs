@@ -29,12 +29,12 @@ pub(crate) fn check_url(url: &str) -> Result<(), String> {
 
 /// The files below a run's URL.
 #[derive(Debug, Clone)]
-pub(crate) struct Bucket {
+pub(crate) struct ObjectResults {
     folder: Folder,
     url: String,
 }
 
-impl Bucket {
+impl ObjectResults {
     /// What is at this URL, where nothing need be yet.
     pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
         Ok(Self {

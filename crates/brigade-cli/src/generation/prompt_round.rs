@@ -2,20 +2,20 @@
 
 use brigade::Session;
 
-/// After how many tokens pipelines meet that continue prompts at the same time.
+/// After how many tokens pipelines that continue prompts at the same time synchronise.
 const TOKENS_BETWEEN: usize = 8;
 
 /// What a pipeline tells the others.
 const DONE: &str = "done";
 
-/// The prompts that pipelines continue at the same time. A pipeline whose text ends early waits for the others, which may have thousands of tokens to go: they all meet
+/// The prompts that pipelines continue at the same time. A pipeline whose text ends early waits for the others, which may have thousands of tokens to go: they all synchronise
 /// every few tokens, so that no wait is longer than it takes to compute these, and each one sends heartbeats.
-pub struct Round<'a> {
+pub struct PromptRound<'a> {
     session: &'a Session,
     tokens: usize,
 }
 
-impl<'a> Round<'a> {
+impl<'a> PromptRound<'a> {
     /// All ranks begin it together.
     pub fn begin(session: &'a Session) -> Self {
         Self { session, tokens: 0 }

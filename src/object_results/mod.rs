@@ -4,7 +4,7 @@
 //! in any case, so nothing that training continues from depends on the copies.
 
 mod copies;
-#[cfg_attr(not(feature = "object-store"), path = "none.rs")]
+#[cfg_attr(not(feature = "object-store"), path = "unsupported.rs")]
 mod place;
 
 use std::path::{Component, Path, PathBuf};
@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, anyhow};
 
 pub(crate) use copies::{Copied, Copies};
-pub(crate) use place::{Bucket, check_url};
+pub(crate) use place::{ObjectResults, check_url};
 
 use crate::launched::launcher_folder;
 
@@ -45,7 +45,9 @@ pub(crate) fn with_files(dir: &Path, names: &[&str]) -> anyhow::Result<PathBuf> 
     let folder = local_folder(&url).map_err(|why| anyhow!(why))?;
     // For ranks, their launcher has done it.
     if launcher_folder().is_none() {
-        Bucket::open(&url).and_then(|bucket| bucket.fetch(&folder, names)).context("the run's files")?;
+        ObjectResults::open(&url)
+            .and_then(|results| results.fetch(&folder, names))
+            .context("the run's files")?;
     }
     Ok(folder)
 }

@@ -15,9 +15,9 @@ pub(crate) fn check_url(_url: &str) -> Result<(), String> {
 
 /// There is none.
 #[derive(Debug, Clone)]
-pub(crate) struct Bucket(Infallible);
+pub(crate) struct ObjectResults(Infallible);
 
-impl Bucket {
+impl ObjectResults {
     pub(crate) fn open(url: &str) -> anyhow::Result<Self> {
         bail!("--out {url}: {MISSING}")
     }

@@ -1,5 +1,8 @@
 //! Settings of how ranks that run other micro-batches train together.
 
+mod description;
+mod server;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -43,7 +46,7 @@ impl fmt::Display for StrategyName {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StrategySettings {
-    /// `sync`, `local-sgd`, `diloco` or `async-server`: whether all ranks make every update together, workers make updates of their own and meet
+    /// `sync`, `local-sgd`, `diloco` or `async-server`: whether all ranks make every update together, workers make updates of their own and synchronise
     /// from time to time (to average their parameters, or for a step of an outer optimizer), or workers push gradients to servers.
     pub name: StrategyName,
     /// Workers of `local-sgd` and `diloco`, each a mesh of `pp` x `dp` ranks with an equal part of each global batch; 0: as many as the ranks
@@ -58,7 +61,7 @@ pub struct StrategySettings {
     pub listen: String,
     /// With a coordinator: this launch's number among the workers, from 0 to `workers - 1`.
     pub worker: usize,
-    /// Updates of a worker between outer steps, in which workers meet; with `async-server` and a staleness above 0, steps between the points at
+    /// Updates of a worker between outer steps, in which workers synchronise; with `async-server` and a staleness above 0, steps between the points at
     /// which all ranks wait for each other. Metrics, validation, checkpoints and preemption wait for these.
     pub inner_steps: u64,
     /// DiLoCo: learning rate of the outer optimizer, which is SGD.
@@ -67,13 +70,13 @@ pub struct StrategySettings {
     pub outer_momentum: f64,
     /// DiLoCo: whether the momentum is Nesterov's.
     pub outer_nesterov: bool,
-    /// DiLoCo: `fp32`, `bf16` or `int8` (in blocks of 256 with a scale each): the number type in which outer gradients travel between
+    /// DiLoCo: `fp32`, `bf16` or `int8` (in blocks of 256 with a scale each): the number type in which outer gradients are sent between
     /// workers.
     pub outer_dtype: OuterDtype,
     /// DiLoCo: number of model fragments (groups of blocks), synchronised one at a time at equal intervals within the inner steps; 1 synchronises
     /// the whole model at once. More fragments lower the peak traffic (Streaming DiLoCo).
     pub fragments: usize,
-    /// DiLoCo: inner steps that a worker makes while outer gradients travel; 0: it waits for them. Less than `inner_steps / fragments`.
+    /// DiLoCo: inner steps that a worker makes while outer gradients are sent; 0: it waits for them. Less than `inner_steps / fragments`.
     pub overlap_steps: u64,
     /// DiLoCo with overlap: fraction of its local values a worker keeps after an overlapped outer step, from 0 to 1; with 0, updates made during
     /// the overlap are discarded.
@@ -298,7 +301,7 @@ impl Settings {
         })
     }
 
-    /// How this many workers meet, if they do.
+    /// How this many workers synchronise, if they do.
     pub(crate) fn outer_steps(&self, workers: usize) -> Option<OuterSteps> {
         let strategy = &self.strategy;
         let inner_steps = usize::try_from(strategy.inner_steps).unwrap_or(usize::MAX);
@@ -335,7 +338,7 @@ impl Settings {
             return Err(SettingError::new("comm.compress (--compress)", self.comm.compress, allowed));
         }
         if train.sync_every > 1 {
-            let allowed = "workers make an update in every step, and meet after every strategy.inner_steps (--inner-steps); set 1, \
+            let allowed = "workers make an update in every step, and synchronise after every strategy.inner_steps (--inner-steps); set 1, \
             or --strategy sync";
             return Err(SettingError::new("train.sync_every (--sync-every)", train.sync_every, allowed));
         }

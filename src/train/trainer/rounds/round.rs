@@ -4,7 +4,7 @@ use anyhow::bail;
 use brigade_core::{Activation, Batch, StepReport};
 
 use crate::train::trainer::Trainer;
-use crate::train::trainer::workers::shares::ShareReader;
+use crate::train::trainer::rounds::shares::ShareReader;
 
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O, T> {
     /// Makes the steps of a round, from the data of the run; none if this worker has worked for servers elsewhere, to the end of the run.
