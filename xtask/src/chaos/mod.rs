@@ -65,7 +65,7 @@ pub struct Args {
 /// Kills until there were enough, and prints what was killed.
 ///
 /// # Errors
-/// [`Failed`], with its status, if what was started in namespaces failed; what was lost, with how to repeat it.
+/// [`cargo::Failed`], with its status, if what was started in namespaces failed; what was lost, with how to repeat it.
 pub fn run(args: &Args) -> Result<()> {
     let brigade = match &args.binary {
         Some(path) => path.canonicalize().with_context(|| format!("--binary {}", path.display()))?,
