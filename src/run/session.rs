@@ -142,7 +142,7 @@ impl Session {
     }
 
     /// All settings. Values that are `auto` follow from the backend: see [`Settings::collectives`] and
-    /// [`ComputeSettings::float`](crate::ComputeSettings::float).
+    /// [`ComputeSettings::resolved_dtype`](crate::ComputeSettings::resolved_dtype).
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
