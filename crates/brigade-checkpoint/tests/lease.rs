@@ -251,9 +251,11 @@ mod real_stores {
     #[ignore = "needs the servers of `cargo xtask test-stores`"]
     fn a_real_bucket_that_may_not_be_written_is_refused_at_once_and_in_one_line() {
         let server = server(Protocol::S3);
-        for (bucket, said) in
-            [(FORBIDDEN, "no right"), (READ_ONLY, "no right"), (ABSENT, "the bucket does not exist")]
-        {
+        for (bucket, said) in [
+            (FORBIDDEN, "do not allow this"),
+            (READ_ONLY, "do not allow this"),
+            (ABSENT, "the bucket does not exist"),
+        ] {
             let begin = Instant::now();
             let place = server.url(bucket, "run");
             let error = take(&place, &holder(1), &mut Vec::new()).err().unwrap().to_string();

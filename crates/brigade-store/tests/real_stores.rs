@@ -144,12 +144,12 @@ fn a_real_store_that_refuses_is_one_message_without_secrets() {
         assert!(server.secrets().iter().all(|secret| !error.contains(secret)), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(10), "what cannot help is not tried again");
     };
-    check(&s3, FORBIDDEN, "a.bin", &["403", "no right"]);
-    check(&s3, FORBIDDEN, "a/", &["403", "AccessDenied", "no right"]);
+    check(&s3, FORBIDDEN, "a.bin", &["403", "do not allow this"]);
+    check(&s3, FORBIDDEN, "a/", &["403", "AccessDenied", "do not allow this"]);
     check(&s3, ABSENT, "a.bin", &["NoSuchBucket", "the bucket does not exist"]);
     check(&s3, ABSENT, "a/", &["NoSuchBucket", "the bucket does not exist"]);
     gcs.proxy().plan(|_| Fault::Status(403));
-    check(&gcs, BUCKET, "a.bin", &["403", "no right"]);
+    check(&gcs, BUCKET, "a.bin", &["403", "do not allow this"]);
 
     // A key that the store does not know, and one of another secret: the store repeats the first, and what was signed.
     let environment = s3.environment();

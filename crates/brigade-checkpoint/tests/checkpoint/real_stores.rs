@@ -83,9 +83,9 @@ fn checkpoints_in_a_real_gcs_are_whole_whatever_becomes_of_requests() {
 fn a_save_to_a_real_bucket_without_the_right_is_one_message() {
     let server = server(Protocol::S3);
     for (lengths, bucket, said) in [
-        (&[10][..], FORBIDDEN, "no right"),
-        (&[10], READ_ONLY, "no right"),
-        (&[850_000], READ_ONLY, "no right"),
+        (&[10][..], FORBIDDEN, "do not allow this"),
+        (&[10], READ_ONLY, "do not allow this"),
+        (&[850_000], READ_ONLY, "do not allow this"),
         (&[10], ABSENT, "the bucket does not exist"),
         (&[850_000], ABSENT, "the bucket does not exist"),
     ] {
