@@ -62,10 +62,13 @@ pub fn checks(machine: &Machine<'_>) -> Vec<Check> {
     } else {
         checks.push(Check::skipped("wgpu", "no software adapter (mesa-vulkan-drivers)"));
     }
-    checks.extend(machine.mpis.iter().map(|mpi| machine.mpi(mpi)));
+    checks.extend(machine.mpis.iter().map(|mpi| machine.mpi(mpi.name(), &mpi::engine(), mpi)));
+    // With each MPI, and the command: cargo xtask test --mpi.
+    let first = machine.mpis.first();
+    checks.extend(first.map(|mpi| machine.mpi("meshes over MPI", &mpi::meshes(), mpi)));
     checks.extend(machine.no_mpi.map(|why| Check::skipped("mpi", why)));
     if !machine.mpis.is_empty() {
-        checks.push(Check::skipped("MPI: meshes and command", "cargo xtask test --mpi"));
+        checks.push(Check::skipped("MPI: command", "cargo xtask test --mpi"));
     }
     checks.push(match &machine.stores {
         Some(python) => {
@@ -97,8 +100,8 @@ impl Machine<'_> {
         }
     }
 
-    fn mpi(&self, mpi: &Mpi) -> Check {
-        let mut tests = self.tests(mpi.name(), &[&mpi::engine()]);
+    fn mpi(&self, name: &'static str, args: &[&str], mpi: &Mpi) -> Check {
+        let mut tests = self.tests(name, &[args]);
         if let Work::Run(command) = &mut tests.work {
             mpi.choose(command);
         }
@@ -207,8 +210,12 @@ mod tests {
             runtime_dir: None,
         };
         let shown = shown(&machine);
-        let left_out = ("MPI: meshes and command", "(cargo xtask test --mpi)".to_owned());
-        assert!(shown.contains(&left_out), "{shown:?}");
+        let left_out = ("MPI: command", "(cargo xtask test --mpi)".to_owned());
+        let meshes = format!(
+            "MPICC=mpicc.openmpi MPIRUN=mpirun.openmpi cargo nextest run {EACH} --features brigade-cli/mpi --test equivalence mpi:: \
+             --profile ci"
+        );
+        assert!(shown.contains(&left_out) && shown.contains(&("meshes over MPI", meshes)), "{shown:?}");
         let of_engine = |(name, _): &&(&str, String)| name.starts_with("tests of ") && name.contains("MPI");
         let tests: Vec<_> = shown.iter().filter(of_engine).collect();
         let line = |suffix: &str| {

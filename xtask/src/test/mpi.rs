@@ -156,7 +156,12 @@ pub fn engine() -> [&'static str; 4] {
     ["-p", "brigade-mpi", "--features", "brigade-mpi/mpi"]
 }
 
-/// The tests of what trains over it. With the packages and features of the other tests, so that Burn is not built again.
+/// The tests of meshes and collectives over it. With the packages and features of the other tests, so that Burn is not built again.
+pub fn meshes() -> Vec<&'static str> {
+    [&cargo::WORKSPACE[..], &["--features", "brigade-cli/mpi", "--test", "equivalence", "mpi::"]].concat()
+}
+
+/// The same, and those of the command.
 fn training() -> Vec<&'static str> {
     let over_mpi = ["--features", "brigade-cli/mpi", "--test", "equivalence", "--test", "command", "mpi::"];
     [&cargo::WORKSPACE[..], &over_mpi].concat()
