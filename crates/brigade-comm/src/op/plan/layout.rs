@@ -34,52 +34,21 @@ impl Layout {
     pub(crate) fn new(hosts: &[usize], algorithm: Algorithm) -> Self {
         let ranks = hosts.len();
         let on_hosts = Hosts::of(hosts);
-        let flat = || Levels::flat(ranks);
-        let mut warning = None;
-        let chosen = match (algorithm, &on_hosts) {
-            (Algorithm::Halving, _) => Levels::halving(ranks),
-            (Algorithm::Flat, _) | (_, Hosts::Flat) => flat(),
-            (Algorithm::Auto, hosts) => Levels::hierarchical(ranks, hosts.aligned()),
-            (Algorithm::Hierarchical, Hosts::Even(per_host)) => {
-                if !per_host.is_power_of_two() {
-                    warning = Some(format!(
-                        "sums are made host by host, of {per_host} ranks each: they differ in the last bits from those of \
-                        other meshes, because {per_host} is not a power of two"
-                    ));
-                }
-                Levels::hierarchical(ranks, *per_host)
-            }
-            (Algorithm::Hierarchical, Hosts::Uneven(1)) => {
-                warning = Some(
-                    "its hosts have different numbers of consecutive ranks, without a common divisor: its collectives are flat"
-                        .into(),
-                );
-                flat()
-            }
-            (Algorithm::Hierarchical, Hosts::Uneven(common)) => {
-                let bits = if common.is_power_of_two() {
-                    String::new()
-                } else {
-                    format!(
-                        ", and differ in the last bits from those of other meshes, because {common} is not a power of two"
-                    )
-                };
-                warning = Some(format!(
-                    "its hosts have different numbers of ranks: sums are made among {common} ranks of a host first, so a byte \
-                    crosses the network once for each {common} ranks{bits}"
-                ));
-                Levels::hierarchical(ranks, *common)
-            }
-        };
+        // Ranks of a host that add up first; their level is none if it has one rank.
         let neighbours = match (algorithm, &on_hosts) {
             (Algorithm::Auto, hosts) => hosts.aligned(),
             (Algorithm::Hierarchical, Hosts::Even(ranks) | Hosts::Uneven(ranks)) => *ranks,
             _ => 1,
         };
+        let chosen = match algorithm {
+            Algorithm::Halving => Levels::halving(ranks),
+            _ => Levels::hierarchical(ranks, neighbours),
+        };
+        let warning = (algorithm == Algorithm::Hierarchical).then(|| on_hosts.warning()).flatten();
         let neighbours = (neighbours > 1).then_some(neighbours);
         let algorithm = match algorithm {
             Algorithm::Halving => Algorithm::Halving,
-            _ if chosen == flat() => Algorithm::Flat,
+            _ if chosen == Levels::flat(ranks) => Algorithm::Flat,
             _ => Algorithm::Hierarchical,
         };
         let direct = Levels::direct(ranks);
@@ -148,6 +117,31 @@ impl Hosts {
                 Self::Even(common)
             }
             _ => Self::Uneven(common),
+        }
+    }
+
+    /// What the user should know of a hierarchy on them.
+    fn warning(&self) -> Option<String> {
+        const OTHER_BITS: &str = "differ in the last bits from those of other meshes, because";
+        match *self {
+            Self::Even(ranks) if !ranks.is_power_of_two() => Some(format!(
+                "sums are made host by host, of {ranks} ranks each: they {OTHER_BITS} {ranks} is not a power of two"
+            )),
+            Self::Flat | Self::Even(_) => None,
+            Self::Uneven(1) => Some(
+                "its hosts have different numbers of consecutive ranks, without a common divisor: its collectives are flat"
+                    .into(),
+            ),
+            Self::Uneven(common) => {
+                let bits = match common.is_power_of_two() {
+                    true => String::new(),
+                    false => format!(", and {OTHER_BITS} {common} is not a power of two"),
+                };
+                Some(format!(
+                    "its hosts have different numbers of ranks: sums are made among {common} ranks of a host first, so a byte \
+                     crosses the network once for each {common} ranks{bits}"
+                ))
+            }
         }
     }
 
