@@ -199,7 +199,7 @@ fn what_is_left_of_another_trainjob_is_named_before_and_after() {
         !is_usage && said.contains("denied by a webhook; only a part of llama-7b was submitted"),
         "{said}"
     );
-    assert!(said.ends_with(&format!("which {delete} deletes")), "{said}");
+    assert!(said.ends_with(&format!(": delete it with {delete}")), "{said}");
     // Who may not ask is told by the cluster itself.
     let forbidden = r#"case "$*" in
         *ignore-not-found*) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;
