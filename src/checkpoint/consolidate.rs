@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use brigade_checkpoint::{Checkpoint, StoredParameter};
-use brigade_models::{MappedParameter, Stored, WeightsError, WeightsFormat, WeightsWriter};
+use brigade_models::{MappedParameter, Stored, WeightsError, WeightsFormat, WeightsWriter, existing_weights};
 use brigade_sorted::SortedMap;
 
 use super::RunDescription;
@@ -53,7 +53,7 @@ pub fn consolidate(
                 WeightsFormat::ONE_FILE.max_shard_size,
             ),
         };
-        if !replaces && path.exists() {
+        if let Some(path) = existing_weights(&path).filter(|_| !replaces) {
             return Err(WeightsError::Io { path, source: ErrorKind::AlreadyExists.into() }.into());
         }
         let format = WeightsFormat { max_shard_size: most, ..format };

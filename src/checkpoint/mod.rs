@@ -3,7 +3,6 @@
 //! Ranks save together. At the end of each step they gather how far each of them is with its save, and all decide the same next
 //! action from that. So no rank waits for a slower disk than its own, and no background thread communicates.
 
-mod background;
 mod consolidate;
 mod lease;
 mod models;

@@ -1,5 +1,7 @@
 //! The models of a run in one checkpoint. The units and parameters of additional models have the model's name as a prefix.
 
+use std::ops::Range;
+
 use brigade_checkpoint::{Checkpoint, ItemMetadata, UnitMetadata, WriteItem};
 use brigade_core::{BoxError, Snapshot, StateReader};
 
@@ -26,13 +28,29 @@ impl ModelSnapshot {
     pub(super) fn read(self) -> brigade_core::Result<(Vec<UnitMetadata>, Vec<WriteItem>)> {
         let (mut units, mut items) = self.snapshot.read()?;
         let prefix = prefix(&self.model);
-        for unit in &mut units {
-            unit.name.insert_str(0, &prefix);
-            unit.parameters.iter_mut().for_each(|parameter| parameter.name.insert_str(0, &prefix));
-        }
+        units.iter_mut().for_each(|unit| rename(unit, &prefix));
         items.iter_mut().for_each(|item| item.unit.insert_str(0, &prefix));
         Ok((units, items))
     }
+
+    /// Takes out what training does not change.
+    pub(super) fn take_frozen(&mut self) -> Self {
+        Self { model: self.model.clone(), snapshot: self.snapshot.take_frozen() }
+    }
+
+    /// Of what was [taken out](Self::take_frozen), the units that [`read`](Self::read) gives, with the elements that this rank saves.
+    pub(super) fn frozen_ranges(&self) -> Vec<(UnitMetadata, Range<usize>)> {
+        let mut ranges = self.snapshot.frozen_ranges();
+        let prefix = prefix(&self.model);
+        ranges.iter_mut().for_each(|(unit, _)| rename(unit, &prefix));
+        ranges
+    }
+}
+
+/// Gives a unit and its parameters their names in the checkpoint.
+fn rename(unit: &mut UnitMetadata, prefix: &str) {
+    unit.name.insert_str(0, prefix);
+    unit.parameters.iter_mut().for_each(|parameter| parameter.name.insert_str(0, prefix));
 }
 
 /// A checkpoint as the engine of one model after the other reads it.

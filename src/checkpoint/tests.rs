@@ -13,7 +13,7 @@ use brigade_checkpoint::{
 use brigade_comm::{Group, Timeouts, threads};
 use brigade_core::{Engine, EngineSettings, Groups};
 
-use super::{FIRST_MODEL, ModelSnapshot, SaveProgress, Saver};
+use super::{FIRST_MODEL, ModelSnapshot, SaveOutcome, SaveProgress, Saver};
 use crate::settings::Settings;
 use crate::test_model::layers;
 
@@ -48,6 +48,9 @@ impl Storage for Disk {
     }
     fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>> {
         self.files.create(folder, name, bytes)
+    }
+    fn link(&self, from: &str, to: &str, name: &str) -> Result<()> {
+        self.files.link(from, to, name)
     }
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         self.files.open(folder, name)
@@ -132,6 +135,35 @@ fn what_does_not_fit_is_refused_before_any_rank_writes() {
     assert_eq!(written, 0);
 }
 
+/// The save fails as any other does, so that `checkpoint.on_failure` decides what follows.
+#[test]
+fn ranks_that_differ_in_a_unit_fail_the_save_on_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let storage: Arc<dyn Storage> = Arc::new(LocalStorage::new(folder.path()));
+    let results = folder.path().to_string_lossy();
+    let save = |group: Group| {
+        let settings = Settings::default();
+        let optimizer = settings.optimizer.factory().unwrap();
+        let of_engine = settings.plan(1, 1).unwrap().engine;
+        let model = layers(2 + group.rank(), &["a"]);
+        let engine = Engine::new(model, 0, &optimizer, Groups::single_rank(), of_engine).unwrap();
+        let model = ModelSnapshot { model: FIRST_MODEL.into(), snapshot: engine.snapshot().unwrap() };
+        let mut saver = Saver::new(storage.clone(), &results, group, settings.checkpoint).unwrap();
+        saver.begin(1, vec![model], TrainState::default(), Instant::now()).unwrap();
+        saver.wait(|| ()).unwrap()
+    };
+    thread::scope(|scope| {
+        let save = &save;
+        let worlds = threads(2, Timeouts::default());
+        let ranks: Vec<_> = worlds.into_iter().map(|group| scope.spawn(move || save(group))).collect();
+        for outcome in ranks.into_iter().map(|rank| rank.join().unwrap()) {
+            let Some(SaveOutcome::Failed(why)) = &outcome else { panic!("{outcome:?}") };
+            assert!(why.starts_with("rank 0: rank 1 and an earlier one differ in unit"), "{why}");
+        }
+    });
+    assert!(storage.published().unwrap().is_empty());
+}
+
 /// The second one is complete before the first goes.
 #[cfg(feature = "object-store")]
 #[test]
@@ -145,7 +177,7 @@ fn a_step_that_is_saved_again_goes_to_a_place_of_its_own() {
     for _ in 0..2 {
         saver.begin(1, Vec::new(), TrainState::default(), Instant::now()).unwrap();
         let outcome = saver.wait(|| ()).unwrap();
-        assert!(matches!(outcome, Some(super::SaveOutcome::Saved { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Some(SaveOutcome::Saved { .. })), "{outcome:?}");
         places.extend(store.published().unwrap().into_iter().map(|there| there.folder));
     }
     assert!(places.len() == 2 && places[0] != places[1], "{places:?}");

@@ -5,6 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use crate::format::unit::UnitMetadata;
+
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -129,6 +131,16 @@ pub enum Error {
         file: String,
         /// What is wrong.
         message: String,
+    },
+    /// Two ranks differ in what they say of a unit.
+    #[error("rank {rank} and an earlier one differ in unit {:?}: {unit:?} and {known:?}", unit.name)]
+    UnitsDiffer {
+        /// The later one of the ranks.
+        rank: usize,
+        /// What it says.
+        unit: Box<UnitMetadata>,
+        /// What an earlier one said.
+        known: Box<UnitMetadata>,
     },
     /// The ranks' items of a slot leave a gap or overlap.
     #[error("{unit}/{slot}: elements {}..{} {defect} (the slot has {elements})", range.start, range.end)]

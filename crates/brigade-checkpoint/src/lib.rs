@@ -7,6 +7,7 @@
 //! ```text
 //! step-00000050/rank-00000.safetensors   the items of rank 0, each a tensor `<unit>/<slot>/<start>` of F32
 //! step-00000050/rank-00001.safetensors
+//! step-00000050/frozen-00000.safetensors those of rank 0's items that training does not change, if there are any
 //! step-00000050/manifest.json            what is where, with sizes and checksums; written last
 //! step-00000050/manifest.blake3          the manifest's checksum, as `b3sum` writes it
 //! ```
@@ -20,6 +21,9 @@
 //!   without reading the rest. An error names the damaged file, chunk and offset.
 //! - **Bytes from outside are not trusted.** Sizes are checked against the real files before anything is allocated.
 //! - **The same shard gives the same file.** Only the manifest contains the time.
+//! - **What does not change is written once.** Several checkpoints may have one frozen file in common, each under its own name: a hard link in a folder, a copy that the
+//!   store makes of an object. Each checkpoint is complete without the others. A file is linked if this process wrote it, or has compared all its bytes
+//!   with those that it would have written ([`write_frozen`]); of what becomes damaged on the disk afterwards, all of them have the same.
 //! - **Older checkpoints are removed last**, when newer ones are complete.
 //! - **A location has one run at a time** if each run takes its lease ([`take_lease`]), which only needs files that can be created once.
 //!
@@ -74,7 +78,7 @@ pub use error::{Error, Result};
 pub use format::manifest::{
     CHUNK_BYTES, FORMAT_VERSION, FileMetadata, ItemMetadata, MAX_MANIFEST_BYTES, Manifest, TrainState,
 };
-pub use format::names::{MANIFEST, MANIFEST_HASH, rank_file};
+pub use format::names::{MANIFEST, MANIFEST_HASH, frozen_file, rank_file};
 pub use format::unit::{PARAMETERS, ParameterMetadata, Scalar, UnitMetadata};
 pub use lease::{
     Holder, Lease, LeaseFound, LeaseLocation, LeaseRecord, lease_location, look_at_lease, newest_lease,
@@ -87,4 +91,7 @@ pub use storage::ObjectStorage;
 pub use storage::{
     CheckpointDir, LocalStorage, StagingDir, Storage, StorageReader, StorageWriter, open_storage,
 };
-pub use write::{RankShard, WriteItem, WriteResult, abort_save, publish, write_shard};
+pub use write::{
+    RankShard, WriteItem, WriteResult, abort_save, link_frozen, merge_units, publish, write_frozen,
+    write_shard,
+};

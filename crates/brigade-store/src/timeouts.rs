@@ -20,6 +20,9 @@ pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// The headers of requests that let a store copy an object.
+const COPY_HEADERS: [&str; 2] = ["x-amz-copy-source", "x-goog-copy-source"];
+
 /// How many bytes a second a connection sends at least, if it is not silent.
 const SLOWEST: u32 = 64 << 10;
 
@@ -28,7 +31,7 @@ const SLOWEST: u32 = 64 << 10;
 pub(crate) struct RequestTimeouts {
     /// For the answer, once all is sent.
     pub answer: Duration,
-    /// For any request.
+    /// For any request, and for one that lets the store copy an object.
     pub most: Duration,
 }
 
@@ -76,6 +79,11 @@ impl HttpService for Service {
     {
         Box::pin(async move {
             let bytes = request.body().content_length();
+            let copies = COPY_HEADERS.iter().any(|header| request.headers().contains_key(*header));
+            if copies {
+                // The store answers when it has copied all, which takes the longer the larger the object is.
+                return self.with_content.execute(request).await;
+            }
             if bytes == 0 {
                 return self.without_content.execute(request).await;
             }

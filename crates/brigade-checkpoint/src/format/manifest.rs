@@ -8,8 +8,9 @@ use super::names::MANIFEST;
 use super::unit::UnitMetadata;
 use crate::error::{Error, Result};
 
-/// The format's version that this build writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format's version that this build writes, and the newest that it reads. Version 1 has one file a rank, and version 2 a second one for what training
+/// does not change.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Bytes that one checksum of [`FileMetadata::chunks`] covers; the last chunk of a file may be shorter.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -50,15 +51,15 @@ pub struct Manifest {
     pub created: u64,
     /// The state of training.
     pub state: TrainState,
-    /// The ranks' files, by rank.
+    /// The ranks' files, by rank and name.
     pub files: Vec<FileMetadata>,
 }
 
-/// The file of one rank.
+/// A file of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileMetadata {
-    /// `rank-00003.safetensors`.
+    /// `rank-00003.safetensors`, or `frozen-00003.safetensors`.
     pub name: String,
     /// The rank that wrote it.
     pub rank: usize,
@@ -90,6 +91,11 @@ pub struct ItemMetadata {
 }
 
 impl FileMetadata {
+    /// What files are sorted by in a manifest.
+    pub(crate) fn order(&self) -> (usize, &str) {
+        (self.rank, &self.name)
+    }
+
     /// Number of chunks.
     pub(crate) fn chunk_count(&self) -> u64 {
         self.bytes.div_ceil(CHUNK_BYTES as u64)

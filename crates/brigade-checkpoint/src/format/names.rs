@@ -22,6 +22,11 @@ pub fn rank_file(rank: usize) -> String {
     format!("rank-{rank:05}.safetensors")
 }
 
+/// `frozen-00003.safetensors`: the file of those of a rank's values that training does not change.
+pub fn frozen_file(rank: usize) -> String {
+    format!("frozen-{rank:05}.safetensors")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

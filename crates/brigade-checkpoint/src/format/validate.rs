@@ -1,9 +1,11 @@
 //! Checks of every manifest, before it is written and after it is read.
 
+use std::cmp::Ordering;
+
 use brigade_sorted::SortedSet;
 
 use super::manifest::{FORMAT_VERSION, FileMetadata, Manifest};
-use super::names::{MANIFEST, rank_file};
+use super::names::{MANIFEST, frozen_file, rank_file};
 use super::slot_index::SlotIndex;
 use super::unit::UnitMetadata;
 use crate::error::{Error, Result};
@@ -35,9 +37,9 @@ impl Manifest {
     /// # Errors
     /// [`Error::InvalidName`], [`Error::Coverage`], or [`Error::InvalidManifest`] with what is wrong.
     pub fn check(&self) -> Result<()> {
-        if self.version != FORMAT_VERSION {
+        if !(1..=FORMAT_VERSION).contains(&self.version) {
             return Err(wrong(format!(
-                "version {} is unknown; this build knows {FORMAT_VERSION}",
+                "version {} is unknown; this build knows 1 to {FORMAT_VERSION}",
                 self.version
             )));
         }
@@ -55,11 +57,12 @@ impl Manifest {
             }
         }
         for pair in self.files.windows(2) {
-            if pair[0].rank == pair[1].rank {
-                return Err(Error::DuplicateRank { rank: pair[0].rank });
-            }
-            if pair[0].rank > pair[1].rank {
-                return Err(wrong(format!("{} is not in rank order", pair[1].name)));
+            match pair[0].order().cmp(&pair[1].order()) {
+                Ordering::Less => {}
+                Ordering::Equal => return Err(Error::DuplicateRank { rank: pair[0].rank }),
+                Ordering::Greater => {
+                    return Err(wrong(format!("{} is not in the order of ranks and names", pair[1].name)));
+                }
             }
         }
         self.files.iter().try_for_each(check_file)?;
@@ -103,8 +106,10 @@ fn check_unit(unit: &UnitMetadata) -> Result<()> {
 
 fn check_file(file: &FileMetadata) -> Result<()> {
     let FileMetadata { name, rank, bytes, .. } = file;
-    if *name != rank_file(*rank) {
-        return Err(wrong(format!("the file of rank {rank} is named {name:?}, not {:?}", rank_file(*rank))));
+    let allowed = [rank_file(*rank), frozen_file(*rank)];
+    if !allowed.contains(name) {
+        let [own, frozen] = allowed;
+        return Err(wrong(format!("a file of rank {rank} is named {name:?}, not {own:?} or {frozen:?}")));
     }
     if file.blake3.len() != BLAKE3_DIGITS
         || !file.blake3.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))

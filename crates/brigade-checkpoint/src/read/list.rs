@@ -24,9 +24,9 @@ pub struct CheckpointSummary {
     pub created: u64,
     /// The mesh that wrote it.
     pub mesh: SortedMap<String, u64>,
-    /// Number of ranks' files.
+    /// Number of files of all ranks.
     pub files: usize,
-    /// Their total size.
+    /// Their total size, also of what other checkpoints have in common with it.
     pub bytes: u64,
     /// The run's counters.
     pub counters: SortedMap<String, u64>,

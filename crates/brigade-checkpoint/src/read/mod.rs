@@ -8,5 +8,5 @@ mod verify;
 
 pub use checkpoint::{Checkpoint, StoredParameter};
 pub use list::{CheckpointSummary, ListedCheckpoint, list};
-pub(crate) use load::load;
+pub(crate) use load::{find, load};
 pub use verify::{Problem, verify};

@@ -93,8 +93,20 @@ impl Storage for LocalStorage {
         let folder = self.root.join(folder);
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let path = folder.join(name);
-        let file = File::create(&path).map_err(Error::io("create", &path))?;
+        // Its bytes may be those of other folders, too.
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => done.map_err(Error::io("replace", &path))?,
+        }
+        let file = File::create_new(&path).map_err(Error::io("create", &path))?;
         Ok(Box::new(LocalWriter { path, written: 0, file: BufWriter::with_capacity(BUFFER, file) }))
+    }
+
+    fn link(&self, from: &str, to: &str, name: &str) -> Result<()> {
+        let [from, to] = [from, to].map(|folder| self.root.join(folder));
+        fs::create_dir_all(&to).map_err(Error::io("create", &to))?;
+        let path = to.join(name);
+        fs::hard_link(from.join(name), &path).map_err(Error::io("link", &path))
     }
 
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {

@@ -17,7 +17,7 @@ pub use staging::StagingDir;
 use crate::error::{Error, Result};
 
 /// A place for checkpoints. Each checkpoint is a folder of files; `folder` and `name` are as this storage gave them,
-/// or as [`rank_file`](crate::rank_file), [`MANIFEST`](crate::MANIFEST) and [`MANIFEST_HASH`](crate::MANIFEST_HASH).
+/// or as [`rank_file`](crate::rank_file), [`frozen_file`](crate::frozen_file), [`MANIFEST`](crate::MANIFEST) and [`MANIFEST_HASH`](crate::MANIFEST_HASH).
 ///
 /// A checkpoint is written into the folder of a [`StagingDir`], where no reader looks; the manifest is written last, and
 /// then [`publish`](Self::publish) makes it visible, completely or not at all. A process may die between any two calls
@@ -29,11 +29,17 @@ pub trait Storage: fmt::Debug + Send + Sync {
     /// The folder that a save writes into.
     fn staging_folder(&self, staging: &StagingDir) -> String;
 
-    /// A new file of `bytes` bytes; an existing one is replaced.
+    /// A new file of `bytes` bytes; an existing one is replaced, and stays as it is in other folders that it is [linked](Self::link) into.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::DiskFull`] or [`Error::Object`] with the file.
     fn create(&self, folder: &str, name: &str, bytes: u64) -> Result<Box<dyn StorageWriter>>;
+
+    /// Puts a finished file of the folder `from` into the folder `to`, too, under the same name, without sending its bytes. Removing either one leaves the other.
+    ///
+    /// # Errors
+    /// [`Error::Io`] or [`Error::Object`] with the file, also where the storage cannot do so. The caller can [create](Self::create) the file instead.
+    fn link(&self, from: &str, to: &str, name: &str) -> Result<()>;
 
     /// A file for reading; `None` if it does not exist.
     ///

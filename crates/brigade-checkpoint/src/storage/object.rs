@@ -133,6 +133,12 @@ impl Storage for ObjectStorage {
         Ok(Box::new(ObjectWriter(Upload::begin(&self.client.store, &self.client.path(folder, name), bytes)?)))
     }
 
+    fn link(&self, from: &str, to: &str, name: &str) -> Result<()> {
+        let Client { store, .. } = &self.client;
+        let [from, to] = [from, to].map(|folder| self.client.path(folder, name));
+        Ok(store.retry("copy", &from, || store.store().copy(&from, &to))?)
+    }
+
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         let path = self.client.path(folder, name);
         let found = self.client.find(&path)?;

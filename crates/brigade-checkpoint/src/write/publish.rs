@@ -6,7 +6,7 @@ use super::abort::{abort_save, is_published};
 use super::shard::WriteResult;
 use crate::error::{Error, Result};
 use crate::format::manifest::{FORMAT_VERSION, MAX_MANIFEST_BYTES, Manifest, TrainState, hash_line};
-use crate::format::names::{MANIFEST, MANIFEST_HASH, rank_file};
+use crate::format::names::{MANIFEST, MANIFEST_HASH, frozen_file, rank_file};
 use crate::storage::{StagingDir, Storage};
 
 /// Makes a save visible that all ranks have written, and returns its manifest. One rank calls this.
@@ -53,7 +53,9 @@ fn describe(
         if given != *staging {
             return Err(Error::ForeignSave { rank, given: given.to_string(), expected: staging.to_string() });
         }
-        let name = rank_file(rank);
+        // Whatever name it was given, only these are looked for.
+        let name = Some(frozen_file(rank)).filter(|name| *name == file.name);
+        let name = name.unwrap_or_else(|| rank_file(rank));
         match storage.open(&folder, &name)?.map(|reader| reader.size()) {
             None => {
                 let location = storage.location().into();
@@ -69,7 +71,7 @@ fn describe(
             Some(_) => files.push(file),
         }
     }
-    files.sort_by_key(|file| file.rank);
+    files.sort_by(|a, b| a.order().cmp(&b.order()));
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let manifest = Manifest { version: FORMAT_VERSION, step: staging.step(), created, state, files };
     manifest.check()?;

@@ -79,6 +79,36 @@ pub fn write_shard(
     rank: usize,
     shard: &RankShard,
 ) -> Result<WriteResult> {
+    write_file(storage, staging, (rank, rank_file(rank)), shard, |_| false)
+}
+
+/// The bytes of a file that is to be written.
+pub(super) struct FileParts<'a> {
+    pub header: &'a [u8],
+    pub items: &'a [&'a WriteItem],
+    /// How many there are.
+    pub bytes: u64,
+}
+
+impl<'a> FileParts<'a> {
+    /// All in order, in parts of at most this many bytes but for the header.
+    pub fn of(&self, most: usize) -> impl Iterator<Item = &'a [u8]> {
+        let values = self
+            .items
+            .iter()
+            .flat_map(move |item| bytemuck::cast_slice::<f32, u8>(&item.values).chunks(most));
+        once(self.header).chain(values)
+    }
+}
+
+/// Writes a file of a rank, as [`write_shard`] does, unless `links` has put these bytes into the save already.
+pub(super) fn write_file(
+    storage: &dyn Storage,
+    staging: &StagingDir,
+    (rank, name): (usize, String),
+    shard: &RankShard,
+    links: impl FnOnce(&FileParts<'_>) -> bool,
+) -> Result<WriteResult> {
     let items = sorted(shard)?;
     let mut entries: Vec<_> = items
         .iter()
@@ -96,18 +126,24 @@ pub fn write_shard(
         return Err(Error::TooLarge { rank, what, given, limit: MAX_HEADER_BYTES });
     }
     let bytes = header.len() as u64 + shard.bytes();
-    check_space(storage, bytes)?;
+    let parts = FileParts { header: &header, items: &items, bytes };
+    let is_linked = links(&parts);
+    if !is_linked {
+        check_space(storage, bytes)?;
+    }
 
-    let name = rank_file(rank);
     let write = || {
+        if is_linked {
+            return Ok(());
+        }
         let mut writer = storage.create(&storage.staging_folder(staging), &name, bytes)?;
-        parts(&header, &items).try_for_each(|part| writer.write(part))?;
+        parts.of(PART).try_for_each(|part| writer.write(part))?;
         writer.finish()
     };
     let (written, hashes) = std::thread::scope(|scope| {
         let hashes = scope.spawn(|| {
             let mut hasher = FileHasher::default();
-            parts(&header, &items).for_each(|part| hasher.update(part));
+            parts.of(PART).for_each(|part| hasher.update(part));
             hasher.finish()
         });
         (write(), hashes.join())
@@ -145,10 +181,4 @@ fn sorted(shard: &RankShard) -> Result<Vec<&WriteItem>> {
         }
     }
     Ok(items)
-}
-
-/// The file's bytes in order.
-fn parts<'a>(header: &'a [u8], items: &'a [&WriteItem]) -> impl Iterator<Item = &'a [u8]> {
-    let values = items.iter().flat_map(|item| bytemuck::cast_slice::<f32, u8>(&item.values).chunks(PART));
-    once(header).chain(values)
 }

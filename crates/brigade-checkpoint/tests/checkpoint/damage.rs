@@ -222,7 +222,7 @@ fn a_file_of_another_step() {
 fn a_newer_format_is_refused() {
     let small = Small::new();
     let path = small.path(MANIFEST);
-    let newer = fs::read_to_string(&path).unwrap().replace("\"version\":1", "\"version\":2");
+    let newer = fs::read_to_string(&path).unwrap().replace("\"version\":2", "\"version\":3");
     fs::write(&path, &newer).unwrap();
     fs::write(
         small.path(MANIFEST_HASH),
@@ -230,5 +230,5 @@ fn a_newer_format_is_refused() {
     )
     .unwrap();
     let error = Checkpoint::open(small.storage.clone(), 1).unwrap_err().to_string();
-    assert!(error.contains("its format is version 2, this build reads up to version 1"), "{error}");
+    assert!(error.contains("its format is version 3, this build reads up to version 2"), "{error}");
 }

@@ -3,6 +3,7 @@
 
 mod damage;
 mod death;
+mod frozen;
 mod kept;
 mod meanwhile;
 mod publishing;

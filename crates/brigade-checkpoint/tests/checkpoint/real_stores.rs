@@ -3,9 +3,12 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use brigade_checkpoint::{Checkpoint, StagingDir, Storage, keep_latest, list, open_storage, remove_stale};
+use brigade_checkpoint::{
+    Checkpoint, StagingDir, Storage, keep_latest, link_frozen, list, open_storage, remove_stale,
+};
 use brigade_testing::{ABSENT, BUCKET, FORBIDDEN, Fault, Protocol, READ_ONLY, StoreServer};
 
+use crate::frozen::{self, How};
 use crate::sample::{Sample, bits};
 
 const FAULTS: [Fault; 6] =
@@ -20,6 +23,22 @@ fn server(protocol: Protocol) -> StoreServer {
 
 fn steps(storage: &dyn Storage) -> Vec<u64> {
     list(storage).unwrap().iter().map(|found| found.step).collect()
+}
+
+/// Saves twice what training does not change: the store copies it, if it can, or else it is sent again.
+fn copies_what_is_frozen(storage: &Arc<dyn Storage>, sample: &Sample, copies: bool) {
+    let first = frozen::save(&**storage, sample, 25, &How::Written(None)).unwrap();
+    frozen::save(&**storage, sample, 30, &How::Linked(25, &first)).unwrap();
+    let staging = StagingDir::with_id(35, "copied").unwrap();
+    let copied = link_frozen(&**storage, &staging, 30, frozen::file_of(&first, 1));
+    assert_eq!(copied.is_ok(), copies, "{copied:?}");
+    storage.remove(&storage.staging_folder(&staging)).unwrap();
+    for step in [25, 30] {
+        frozen::assert_whole(storage, step, sample, "a store");
+        let folder =
+            storage.published().unwrap().into_iter().find(|there| there.step == step).unwrap().folder;
+        storage.remove(&folder).unwrap();
+    }
 }
 
 /// Saves by some ranks, reads as others, and removes, while every fifth request meets a fault.
@@ -48,6 +67,7 @@ fn checkpoints(protocol: Protocol, lengths: &[usize]) {
         let removed =
             keep_latest(&*storage, &storage.published().unwrap(), keep, |_| false, Some(5)).unwrap();
         assert_eq!(removed, [10], "{fault:?}");
+        copies_what_is_frozen(&storage, &sample, protocol == Protocol::S3);
         let dead = StagingDir::with_id(20, "dead").unwrap();
         sample.write(&*storage, &dead, 2).unwrap();
         assert_eq!(steps(&*storage), [15, 5], "{fault:?}");

@@ -107,6 +107,11 @@ impl Storage for Faulty {
         Ok(Box::new(FaultySink { inner, plan: self.plan.clone() }))
     }
 
+    fn link(&self, from: &str, to: &str, name: &str) -> Result<()> {
+        self.plan.pass(name)?;
+        self.inner.link(from, to, name)
+    }
+
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {
         self.plan.pass(name)?;
         self.inner.open(folder, name)
@@ -184,6 +189,11 @@ pub trait Behaviour: Send + Sync + std::fmt::Debug + 'static {
         Ok(())
     }
 
+    /// Called before a file is linked from a folder.
+    fn before_link(&self, _from: &str, _name: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// Called before a file is opened.
     fn before_open(&self, _folder: &str, _name: &str) {}
 
@@ -227,6 +237,11 @@ impl<B: Behaviour> Storage for Custom<B> {
         let (behaviour, written) = (self.behaviour.clone(), self.written.clone());
         let (inner, name) = (self.inner.create(folder, name, bytes)?, name.to_owned());
         Ok(Box::new(CustomWriter { inner, name, behaviour, written }))
+    }
+
+    fn link(&self, from: &str, to: &str, name: &str) -> Result<()> {
+        self.behaviour.before_link(from, name)?;
+        self.inner.link(from, to, name)
     }
 
     fn open(&self, folder: &str, name: &str) -> Result<Option<Box<dyn StorageReader>>> {

@@ -1,6 +1,7 @@
 //! The state of training, saved and restored, and whole tensors on one rank.
 
 mod collect;
+mod frozen;
 mod replica;
 mod saved;
 mod snapshot;

@@ -21,22 +21,24 @@ use crate::step::strategy::ReductionState;
 /// What one rank saves of the state at one moment. Taking it copies nothing: it keeps handles to tensors, which training replaces
 /// but does not change. They are copied to the host once, on the thread that reads them.
 pub struct Snapshot {
-    parts: Vec<UnitPart>,
+    pub(super) parts: Vec<UnitPart>,
 }
 
 /// This rank's part of a unit, which says nothing of slots and numbers before they are read.
-struct UnitPart {
-    unit: SavedUnit,
+pub(super) struct UnitPart {
+    pub(super) unit: SavedUnit,
+    /// Whether training does not change it.
+    pub(super) is_frozen: bool,
     /// The elements that this rank alone saves, if there are any.
-    range: Option<SavedRange>,
+    pub(super) range: Option<SavedRange>,
     reduction: ReductionState,
 }
 
 /// A range of elements: their values, the update's state, and that of outer steps, which the first worker saves.
-struct SavedRange {
-    start: usize,
+pub(super) struct SavedRange {
+    pub(super) start: usize,
     /// The values, which the first worker saves.
-    values: Option<Tensor<1>>,
+    pub(super) values: Option<Tensor<1>>,
     /// Those of this worker, where they are others.
     local: Option<Tensor<1>>,
     update: Option<Box<dyn FlatState>>,
@@ -76,7 +78,7 @@ impl Snapshot {
     /// If the optimizer keeps something that cannot be saved, or a tensor cannot be read from its device.
     pub fn read(self) -> Result<(Vec<SavedUnit>, Vec<WriteItem>)> {
         let (mut units, mut pieces) = (Vec::new(), Vec::new());
-        for UnitPart { mut unit, range, reduction } in self.parts {
+        for UnitPart { mut unit, range, reduction, .. } in self.parts {
             let name = unit.name.clone();
             let mut put = |start: usize, arrays: SortedMap<String, Vec<f32>>| {
                 let piece = |(slot, values)| WriteItem { unit: name.clone(), slot, start, values };
@@ -108,9 +110,7 @@ impl Snapshot {
             unit.slots.sort();
             unit.scalars = scalars;
             put(start, slots);
-            if unit.slots.is_empty() && unit.scalars.is_empty() {
-                continue;
-            }
+            // Also of a worker that has nothing of its own: it continues from that, and not from what another one has.
             units.push(unit);
         }
         Ok((units, pieces))
@@ -182,7 +182,7 @@ impl UntypedEngine {
                     ..unit
                 },
             };
-            parts.push(UnitPart { unit, range, reduction });
+            parts.push(UnitPart { unit, is_frozen: !stored.changes(), range, reduction });
         }
         Ok(Snapshot { parts })
     }

@@ -46,6 +46,14 @@ impl Inner {
             "PUT" if request.headers.contains_key("if-none-match") && found.is_some() => {
                 Answer::text(412, "PreconditionFailed")
             }
+            "PUT" if request.headers.contains_key("x-amz-copy-source") => {
+                let source = decoded(&request.headers["x-amz-copy-source"]);
+                let Some(source) = objects.get(source.trim_start_matches('/')).cloned() else {
+                    return Answer::text(404, "NoSuchKey");
+                };
+                objects.insert(request.name.clone(), Stored { modified: self.now(), ..source });
+                Answer::text(200, "<CopyObjectResult/>")
+            }
             "PUT" => {
                 let stored = self.stored(request.body.clone());
                 let headers = vec![("ETag".to_owned(), stored.tag.clone())];

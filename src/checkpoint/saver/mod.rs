@@ -1,19 +1,24 @@
 //! Saving a checkpoint: one rank's part.
 
+mod background;
+mod frozen;
+mod work;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use brigade_checkpoint::{
-    Error, RankShard, StagingDir, Storage, TrainState, UnitMetadata, WriteResult, abort_save, publish,
-    remove_stale, write_shard,
+    Error, FileMetadata, RankShard, StagingDir, Storage, TrainState, UnitMetadata, WriteResult, abort_save,
+    merge_units, publish, remove_stale, write_shard,
 };
 use brigade_comm::{DType, Group};
 use brigade_report::CheckpointRecord;
-use brigade_sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
-use super::background::Background;
+use self::background::Background;
+use self::frozen::{FrozenFile, FrozenValues};
+use self::work::Work;
 use super::lease::HeldLeases;
 use super::models::ModelSnapshot;
 use super::progress::{RunProgress, best_step};
@@ -23,27 +28,7 @@ use crate::settings::CheckpointSettings;
 use crate::thread_spans::ThreadSpans;
 use crate::world::all_gather_text;
 
-/// How far a rank is with a save; ranks exchange it as a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SaveProgress {
-    /// No save is under way, or only other ranks have work to do.
-    Idle = 0,
-    /// Its thread is working.
-    Working = 1,
-    /// Its thread is done.
-    Done = 2,
-    /// Its thread failed.
-    Failed = 3,
-}
-
-impl SaveProgress {
-    pub(crate) fn from_number(number: f64) -> Self {
-        [Self::Idle, Self::Working, Self::Done]
-            .into_iter()
-            .find(|p| f64::from(*p as u8) == number)
-            .unwrap_or(Self::Failed)
-    }
-}
+pub(crate) use self::work::SaveProgress;
 
 /// How a save ended; the same on all ranks.
 #[derive(Debug)]
@@ -57,7 +42,7 @@ pub(crate) enum SaveOutcome {
     Failed(String),
 }
 
-/// Largest message about a rank's file.
+/// Largest message about a rank's files.
 const MAX_ENTRY_BYTES: usize = 1 << 28;
 
 /// How often ranks that wait for a save exchange how far they are.
@@ -74,10 +59,14 @@ pub(crate) struct Saver {
     /// On rank 0, which publishes.
     leases: Option<HeldLeases>,
     save: Option<Save>,
+    /// Whether ranks with parts of a unit may have made different numbers of updates, as servers from which a push was lost.
+    pub(crate) counts_differ: bool,
     /// What its threads did.
     pub(crate) threads: ThreadSpans,
     /// The newest step that this process saved or started from.
     pub(crate) newest: Option<u64>,
+    /// This rank's frozen values in the newest checkpoint that this process saved since then.
+    frozen: Option<FrozenFile>,
 }
 
 struct Save {
@@ -87,54 +76,22 @@ struct Save {
     began: Instant,
     stall: Duration,
     phase: Phase,
+    /// This rank's file of frozen values, once it is in the save.
+    frozen: Option<FileMetadata>,
 }
 
 enum Phase {
-    /// Each rank writes its file.
+    /// Each rank writes its files.
     Writing(Work<Written>),
     /// Rank 0 publishes the checkpoint; the others have nothing to do.
     Publishing(Option<Work<Option<String>>>),
 }
 
-enum Work<T> {
-    Running(Background<T>),
-    Ended(anyhow::Result<T>),
-}
-
-impl<T: Send + 'static> Work<T> {
-    fn progress(&mut self) -> SaveProgress {
-        if matches!(self, Self::Running(work) if work.is_done()) {
-            let before = std::mem::replace(self, Self::Ended(Err(anyhow!("it was lost"))));
-            if let Self::Running(work) = before {
-                *self = Self::Ended(work.finish());
-            }
-        }
-        match self {
-            Self::Running(_) => SaveProgress::Working,
-            Self::Ended(Ok(_)) => SaveProgress::Done,
-            Self::Ended(Err(_)) => SaveProgress::Failed,
-        }
-    }
-
-    fn value(self) -> Option<T> {
-        match self {
-            Self::Ended(Ok(value)) => Some(value),
-            _ => None,
-        }
-    }
-
-    fn failure(&self) -> String {
-        match self {
-            Self::Ended(Err(error)) => format!("{error:#}"),
-            _ => String::new(),
-        }
-    }
-}
-
-/// What rank 0 needs to know of a rank's file.
+/// What rank 0 needs to know of a rank's files.
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
-    entry: WriteResult,
+    /// The file of what training changes, and that of frozen values, if there are any.
+    entries: Vec<WriteResult>,
     units: Vec<UnitMetadata>,
 }
 
@@ -158,8 +115,10 @@ impl Saver {
             saves: 0,
             leases,
             save: None,
+            counts_differ: false,
             threads: ThreadSpans::default(),
             newest: None,
+            frozen: None,
         })
     }
 
@@ -195,19 +154,27 @@ impl Saver {
         every > 0 && (last || step.is_multiple_of(every)) && self.newest != Some(step)
     }
 
+    /// Continues from the checkpoint of a step after a rollback. Newer ones may be damaged, so nothing of them is linked.
+    pub(crate) fn restart_from(&mut self, step: u64) {
+        (self.newest, self.frozen) = (Some(step), None);
+    }
+
     /// Starts to save; all ranks call it together while no save is under way. `state` is the same on all ranks, without units.
     /// Training has been stalled for the save since `since`.
     pub(crate) fn begin(
         &mut self,
         step: u64,
-        models: Vec<ModelSnapshot>,
+        mut models: Vec<ModelSnapshot>,
         state: TrainState,
         since: Instant,
     ) -> anyhow::Result<()> {
         self.saves += 1;
         let staging = StagingDir::with_id(step, &format!("{}{:08}", self.save_id, self.saves))?;
-        let (total, fits) = self.check_free_space(models.iter().map(|model| model.snapshot.bytes()).sum())?;
         let (storage, rank, to) = (self.storage.clone(), self.group.rank(), staging.clone());
+        let earlier = || self.frozen.clone().or_else(|| FrozenFile::found(&storage, self.newest?, rank));
+        let frozen = FrozenValues::take(&mut models, earlier);
+        let changing = models.iter().map(|model| model.snapshot.bytes()).sum::<u64>();
+        let (total, fits) = self.check_free_space(changing + frozen.bytes())?;
         let write = move || -> anyhow::Result<Written> {
             fits?;
             let (mut units, mut items) = (Vec::new(), Vec::new());
@@ -216,13 +183,17 @@ impl Saver {
                 units.extend(model_units);
                 items.extend(model_items);
             }
-            Ok(Written { entry: write_shard(&*storage, &to, rank, &RankShard { items })?, units })
+            let mut entries = vec![write_shard(&*storage, &to, rank, &RankShard { items })?];
+            let (frozen_units, entry) = frozen.save(&*storage, &to, rank)?;
+            units.extend(frozen_units);
+            entries.extend(entry);
+            Ok(Written { entries, units })
         };
         let threads = self.threads.clone();
         let write = move || threads.during(format!("write step {step}"), write);
         let work = Work::Running(Background::start("checkpoint", write)?);
         let (phase, stall) = (Phase::Writing(work), since.elapsed());
-        self.save = Some(Save { staging, state, bytes: total, began: since, stall, phase });
+        self.save = Some(Save { staging, state, bytes: total, began: since, stall, phase, frozen: None });
         Ok(())
     }
 
@@ -235,7 +206,7 @@ impl Saver {
         }
     }
 
-    /// The bytes of all ranks together, and whether they fit into the free space, as far as it is known. All ranks look at the
+    /// The bytes that all ranks together write, and whether they fit into the free space, as far as it is known. All ranks look at the
     /// free space before any of them writes.
     fn check_free_space(&self, bytes: u64) -> anyhow::Result<(u64, anyhow::Result<()>)> {
         let mut all = vec![0.0f64; 2 * self.group.size()];
@@ -286,7 +257,7 @@ impl Saver {
             return Ok(None);
         }
         let failed = all.contains(&SaveProgress::Failed);
-        let Save { staging, state, bytes, began, stall, phase } = save;
+        let Save { staging, state, bytes, began, stall, phase, frozen } = save;
         let fail = |work: String| -> anyhow::Result<Option<SaveOutcome>> {
             let texts = all_gather_text(&self.group, &work)?;
             let reasons = texts.iter().enumerate().filter(|(_, text)| !text.is_empty());
@@ -304,15 +275,17 @@ impl Saver {
             Phase::Writing(work) if failed => fail(work.failure()),
             Phase::Publishing(work) if failed => fail(work.map_or(String::new(), |work| work.failure())),
             Phase::Writing(Work::Ended(Ok(written))) => {
+                let frozen = written.entries.get(1).map(|entry| entry.file.clone());
                 let work = self.collect_entries(&staging, &state, written)?;
                 let phase = Phase::Publishing(work);
-                self.save = Some(Save { staging, state, bytes, began, stall, phase });
+                self.save = Some(Save { staging, state, bytes, began, stall, phase, frozen });
                 Ok(None)
             }
             Phase::Writing(_) => bail!("a save of step {} was lost", staging.step()),
             Phase::Publishing(work) => {
                 let step = staging.step();
                 self.newest = Some(step);
+                self.frozen = frozen.map(|file| FrozenFile { step, file, is_known: true });
                 let (stall_seconds, seconds) = (stall.as_secs_f64(), began.elapsed().as_secs_f64());
                 let record = CheckpointRecord { step, stall_seconds, bytes, seconds };
                 Ok(Some(SaveOutcome::Saved { record, cleanup_error: work.and_then(Work::value).flatten() }))
@@ -339,7 +312,7 @@ impl Saver {
         Ok(None)
     }
 
-    /// Sends the entry of this rank's file to rank 0, which then starts to publish the checkpoint and to remove older ones.
+    /// Sends the entries of this rank's files to rank 0, which then starts to publish the checkpoint and to remove older ones.
     fn collect_entries(
         &self,
         staging: &StagingDir,
@@ -353,28 +326,19 @@ impl Saver {
         }
         let others: Vec<_> =
             (1..self.group.size()).map(|rank| self.group.recv_message(rank, MAX_ENTRY_BYTES)).collect();
-        let (mut entries, mut units) = (vec![own.entry], SortedMap::new());
-        let mut gather = |more: Vec<UnitMetadata>| -> anyhow::Result<()> {
-            for unit in more {
-                let name = unit.name.clone();
-                match units.get(&name) {
-                    Some(known) if *known != unit => {
-                        bail!("ranks disagree on the contents of `{name}`: {known:?} and {unit:?}")
-                    }
-                    Some(_) => {}
-                    None => drop(units.insert(name, unit)),
-                }
-            }
-            Ok(())
-        };
-        gather(own.units)?;
+        let (mut entries, mut units) = (own.entries, vec![own.units]);
         for (index, message) in others.into_iter().enumerate() {
             let written: Written = serde_json::from_slice(&message.wait()?)
-                .with_context(|| format!("the message of rank {} about its file", index + 1))?;
-            entries.push(written.entry);
-            gather(written.units)?;
+                .with_context(|| format!("the message of rank {} about its files", index + 1))?;
+            entries.extend(written.entries);
+            units.push(written.units);
         }
-        let state = TrainState { units: units.into_values().collect(), ..state.clone() };
+        let units = match merge_units(units, self.counts_differ) {
+            Ok(units) => units,
+            // The save has failed, and all ranks are told.
+            Err(error) => return Ok(Some(Work::Ended(Err(error.into())))),
+        };
+        let state = TrainState { units, ..state.clone() };
         let step = staging.step();
         let (storage, staging, settings) = (self.storage.clone(), staging.clone(), self.settings.clone());
         let leases = self.leases.clone();
