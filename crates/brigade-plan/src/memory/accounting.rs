@@ -1,10 +1,10 @@
-//! Bytes of a parameter: what a framework holds of each.
+//! What a framework holds of each parameter, and what it does otherwise than Brigade.
 
 use serde::Serialize;
 
 use crate::cluster::Dtype;
 
-/// What is held of a parameter, in bytes, and how gradients are added up.
+/// What is held of a parameter, in bytes, how gradients are added up, and how a framework computes and reduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Accounting {
     /// The parameter in forward and backward.
@@ -25,6 +25,12 @@ pub struct Accounting {
     pub steps_copies: bool,
     /// Whether what tensor-parallel ranks gather for their products is kept whole for the backward. Else each keeps its shard, and they gather again.
     pub keeps_gathered: bool,
+    /// Whether the loss is one kernel over the logits forward and one backward. Else each of its operations reads and writes them in fp32.
+    pub fused_loss: bool,
+    /// Whether tensor-parallel ranks add up the gradients of a product's inputs while they compute those of its weights.
+    pub hides_tensor_sums: bool,
+    /// Whether ranks that shard the optimizer's state alone (ZeRO-1) sum their whole gradients once the last backward is over. Else they reduce shards during it.
+    pub sums_after_backward: bool,
 }
 
 impl Accounting {
@@ -42,6 +48,9 @@ impl Accounting {
             moments,
             steps_copies: false,
             keeps_gathered: true,
+            fused_loss: true,
+            hides_tensor_sums: false,
+            sums_after_backward: false,
         }
     }
 
@@ -57,6 +66,9 @@ impl Accounting {
             moments: 8,
             steps_copies: true,
             keeps_gathered: true,
+            fused_loss: true,
+            hides_tensor_sums: false,
+            sums_after_backward: false,
         }
     }
 
@@ -66,9 +78,18 @@ impl Accounting {
         Self { sum: 4, keeps_gathered: false, ..Self::mixed_adam() }
     }
 
-    /// Gradients in 16 bits for each micro-batch, and sums in fp32 besides, as frameworks on top of PyTorch's `DistributedDataParallel` have them: 20 bytes.
+    /// Gradients in 16 bits for each micro-batch, and sums in fp32 besides, as frameworks on top of PyTorch's `DistributedDataParallel` have them: 20 bytes. What else takes time is
+    /// Nanotron's in early 2025: `DistributedDataParallel` is left out where the optimizer is sharded (`_init_model` and `training_step` in `trainer.py`), the loss is made of PyTorch's
+    /// operations (`_ShardedCrossEntropy` in `tensor_parallel/functional.py`), and reductions run beside the products of weights' gradients (`_ColumnLinearAsyncCommunication` there).
     pub fn separate_sums() -> Self {
-        Self { gradient: 2, sum: 4, ..Self::mixed_adam() }
+        Self {
+            gradient: 2,
+            sum: 4,
+            fused_loss: false,
+            hides_tensor_sums: true,
+            sums_after_backward: true,
+            ..Self::mixed_adam()
+        }
     }
 
     /// All by name.

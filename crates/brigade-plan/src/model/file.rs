@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::experts::Experts;
 use super::other_families::{self, OTHER_FAMILIES};
-use super::{ModelError, ModelShape, unknown, wrong};
+use super::{MAX_LAYERS, MOST, ModelError, ModelShape, unknown, wrong};
 
 /// What a plan reads of a configuration of training.
 #[derive(Debug, Deserialize)]
@@ -47,6 +47,9 @@ struct Data {
     #[serde(default)]
     tokenizer: String,
 }
+
+/// The widest that a model may be.
+const MAX_WIDTH: usize = 1 << 20;
 
 /// The fields of `[model]`: those of training, and those that only a plan knows.
 const FIELDS: [&str; 19] = [
@@ -188,16 +191,6 @@ impl ModelShape {
         };
         let (hidden, layers, heads) =
             (needed("width", width)?, needed("layers", layers)?, needed("heads", heads)?);
-        let most = 1 << 20;
-        if layers > most || heads == 0 || hidden > most {
-            let allowed = "model.heads must be above 0, model.layers and model.width at most 1048576";
-            return Err(wrong(
-                &file,
-                "model",
-                format!("{layers} layers, {heads} heads, width {hidden}"),
-                allowed,
-            ));
-        }
         let vocabulary = match vocabulary {
             0 => tokens(&described.data.tokenizer)
                 .ok_or_else(|| wrong(&file, "model.vocabulary", 0, "the number of the tokenizer's tokens"))?,
@@ -205,13 +198,30 @@ impl ModelShape {
         };
         let tied = described.model.tied_head.unwrap_or(true);
         let length = described.model.sequence_length;
+        // With these limits, no product of sizes overflows.
+        let within = |field: &str, value: usize, least: usize, most: usize| {
+            let allowed = format!("it must be a whole number from {least} to {most}");
+            let is_within = (least..=most).contains(&value);
+            is_within.then_some(()).ok_or_else(|| wrong(&file, &format!("model.{field}"), value, &allowed))
+        };
+        within("width", hidden, 1, MAX_WIDTH)?;
+        within("layers", layers, 1, MAX_LAYERS)?;
+        within("vocabulary", vocabulary, 1, MOST - 1)?;
+        within("sequence_length", length, 0, MOST - 1)?;
+        let (key_heads, inner) = (kv_heads.unwrap_or(heads), intermediate.unwrap_or(4 * hidden));
+        within("intermediate", inner, 1, MOST - 1)?;
+        let divides = |field: &str, value: usize, of: &str, total: usize| {
+            let allowed = format!("it must divide model.{of} = {total}");
+            let is_divisor = value > 0 && total.is_multiple_of(value);
+            is_divisor.then_some(()).ok_or_else(|| wrong(&file, &format!("model.{field}"), value, &allowed))
+        };
+        divides("heads", heads, "width", hidden)?;
+        divides("kv_heads", key_heads, "heads", heads)?;
         if !gated && kv_heads.is_none() && intermediate.is_none() && experts.is_none() {
             let shape = Self::gpt(&file, layers, hidden, heads, vocabulary, length);
             return if tied { shape } else { shape.untied() }.check(&file);
         }
-        let inner = intermediate.unwrap_or(4 * hidden);
-        let mut shape =
-            Self::llama(&file, layers, hidden, heads, kv_heads.unwrap_or(heads), inner, vocabulary, tied);
+        let mut shape = Self::llama(&file, layers, hidden, heads, key_heads, inner, vocabulary, tied);
         shape.gated = gated;
         shape.layer_parameters -= if gated { 0 } else { (hidden * inner) as u64 };
         let experts = Experts { count: experts.unwrap_or(1), per_token: experts_per_token.unwrap_or(1) };

@@ -26,6 +26,15 @@ impl NamedModel {
     fn changes(&self, setting: &str) -> bool {
         self.settings.iter().any(|name| name == setting)
     }
+
+    /// The folder that it names, also by the `config.json` in it.
+    pub(super) fn path(&self) -> &str {
+        match self.name.strip_suffix("config.json") {
+            Some("") => ".",
+            Some(folder) => folder,
+            None => &self.name,
+        }
+    }
 }
 
 /// The line of `brigade train` for this configuration. With several nodes it is to be run on each,
@@ -51,10 +60,8 @@ pub(super) fn commands(
 
 /// The program, its model and its ranks.
 fn program(workload: &Workload, model: &NamedModel) -> String {
-    let (name, cluster) = (model.name.as_str(), &workload.cluster);
+    let (name, cluster) = (model.path(), &workload.cluster);
     let option = if name.to_ascii_lowercase().ends_with(".toml") { "--config" } else { "--model" };
-    let name =
-        name.strip_suffix("config.json").map_or(name, |folder| if folder.is_empty() { "." } else { folder });
     let mut line = String::from("brigade train");
     if !name.is_empty() {
         line.push_str(&format!(" {option} {}", quoted(name)));

@@ -1,13 +1,19 @@
 //! The settings of a configuration as a file.
 
-use std::collections::BTreeMap;
+use toml::{Table, Value};
 
 use super::NamedModel;
 use super::command::{reduce_dtype, trained_dtype};
 use crate::search::{PlanEvaluation, Workload};
 
-/// The sections of a TOML for `brigade train --config`, with everything that was planned. There are none in fp16, in which Brigade does not train.
-pub fn config(workload: &Workload, evaluation: &PlanEvaluation, model: &NamedModel) -> Option<String> {
+/// A TOML for `brigade train --config`, with everything that was planned over the settings of `file`: the TOML of the model, or an empty one, where `model.path` names the
+/// model's folder. There is none in fp16, in which Brigade does not train.
+pub fn config(
+    workload: &Workload,
+    evaluation: &PlanEvaluation,
+    model: &NamedModel,
+    mut file: Table,
+) -> Option<String> {
     let mut settings = evaluation.candidate.all_settings();
     let parts = if evaluation.split.len() > 1 { evaluation.split.as_slice() } else { &[] };
     settings.extend([
@@ -22,17 +28,26 @@ pub fn config(workload: &Workload, evaluation: &PlanEvaluation, model: &NamedMod
     if let Some(rank) = model.lora_rank {
         settings.push(("lora.rank", rank.to_string()));
     }
-    let mut sections = BTreeMap::<&str, String>::new();
+    let mut settings: Vec<_> = settings.into_iter().map(|(name, given)| (name, value(given))).collect();
+    if file.is_empty() && !model.name.is_empty() {
+        settings.push(("model.path", Value::String(model.path().to_owned())));
+    }
     for (name, value) in settings {
         let Some((section, key)) = name.split_once('.') else { continue };
-        // Numbers, truth values and lists are as they are.
-        let is_text = value.parse::<f64>().is_err() && !["true", "false"].contains(&value.as_str());
-        let value = if is_text && !value.starts_with('[') { format!("\"{value}\"") } else { value };
-        sections.entry(section).or_default().push_str(&format!("{key} = {value}\n"));
+        let section = file.entry(section).or_insert_with(|| Value::Table(Table::new()));
+        if let Some(section) = section.as_table_mut() {
+            section.insert(key.to_owned(), value);
+        }
     }
-    let sections: Vec<String> =
-        sections.into_iter().map(|(section, lines)| format!("[{section}]\n{lines}")).collect();
-    Some(sections.join("\n"))
+    toml::to_string(&file).ok()
+}
+
+/// Numbers, truth values and lists are as they are, all else is text.
+fn value(given: String) -> Value {
+    let is_text = given.starts_with(|first: char| first.is_ascii_alphabetic())
+        && !["true", "false"].contains(&given.as_str());
+    let parsed = if is_text { None } else { given.parse().ok() };
+    parsed.unwrap_or(Value::String(given))
 }
 
 #[cfg(test)]
@@ -53,8 +68,8 @@ mod tests {
     fn a_file_says_all_that_was_planned() {
         let (workload, plan) = planned(&Axes { pp: vec![2], zero: vec![3], ..Axes::default() });
         let best = &plan.best[0];
-        let text = config(&workload, best, &NamedModel::default()).unwrap();
-        let table: toml::Table = text.parse().unwrap();
+        let text = config(&workload, best, &NamedModel::default(), Table::new()).unwrap();
+        let table: Table = text.parse().unwrap();
         let number = |section: &str, name: &str| table[section][name].as_integer().unwrap() as usize;
         let found = best.candidate;
         assert_eq!(
@@ -79,6 +94,33 @@ mod tests {
     }
 
     #[test]
+    fn a_file_says_which_model_it_is_of() {
+        let (workload, plan) = planned(&Axes { pp: vec![2], zero: vec![1], ..Axes::default() });
+        let table = |model: &str, file: &str| -> Table {
+            let file = file.parse().unwrap();
+            config(&workload, &plan.best[0], &model.into(), file).unwrap().parse().unwrap()
+        };
+        for (name, path) in [
+            ("models/a", "models/a"),
+            ("models/a/config.json", "models/a/"),
+            ("config.json", "."),
+            ("org/a", "org/a"),
+        ] {
+            assert_eq!(table(name, "")["model"]["path"].as_str(), Some(path));
+        }
+        let file = "[model.config]\nmodel_type = 'llama'\n[model]\nsequence_length = 8\n[data]\npaths = ['text']\n\
+            [zero]\nstage = 3\nbucket_mb = 7\n[comm]\ncompress = 'int8'\n[optimizer]\nname = 'adan'";
+        let table = table("my.toml", file);
+        let [model, zero] = ["model", "zero"].map(|section| table[section].as_table().unwrap());
+        assert_eq!(model["config"]["model_type"].as_str(), Some("llama"));
+        assert_eq!((model.get("path"), model["sequence_length"].as_integer()), (None, Some(4096)));
+        assert_eq!((zero["stage"].as_integer(), zero["bucket_mb"].as_integer()), (Some(1), Some(7)));
+        assert_eq!(table["data"]["paths"][0].as_str(), Some("text"));
+        assert_eq!(table["optimizer"]["name"].as_str(), Some("adan"));
+        assert_eq!(table["comm"]["compress"].as_str(), Some("none"));
+    }
+
+    #[test]
     fn codes_are_made_from_fp32_and_flags_may_leave_them_out() {
         let (mut workload, plan) = planned(&Axes { pp: vec![2], ..Axes::default() });
         let model = NamedModel {
@@ -91,7 +133,7 @@ mod tests {
         let line = command(&workload, &plan.best[0], &model).unwrap();
         assert!(!line.contains("--compress") && !line.contains("reduce_dtype"), "{line}");
         assert!(line.contains("--lora-rank 8"), "{line}");
-        let text = config(&workload, &plan.best[0], &model).unwrap();
+        let text = config(&workload, &plan.best[0], &model, Table::new()).unwrap();
         assert!(text.contains("reduce_dtype = \"fp32\"") && !text.contains("compress"), "{text}");
         assert!(text.contains("[lora]\nrank = 8\n"), "{text}");
         workload.reduce_bytes = 2.0;

@@ -11,7 +11,7 @@ use crate::time::failures::Failures;
 pub struct FailureForecast {
     /// Failures, and what a checkpoint costs.
     pub failures: Failures,
-    /// Bytes of a checkpoint.
+    /// Bytes that a checkpoint writes. Frozen weights do not count: a run writes them once.
     pub checkpoint_bytes: f64,
     /// Seconds until all nodes have written it.
     pub write: f64,
@@ -40,9 +40,8 @@ pub fn failures(
     let mtbf = cluster.node_mtbf_hours * 3600.0 / cluster.nodes as f64;
     let accounting = workload.accounting;
     // Weights in fp32 and the optimizer's moments.
-    let model = &workload.model;
-    let [all, trained] = [model.parameters(), model.all_trained_parameters()].map(|count| count as f64);
-    let checkpoint_bytes = all * 4.0 + trained * accounting.moments as f64;
+    let trained = workload.model.all_trained_parameters() as f64;
+    let checkpoint_bytes = trained * (4.0 + accounting.moments as f64);
     let write = checkpoint_bytes / (cluster.storage_bandwidth * cluster.nodes as f64);
     // Training waits only while the state is copied to the host's memory.
     let save = checkpoint_bytes / cluster.devices() as f64 / cluster.host_bandwidth;
@@ -69,11 +68,12 @@ impl FailureForecast {
     pub fn text(&self) -> String {
         let Self { failures, write, interval, steps, young, work, lost, checkpoint_bytes } = self;
         let hours = failures.mtbf / 3600.0;
+        let (size, unit) = if *checkpoint_bytes < 1e9 { (1e6, "MB") } else { (1e9, "GB") };
         format!(
-            "failures: one in {hours:.1} h; a checkpoint of {:.1} GB stops training for {} and is written \
+            "failures: one in {hours:.1} h; a checkpoint of {:.1} {unit} stops training for {} and is written \
              in {}. With --checkpoint-every {steps} (every {}; Young's formula says {}) a failure loses {} of \
              work and {} until training continues: {:.2}% of the time in all",
-            checkpoint_bytes / 1e9,
+            checkpoint_bytes / size,
             seconds(failures.save),
             seconds(*write),
             seconds(*interval),

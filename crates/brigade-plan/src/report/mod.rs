@@ -12,7 +12,7 @@ pub use command::{NamedModel, command};
 pub use config::config;
 pub use explain::explain;
 pub use failures::{FailureForecast, failures};
-pub use text::{MAX_RANKS, details, render};
+pub use text::{MAX_RANKS, details, notes, render};
 pub use what_if::{WhatIf, render_what_if, what_if};
 
 /// A duration of a step.

@@ -8,8 +8,13 @@ use crate::search::{Plan, PlanEvaluation, Workload};
 /// The most ranks of a run: `MAX_WORLD_SIZE` of `brigade-comm`.
 pub const MAX_RANKS: usize = 1024;
 
-/// Why training would refuse what was planned, and what the plan did not know.
-fn notes(workload: &Workload) -> Vec<String> {
+/// What the plan did not know of the model's file and of the cluster, and why training would refuse what was planned.
+pub fn notes(workload: &Workload) -> Vec<String> {
+    workload.model.note.iter().cloned().chain(notes_on_training(workload)).collect()
+}
+
+/// The notes but for that on the model's file, which is above the table.
+fn notes_on_training(workload: &Workload) -> Vec<String> {
     let (ranks, most) = (workload.cluster.devices(), workload.model.most_positions);
     let ranks = (ranks > MAX_RANKS)
         .then(|| format!("a run has at most {MAX_RANKS} ranks today; this is what {ranks} would do"));
@@ -57,7 +62,7 @@ pub fn render(workload: &Workload, plan: &Plan, model: &NamedModel) -> String {
         if let Some(report) = failures(workload, best, None) {
             text.push_str(&format!("  {}\n", report.text()));
         }
-        notes(workload).iter().for_each(|note| text.push_str(&format!("  note    {note}\n")));
+        notes_on_training(workload).iter().for_each(|note| text.push_str(&format!("  note    {note}\n")));
         if let Some((shared, own)) = commands(workload, &plan.best, model).filter(|(_, own)| own.len() > 1) {
             text.push_str(&format!("\nTo run any of them, add its flags to {shared}\n"));
             let rows = own.into_iter().enumerate().map(|(at, flags)| vec![(at + 1).to_string(), flags]);

@@ -32,21 +32,35 @@ pub struct Calibrated {
     pub predicted: [f64; 2],
 }
 
-/// How much faster or slower than described links may turn out to be.
+impl MeasuredStep {
+    /// A step of so many seconds without waiting for data, of which the rank computed and did other work for as long as is said.
+    ///
+    /// # Errors
+    /// If no time was measured.
+    pub fn of(step: f64, compute: f64, rest: f64) -> Result<Self, PlanError> {
+        if !(step.is_finite() && step > 0.0) {
+            let why = format!("its usual step took {step} s without waiting for data; it must be above 0 s");
+            return Err(PlanError::Run(why));
+        }
+        Ok(Self { compute, waiting: (step - compute - rest).max(0.0), rest })
+    }
+}
+
+/// How much faster or slower than described devices and links may turn out to be.
 const RANGE: f64 = 64.0;
 
 /// Changes the workload's cluster so that a step of this configuration takes what was measured: first how fast devices compute and read memory, then what the host does
 /// besides, then the links.
 ///
 /// # Errors
-/// If the configuration cannot be, or nothing was measured.
+/// If the configuration cannot be, nothing was measured, or devices would be more than 64 times as fast or as slow as described.
 pub fn calibrate(
     workload: &Workload,
     candidate: &Candidate,
     measured: &MeasuredStep,
 ) -> Result<Calibrated, PlanError> {
     if !(measured.compute.is_finite() && measured.compute > 0.0) {
-        return Err(PlanError::Nothing("the run's metrics have no time of forward and backward".into()));
+        return Err(PlanError::Run("its metrics have no time of forward and backward".into()));
     }
     let mut workload = workload.clone();
     let before = Evaluator::new(&workload).evaluate(candidate)?;
@@ -54,6 +68,12 @@ pub fn calibrate(
         parts.compute + parts.recompute + parts.contention + parts.optimizer + parts.cores
     };
     let compute = computes(&before.parts) / measured.compute;
+    if !(1.0 / RANGE..=RANGE).contains(&compute) {
+        return Err(PlanError::Run(format!(
+            "it computed {compute:.2e} times as fast as {} is described; from 1/{RANGE} to {RANGE} times is possible (--cluster says what a run was on)",
+            workload.cluster.device.name
+        )));
+    }
     let device = &mut workload.cluster.device;
     compute_at(device, compute);
     device.launch /= compute;

@@ -47,13 +47,14 @@ impl<'a> Context<'a> {
         if let Some(known) = self.times.borrow().get(&key) {
             return Rc::clone(known);
         }
-        let Workload { model, sequence_length, dtype, fused_attention, .. } = self.workload;
+        let Workload { model, sequence_length, dtype, fused_attention, accounting, .. } = self.workload;
         let settings = BlockTimeInputs {
             sequence_length: *sequence_length,
             micro_batch,
             dtype: *dtype,
             tp,
             fused_attention: *fused_attention,
+            fused_loss: accounting.fused_loss,
             accumulates,
         };
         let times = Rc::new(block_times(model, &self.device, &settings));

@@ -10,8 +10,8 @@ use crate::cluster::Collective;
 use crate::memory::{ActivationSettings, MemoryParts, stage_memory};
 use crate::schedule::formula;
 use crate::time::{
-    GroupPlacement, Network, SimulatedBlock, SimulatedStage, StepParts, StepPlan, optimizer_seconds,
-    simulate_long,
+    BlockTime, GroupPlacement, Network, SimulatedBlock, SimulatedStage, StepParts, StepPlan,
+    optimizer_seconds, simulate_long,
 };
 use crate::unshard::ReshardPolicy;
 
@@ -178,6 +178,25 @@ impl<'a> Evaluator<'a> {
         if is_sent { table * accounting.parameter as f64 } else { 0.0 }
     }
 
+    /// Whether gradients are summed in one piece once all of them are there.
+    fn sums_after_backward(&self, candidate: &Candidate) -> bool {
+        candidate.zero == 1 && self.workload().accounting.sums_after_backward
+    }
+
+    /// Seconds in which a tied table's gradients, and its new values where one of its two stages alone steps it, go to the other stage after the last micro-batch.
+    fn tied_once(&self, candidate: &Candidate, stage: usize) -> f64 {
+        let Workload { model, accounting, .. } = self.workload();
+        let has_table = stage == 0 || stage + 1 == candidate.pp;
+        if candidate.pp == 1 || !has_table || self.tied_each_micro_batch() || !model.trains_table() {
+            return 0.0;
+        }
+        let bytes = accounting.sum + if accounting.steps_copies { 0 } else { accounting.parameter };
+        let (ranks, last) = (candidate.dp * candidate.tp, candidate.kind().placement());
+        let (last, _) = last.owner(candidate.pp, candidate.pp * candidate.chunks - 1);
+        let table = (model.tied_parameters() / candidate.tp as u64 * bytes) as f64;
+        if last == 0 || table == 0.0 { 0.0 } else { self.network.message(table, 0, last * ranks, ranks) }
+    }
+
     /// The step as it is simulated.
     ///
     /// # Errors
@@ -188,7 +207,10 @@ impl<'a> Evaluator<'a> {
         let Workload { model, cluster, accounting, .. } = workload;
         let times = self.context.times(candidate.tp, candidate.micro_batch, candidate.micro_batches > 1);
         let [peers, replicas] = self.data_parallel(candidate);
-        let (tensor, again, boundary) = self.within_layers(candidate);
+        let (tensor, again, sums, boundary) = self.within_layers(candidate);
+        let beside = if cluster.is_cpu() { 1.0 } else { BESIDE_COLLECTIVES };
+        // What kernels take longer beside sums is not hidden.
+        let hidden = |time: &BlockTime| (time.backward_weights * beside).min(sums) / beside;
         let parameter = accounting.parameter as f64;
         let block = |block: usize| {
             let (time, [own, frozen]) = (times[block], self.own(candidate, block));
@@ -196,20 +218,25 @@ impl<'a> Evaluator<'a> {
                 candidate.recompute_every > 0 && (block + 1).is_multiple_of(candidate.recompute_every);
             let sum = if candidate.zero == 0 { Collective::AllReduce } else { Collective::ReduceScatter };
             let gathers = candidate.zero == 3;
+            let is_layer = block > 0 && block < model.blocks() - 1;
             let gathered = (own + frozen + self.read_elsewhere(candidate, block)) * parameter;
             SimulatedBlock {
                 forward: time.forward,
                 recompute: if recomputed && block >= model.first_trained() { time.forward } else { 0.0 },
                 backward_input: time.backward_input,
                 backward_weights: time.backward_weights,
-                tensor_parallel: if block > 0 && block < model.blocks() - 1 { tensor } else { 0.0 },
-                gather_again: if block > 0 && block < model.blocks() - 1 { again } else { 0.0 },
+                tensor_parallel: if is_layer { tensor } else { 0.0 },
+                gather_again: if is_layer { again } else { 0.0 },
+                hidden: if is_layer { hidden(&time) } else { 0.0 },
                 gather: if gathers {
                     self.network.collective(Collective::AllGather, gathered, peers)
                 } else {
                     0.0
                 },
-                reduce: self.network.collective(sum, own * workload.reduce_bytes, peers),
+                reduce: match self.sums_after_backward(candidate) {
+                    true => 0.0,
+                    false => self.network.collective(sum, own * workload.reduce_bytes, peers),
+                },
             }
         };
         let stage = |stage: &crate::memory::StageShape| {
@@ -220,9 +247,15 @@ impl<'a> Evaluator<'a> {
             let host = candidate.offload.then_some(cluster.host_bandwidth);
             let gathers = (1..3).contains(&candidate.zero);
             let gather = self.network.collective(Collective::AllGather, own * parameter, peers);
-            let reduced = own / candidate.shards() as f64 * workload.reduce_bytes;
+            let [late, over] = match self.sums_after_backward(candidate) {
+                true => [own, own],
+                false => [0.0, own / candidate.shards() as f64],
+            };
+            let sum = |elements: f64, ranks| {
+                self.network.collective(Collective::AllReduce, elements * workload.reduce_bytes, ranks)
+            };
             SimulatedStage {
-                reduce: self.network.collective(Collective::AllReduce, reduced, replicas),
+                reduce: sum(late, peers) + sum(over, replicas) + self.tied_once(candidate, stage.rank),
                 optimizer: optimizer_seconds(&self.context.device, stepped, state, parameter, host),
                 gather: if gathers { gather } else { 0.0 },
             }
@@ -246,24 +279,24 @@ impl<'a> Evaluator<'a> {
             overlap: workload.overlap,
             norm: depth * cluster.inter_node.latency.min(cluster.intra_node.latency),
             host: cluster.device.step,
-            beside: if cluster.is_cpu() { 1.0 } else { BESIDE_COLLECTIVES },
+            beside,
             slow: self.slow(candidate),
         })
     }
 
     /// Seconds of a layer's collectives in a forward under tensor parallelism, two all-reduces, each as an all-gather and a reduce-scatter since what is between
-    /// them is sharded, too; those of gathering again in the backward, of which Megatron-LM hides a part behind products; and bytes of a message between stages.
-    fn within_layers(&self, candidate: &Candidate) -> (f64, f64, f64) {
+    /// them is sharded, too; those of gathering again in the backward, of which Megatron-LM hides a part behind products; those of sums in the backward that products may
+    /// hide; and bytes of a message between stages.
+    fn within_layers(&self, candidate: &Candidate) -> (f64, f64, f64, f64) {
         let workload = self.workload();
         let tokens = (workload.sequence_length * candidate.micro_batch) as f64;
         let boundary = tokens * workload.model.hidden as f64 * workload.dtype.bytes() as f64;
         let ranks = self.network.ranks(candidate.tp, 1);
         let halves = [Collective::AllGather, Collective::ReduceScatter];
-        let seconds =
-            2.0 * halves.map(|half| self.network.collective(half, boundary, ranks)).iter().sum::<f64>();
-        let gather = self.network.collective(Collective::AllGather, boundary, ranks);
-        let again = if workload.accounting.keeps_gathered { 0.0 } else { 2.0 * gather };
-        (seconds, again, boundary / candidate.tp as f64)
+        let [gathers, sums] = halves.map(|half| 2.0 * self.network.collective(half, boundary, ranks));
+        let again = if workload.accounting.keeps_gathered { 0.0 } else { gathers };
+        let hidden = if workload.accounting.hides_tensor_sums { sums } else { 0.0 };
+        (gathers + sums, again, hidden, boundary / candidate.tp as f64)
     }
 
     /// Seconds of the message before each part of the model but the first.

@@ -65,6 +65,9 @@ pub enum PlanError {
     /// No configuration has the axes that were asked for.
     #[error("no configuration is left: {0}")]
     Nothing(String),
+    /// A run shows nothing of its cluster.
+    #[error("nothing can be learned from the run: {0}")]
+    Run(String),
     /// A schedule that cannot be.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

@@ -18,6 +18,8 @@ pub struct BlockTimeInputs {
     pub tp: usize,
     /// Whether attention is fused.
     pub fused_attention: bool,
+    /// Whether the loss is one kernel forward and one backward.
+    pub fused_loss: bool,
     /// Whether gradients are added to those of earlier micro-batches.
     pub accumulates: bool,
 }
@@ -42,6 +44,10 @@ impl BlockTime {
 
 /// Kernels of a layer's forward; its backward has twice as many.
 const KERNELS: f64 = 16.0;
+
+/// Those that tensor-parallel ranks start besides: four collectives, and for two products the parts before and after a rank's own shard, which are computed apart to be ready while the
+/// others' shards come (Nanotron's `_ColumnLinearAsyncCommunication`).
+const TENSOR_PARALLEL_KERNELS: f64 = 8.0;
 
 /// Bytes that are read and written to add a micro-batch's gradient to its sum, per parameter, besides those of the gradient itself.
 const ADDING: f64 = 8.0;
@@ -148,7 +154,8 @@ fn layer_time(
     let values = line.moving(tokens * passes / tp * line.bytes);
     // An activation's gradient is as much to compute as its value, and the scores' exponentials are computed again.
     let functions = line.functions(tokens * (f + context * model.heads as f64) / tp);
-    let launches = line.device.launch * KERNELS;
+    let exchanges = if settings.tp > 1 { TENSOR_PARALLEL_KERNELS } else { 0.0 };
+    let launches = line.device.launch * (KERNELS + exchanges);
     let (parameters, share) =
         (model.trained_parameters(layer + 1) as f64 / tp, model.trained_share(layer + 1));
     BlockTime {
@@ -169,9 +176,14 @@ fn head(model: &ModelShape, line: &Roofline<'_>, settings: &BlockTimeInputs) -> 
     };
     let (h, v) = (model.hidden as f64, outputs as f64 / settings.tp as f64);
     let logits = rows * v;
-    // The loss in fp32: read and widened, the largest and the sum of each row, and the gradient.
-    let forward = line.moving(logits * (2.0 * line.bytes + 8.0)) + line.functions(logits);
-    let backward = line.moving(logits * (line.bytes + 8.0));
+    // The loss in fp32: read and widened, the largest and the sum of each row, and the gradient. One by one: widened, the largest, the difference to it, its
+    // exponential, their sum, the quotient; in the backward the product with the gradient, which is then narrowed.
+    let [moved, moved_back] = match settings.fused_loss {
+        true => [2.0 * line.bytes + 8.0, line.bytes + 8.0],
+        false => [line.bytes + 4.0 + 4.0 + 8.0 + 8.0 + 4.0 + 8.0, 8.0 + 4.0 + line.bytes],
+    };
+    let forward = line.moving(logits * moved) + line.functions(logits);
+    let backward = line.moving(logits * moved_back);
     let share = match model.tied {
         true => f64::from(u8::from(model.trains_table())),
         false => model.trained_share(model.blocks() - 1),

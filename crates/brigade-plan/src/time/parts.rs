@@ -69,8 +69,16 @@ impl StepParts {
         self.parts().iter().map(|(_, seconds)| seconds).sum()
     }
 
+    /// What a rank waits for: parameters, gradients, messages, slow ranks, other stages.
+    pub(super) fn waits(&self) -> [f64; 5] {
+        [self.all_gather, self.reduce, self.send, self.stragglers, self.bubble]
+    }
+
     /// The same where this many ranks share each core, which computes for others while a rank waits: a step takes at least as long as its cores are busy.
     pub(crate) fn on_shared_cores(self, ranks_per_core: f64) -> Self {
+        if ranks_per_core <= 1.0 {
+            return self;
+        }
         let busy = self.compute + self.recompute + self.contention + self.optimizer + self.host;
         Self { cores: (ranks_per_core * busy - self.total()).max(0.0), ..self }
     }

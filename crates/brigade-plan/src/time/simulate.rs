@@ -23,6 +23,8 @@ pub struct SimulatedBlock {
     pub tensor_parallel: f64,
     /// Gathering the inputs of its products again in the backward, where tensor-parallel ranks kept their shards alone.
     pub gather_again: f64,
+    /// What of the backward's collectives takes no time of its own, because the gradients of its weights are computed beside it.
+    pub hidden: f64,
     /// Gathering its parameters; 0 where they are there.
     pub gather: f64,
     /// Reducing its gradients; 0 where no other rank has the block.
@@ -30,10 +32,10 @@ pub struct SimulatedBlock {
 }
 
 impl SimulatedBlock {
-    /// Collectives of tensor parallelism in the backward: as many as in the forward, those of a forward that runs again, and gathering again.
+    /// Seconds of tensor parallelism in the backward: of as many collectives as in the forward, those of a forward that runs again, and gathering again, less what is hidden.
     pub fn backward_collectives(&self) -> f64 {
         let passes = if self.recompute > 0.0 { 2.0 } else { 1.0 };
-        passes * self.tensor_parallel + self.gather_again
+        passes * self.tensor_parallel + self.gather_again - self.hidden
     }
 }
 

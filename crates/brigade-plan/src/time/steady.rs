@@ -33,5 +33,61 @@ pub fn simulate_long(
     let Some([shorter, longer]) = shortened(stages, micro_batches) else { return simulated(micro_batches) };
     let (short, long) = (simulated(shorter)?, simulated(longer)?);
     let times = (micro_batches - longer) as f64 / (longer - shorter) as f64;
-    Ok(long.combined(&short, |long, short| long + times * (long - short)))
+    Ok(extended(&long, &short, times))
+}
+
+/// The longer of two steps with so many times more of what it has beyond the shorter one. What stages wait for changes from one group of micro-batches to the next: a wait that
+/// is shorter in the longer step stays as long as it is there, and the others grow by as much less.
+fn extended(long: &StepParts, short: &StepParts, times: f64) -> StepParts {
+    let (before, waits) = (short.waits(), long.waits());
+    let growth = || waits.iter().zip(&before).map(|(long, short)| long - short);
+    let (grown, growing): (f64, f64) = (growth().sum(), growth().map(|part| part.max(0.0)).sum());
+    let all: f64 = waits.iter().sum();
+    let wait = |long: f64, short: f64| {
+        if grown > 0.0 {
+            long + times * (long - short).max(0.0) * (grown / growing)
+        } else if all > 0.0 {
+            long * (1.0 + times * grown / all).max(0.0)
+        } else {
+            0.0
+        }
+    };
+    let [waiting, working] =
+        [long.combined(short, wait), long.combined(short, |long, short| long + times * (long - short))];
+    let StepParts { all_gather, reduce, send, stragglers, bubble, .. } = waiting;
+    StepParts { all_gather, reduce, send, stragglers, bubble, ..working }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(compute: f64, [all_gather, reduce, send, bubble]: [f64; 4]) -> StepParts {
+        StepParts { compute, all_gather, reduce, send, bubble, ..StepParts::default() }
+    }
+
+    #[test]
+    fn waits_that_shrink_stay_and_all_parts_add_up() {
+        let short = parts(4.0, [1.0, 2.0, 0.5, 3.0]);
+        for (waits, expected) in [
+            // All grow, or are the same.
+            ([1.5, 2.0, 0.75, 3.25], [6.5, 2.0, 3.25, 5.75]),
+            // What some lose is missing from the growth of the others.
+            ([3.0, 1.5, 0.5, 2.5], [3.0 + 10.0, 1.5, 0.5, 2.5]),
+            // All together shrink a little, and by more than there is of them.
+            ([1.0, 2.0, 0.5, 2.75], [0.6, 1.2, 0.3, 1.65]),
+            ([1.0, 2.0, 0.5, 0.0], [0.0; 4]),
+        ] {
+            let long = parts(6.0, waits);
+            let found = extended(&long, &short, 10.0);
+            assert_eq!(found.compute, 26.0);
+            for (found, expected) in
+                found.waits().into_iter().zip([expected[0], expected[1], expected[2], 0.0, expected[3]])
+            {
+                assert!((found - expected).abs() < 1e-9, "{waits:?}: {found} and {expected}");
+            }
+            let total = long.total() + 10.0 * (long.total() - short.total());
+            assert!((found.total() - total.max(26.0)).abs() < 1e-9, "{waits:?}: {found:?} and {total}");
+        }
+    }
 }

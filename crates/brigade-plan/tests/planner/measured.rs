@@ -10,13 +10,14 @@ use brigade_plan::model::ModelShape;
 use brigade_plan::search::{
     Axes, Candidate, Evaluator, PlanEvaluation, StageBalance, TensorParallelSearch, Workload, plan,
 };
+use brigade_plan::time::StepParts;
 
 /// Bus bandwidths in GB/s, with messages of 256 MB. The host is that framework's, as other runs of the chart show it: with micro-batches of one sequence and eight tensor-parallel ranks
-/// a layer takes 4.2 to 4.7 ms of forward and backward whatever its size, which is 90 us for each of 48 kernels; and of steps that take 0.3 s, 50 to 70 ms are in no layer.
+/// a layer takes 4.2 to 4.7 ms of forward and backward whatever its size, which is 60 us for each of 72 kernels; and of steps that take 0.3 s, 50 to 70 ms are in no layer.
 const LINKS: &str = "
 kind = 'H100-80GB'
 devices_per_node = 8
-launch_microseconds = 90.0
+launch_microseconds = 60.0
 step_milliseconds = 50.0
 [measured]
 nodes = [1, 2, 4, 8, 16, 32, 64]
@@ -78,7 +79,7 @@ fn model(name: &str) -> ModelShape {
     ModelShape::llama(name, layers, hidden, heads, heads, inner, 131_072, tied)
 }
 
-/// As that framework trained: sums of gradients in fp32 besides those of a micro-batch, reduced in fp32 during the last backward.
+/// As that framework trained: sums of gradients in fp32 besides those of a micro-batch, reduced in fp32 during the last backward, or after it where the optimizer is sharded.
 fn workload(row: &Row) -> Workload {
     let text = format!("nodes = {}\n{LINKS}", row.nodes);
     let cluster = Cluster::from_toml("measured.toml", &text).unwrap();
@@ -108,8 +109,18 @@ fn candidate(row: &Row) -> Candidate {
     }
 }
 
+/// FLOPs of a token as the source counts them: with the embedding, and with a tied table once for every stage that holds a copy. Of 1.34B on 1 node, its step at 44.3% processed 38,895
+/// tokens a second per GPU with two stages, and one at 39.2% processed 40,150 with one.
+fn flops(model: &ModelShape, stages: usize) -> f64 {
+    let table = model.vocabulary as f64 * model.hidden as f64;
+    model.flops_per_token(4096) + if !model.tied || stages > 1 { 6.0 * table } else { 0.0 }
+}
+
 fn mfu(row: &Row) -> f64 {
-    100.0 * Evaluator::new(&workload(row)).evaluate(&candidate(row)).unwrap().mfu
+    let workload = workload(row);
+    let model = &workload.model;
+    let evaluation = Evaluator::new(&workload).evaluate(&candidate(row)).unwrap();
+    100.0 * evaluation.mfu * flops(model, row.pp) / model.flops_per_token(4096)
 }
 
 /// GiB of the first stage: what was published is the peak of rank 0.
@@ -119,8 +130,8 @@ fn gib(row: &Row) -> f64 {
     stages[0].total() as f64 / f64::from(1 << 30)
 }
 
-/// Where the mesh of a row comes among those that this search ranks, each with its best micro-batch and stage of ZeRO; and where the row's own configuration does among
-/// all.
+/// Where the mesh of a row comes among those that this search finds, each with its best micro-batch and stage of ZeRO; and where the row's own configuration does among
+/// all. The best are those with the highest MFU, as in the source; of those that are equal to a thousandth, the one that holds less, as in every plan.
 fn places(row: &Row) -> (usize, usize) {
     let axes = Axes {
         tensor: TensorParallelSearch::Ranked,
@@ -131,9 +142,15 @@ fn places(row: &Row) -> (usize, usize) {
         offload: false,
         ..Axes::default()
     };
-    let ranked = plan(&workload(row), &axes, 400).unwrap();
+    let workload = workload(row);
+    let mut ranked = plan(&workload, &axes, 400).unwrap().best;
+    let seconds_of_a_flop = |best: &PlanEvaluation| {
+        best.seconds * flops(&workload.model, 1) / flops(&workload.model, best.candidate.pp)
+    };
+    let key = |best: &PlanEvaluation| (seconds_of_a_flop(best).ln() * 1000.0).round() as i64;
+    ranked.sort_by_key(|best| (key(best), best.memory.total()));
     let mut meshes: Vec<(usize, usize)> = Vec::new();
-    for best in &ranked.best {
+    for best in &ranked {
         let mesh = (best.candidate.tp, best.candidate.pp);
         if !meshes.contains(&mesh) {
             meshes.push(mesh);
@@ -145,7 +162,7 @@ fn places(row: &Row) -> (usize, usize) {
         let Candidate { tp, pp, zero, micro_batch, .. } = best.candidate;
         (tp, pp, zero, micro_batch) == (own.tp, own.pp, own.zero, own.micro_batch)
     };
-    (place, ranked.best.iter().position(is_own).unwrap_or(ranked.best.len()))
+    (place, ranked.iter().position(is_own).unwrap_or(ranked.len()))
 }
 
 /// The rows that do not have a property, of the thirteen and of the others, with all rows in words.
@@ -190,15 +207,66 @@ fn the_best_mesh_is_among_the_first_three() {
         (place < 3, format!("place {}", place + 1))
     });
     assert_eq!(missed, ["8.86B on 16"], "{text}");
-    assert_eq!(others, ["8.86B on 2", "1.34B on 8", "8.86B on 32", "80B on 64"], "{text}");
+    assert_eq!(others, ["8.86B on 2", "8.86B on 8", "3.57B on 64", "80B on 64"], "{text}");
 }
 
-/// With ZeRO's stage and the micro-batch, which change little where the mesh is the same.
+/// With ZeRO's stage and the micro-batch, which change little where the mesh is the same. What comes before 1.34B on 1 node is its mesh with other micro-batches or without ZeRO, within
+/// 1.2%; before 3.57B on 8, pure data parallelism, which was faster when it was measured, and two tensor-parallel ranks with larger micro-batches than were; before 8.86B on 16, fewer tensor-parallel ranks than its eight.
 #[test]
 fn the_best_configuration_is_among_the_first_three() {
     let (missed, others, text) = missed(|row| {
         let (_, place) = places(row);
         (place < 3, format!("place {}", place + 1))
     });
-    assert_eq!((missed.len(), others.len()), (6, 9), "{text}");
+    assert_eq!(missed, ["1.34B on 1", "3.57B on 8", "8.86B on 16"], "{text}");
+    assert_eq!(others.len(), 9, "{text}");
+}
+
+/// The time of a row's step in parts, as that framework takes it and with one thing done otherwise.
+fn with_and_without(row: &Row, other: impl Fn(&mut Accounting)) -> [StepParts; 2] {
+    let theirs = workload(row);
+    let mut changed = theirs.clone();
+    other(&mut changed.accounting);
+    [theirs, changed].map(|workload| Evaluator::new(&workload).evaluate(&candidate(row)).unwrap().parts)
+}
+
+#[test]
+fn separate_kernels_of_the_loss_move_more_than_twice_as_much() {
+    let row = &ROWS[7];
+    let [theirs, fused] = with_and_without(row, |accounting| accounting.fused_loss = true);
+    // 52 bytes of a logit, not 22, at 80% of 3.35 TB/s.
+    let logits = (row.micro_batch * 4096 * 131_072 / row.tp) as f64;
+    let more = logits * 30.0 / (0.8 * 3.35e12);
+    assert!((theirs.compute - fused.compute - more).abs() < 1e-6, "{theirs:?} {fused:?}");
+}
+
+#[test]
+fn sums_after_the_backward_are_waited_for() {
+    let row = &ROWS[4];
+    let [theirs, during] = with_and_without(row, |accounting| accounting.sums_after_backward = false);
+    assert!(theirs.contention == 0.0 && during.contention > 0.0);
+    assert!(theirs.reduce > 5.0 * during.reduce, "{theirs:?} {during:?}");
+    // Without shards of the optimizer's state, they are summed during it.
+    let [theirs, during] = with_and_without(&ROWS[8], |accounting| accounting.sums_after_backward = false);
+    assert_eq!(theirs, during);
+}
+
+#[test]
+fn sums_of_tensor_parallel_ranks_are_hidden_behind_products() {
+    let [theirs, waited] = with_and_without(&ROWS[8], |accounting| accounting.hides_tensor_sums = false);
+    // One of the two pairs of reductions, all but what products take longer beside it.
+    let share = theirs.tensor_parallel / waited.tensor_parallel;
+    assert!((share - (1.0 - 0.8 / 4.0)).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn gradients_of_a_tied_table_go_to_its_other_stage() {
+    let row = &ROWS[3];
+    let mut apart = workload(row);
+    let tied = Evaluator::new(&apart).evaluate(&candidate(row)).unwrap().parts.reduce;
+    apart.model.tied = false;
+    let untied = Evaluator::new(&apart).evaluate(&candidate(row)).unwrap().parts.reduce;
+    // 4 bytes of each parameter, over a port of 50 GB/s of which 80% are reached.
+    let table = 4.0 * 131_072.0 * 2048.0 / 40e9;
+    assert!((tied - untied - table).abs() < 0.2 * table, "{tied} {untied} {table}");
 }

@@ -243,12 +243,45 @@ fn our_own_configurations() {
         ("[model]\nlayers = 2\nheads = 4", "model.width"),
         ("[model]\nwidth = 64\nlayers = 0\nheads = 4\nvocabulary = 9", "layers"),
         ("[model]\nwidth = 64\nlayers = 2\nheads = 4", "model.vocabulary"),
-        ("[model]\nwidth = 64\nlayers = 2\nheads = 4\nkv_heads = 3\nvocabulary = 9", "kv_heads"),
+        (
+            "[model]\nwidth = 64\nlayers = 2\nheads = 4\nkv_heads = 3\nvocabulary = 9",
+            "model.kv_heads = 3 is not possible: it must divide model.heads = 4",
+        ),
+        (
+            "[model]\nwidth = 100\nlayers = 2\nheads = 7\nvocabulary = 9",
+            "model.heads = 7 is not possible: it must divide model.width = 100",
+        ),
+        ("[model]\nwidth = 64\nlayers = 2\nheads = 0\nvocabulary = 9", "model.heads = 0"),
         ("width = 3", "missing field `model`"),
     ] {
         let error = ModelShape::read(&tempfile(text)).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
     }
+    // Sizes that nothing has, and the largest that are taken.
+    let sizes = [
+        ("width", 1 << 20),
+        ("layers", 512),
+        ("heads", 1 << 20),
+        ("kv_heads", 1 << 20),
+        ("intermediate", (1 << 31) - 1),
+        ("vocabulary", (1 << 31) - 1),
+        ("sequence_length", (1 << 31) - 1),
+    ];
+    let text = |size: &dyn Fn(&str, i64) -> i64| {
+        let fields = sizes.map(|(field, most)| format!("{field} = {}\n", size(field, most)));
+        format!("[model]\n{}", fields.concat())
+    };
+    let error = |text: &str| ModelShape::read(&tempfile(text)).unwrap_err().to_string();
+    for (field, _) in sizes {
+        let own = text(&|other, _| match other {
+            _ if other == field => i64::MAX,
+            "sequence_length" => 0,
+            _ => 1,
+        });
+        let said = format!("model.{field} = {} is not possible: it must", i64::MAX);
+        assert!(error(&own).contains(&said), "{own}: {}", error(&own));
+    }
+    assert!(error(&text(&|_, most| most)).contains("parameters"));
     assert!(ModelShape::read(Path::new("nowhere.json")).unwrap_err().to_string().contains("nowhere.json"));
 }
 

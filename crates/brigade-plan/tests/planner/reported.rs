@@ -1,6 +1,7 @@
 //! What is said of plans: commands, what would fit, changes, and what is refused.
 
-use brigade_plan::report::{NamedModel, command, explain, render, render_what_if, what_if};
+use brigade_plan::model::ModelShape;
+use brigade_plan::report::{NamedModel, command, explain, notes, render, render_what_if, what_if};
 use brigade_plan::search::{Axes, Candidate, Evaluator, Shortage, TensorParallelSearch, Workload, plan};
 
 use crate::searched::{llama_8b, llama_405b, workload};
@@ -27,6 +28,28 @@ fn what_does_not_fit_is_told_what_would() {
         alone.missing.device > 0 && alone.change.as_ref().is_some_and(|flags| flags.contains("--zero")),
         "{alone:?}"
     );
+}
+
+#[test]
+fn what_is_to_be_known_of_a_plan_is_noted() {
+    let model = ModelShape {
+        note: Some("a field is not known".into()),
+        ..ModelShape::gpt("small", 2, 64, 2, 256, 64)
+    };
+    assert_eq!(notes(&workload(llama_8b(), "2x8xH100", 4096, 256)), Vec::<String>::new());
+    let workload = workload(model, "256x8xH100", 128, 2048);
+    let found = notes(&workload);
+    for (note, said) in
+        found.iter().zip(["a field is not known", "at most 1024 ranks", "refuses sequences of 128 tokens"])
+    {
+        assert!(note.contains(said), "{said}: {found:?}");
+    }
+    assert_eq!(found.len(), 3, "{found:?}");
+    let plan = plan(&workload, &Axes { pp: vec![1], ..Axes::default() }, 1).unwrap();
+    let text = render(&workload, &plan, &"x".into());
+    for note in &found {
+        assert_eq!(text.matches(note.as_str()).count(), 1, "{note}: {text}");
+    }
 }
 
 #[test]

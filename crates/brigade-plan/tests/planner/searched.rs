@@ -329,6 +329,17 @@ fn a_run_shows_how_fast_its_cluster_is() {
     assert_eq!(calibrate(&described, &candidate, &lost).unwrap().links, None);
     let none = MeasuredStep { compute: 0.0, ..measured };
     assert!(calibrate(&described, &candidate, &none).unwrap_err().to_string().contains("no time of forward"));
+    // Neither do times that no such cluster takes.
+    for (times, said) in [(1e-4, "CPU is described; from 1/64 to 64 times"), (1e4, "from 1/64 to 64 times")] {
+        let wrong = MeasuredStep { compute: times * measured.compute, ..measured };
+        let error = calibrate(&described, &candidate, &wrong).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    assert_eq!(MeasuredStep::of(3.0, 1.0, 0.5).unwrap().waiting, 1.5);
+    for step in [0.0, -2.0, f64::NAN] {
+        let error = MeasuredStep::of(step, 1.0, 0.5).unwrap_err().to_string();
+        assert!(error.contains("s without waiting for data; it must be above 0 s"), "{error}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use anyhow::{Context, bail, ensure};
 use brigade::CONFIG_FILE;
 use brigade::plan::cluster::{Cluster, kind};
 use brigade::plan::model::ModelShape;
-use brigade::plan::search::{Calibrated, MeasuredStep, calibrate};
+use brigade::plan::search::{Calibrated, MeasuredStep, PlanError, calibrate};
 use brigade::report::{RunEvent, counted};
 use brigade_runs::Run;
 use brigade_runs::scaling::Profile;
@@ -49,7 +49,8 @@ pub fn run(dir: &Path, given: Option<&str>) -> anyhow::Result<()> {
     let mesh = run.mesh();
     let axis = |name: &str| mesh.iter().find(|(axis, _)| axis == name).map_or(1, |(_, size)| *size);
     let candidate = candidate(&config.settings, axis)?;
-    let found = calibrate(&workload, &candidate, &measured(&profile))
+    let found = measured(&profile)
+        .and_then(|step| calibrate(&workload, &candidate, &step))
         .with_context(|| format!("--calibrate-from {}", dir.display()))?;
     let text = format!(
         "# Measured from the run {}: {}, {} of {:.4} s{note}.\n{}",
@@ -107,10 +108,9 @@ fn middle(numbers: &[f64]) -> f64 {
 }
 
 /// The parts of a usual step on the median rank.
-fn measured(profile: &Profile) -> MeasuredStep {
-    let rest = middle(&profile.rest_of);
+fn measured(profile: &Profile) -> Result<MeasuredStep, PlanError> {
     let step = profile.step - middle(&profile.data_wait_of);
-    MeasuredStep { compute: profile.compute, waiting: (step - profile.compute - rest).max(0.0), rest }
+    MeasuredStep::of(step, profile.compute, middle(&profile.rest_of))
 }
 
 /// What the run computed on: as given, or this machine, as measured if it was.

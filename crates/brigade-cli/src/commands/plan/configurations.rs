@@ -1,15 +1,15 @@
 //! `brigade plan --model … --cluster …`: which configurations fit, and which is fastest.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use brigade::core::compress::Method;
 use brigade::plan::cluster::{Cluster, Dtype};
 use brigade::plan::memory::Accounting;
-use brigade::plan::model::{ModelShape, is_only_for_plans};
+use brigade::plan::model::is_only_for_plans;
 use brigade::plan::report::{
-    FailureForecast, NamedModel, command, config, explain, failures, render, render_what_if, what_if,
+    self, FailureForecast, NamedModel, command, config, explain, failures, render, render_what_if, what_if,
 };
 use brigade::plan::search::{Plan, PlanError, PlanEvaluation, Workload, plan};
 use brigade::plan::time::PlannedAlgorithm;
@@ -19,9 +19,10 @@ use serde_json::json;
 
 use super::axes::AxisArgs;
 use super::configured::{
-    ONLY_PLANNED, accounting, changed_settings, classifier, dtype, kept_bytes, partly_trained, reduce_bytes,
-    restrict, trained, unplanned, untrained_note, with_adapters,
+    ONLY_PLANNED, accounting, changed_settings, dtype, kept_bytes, partly_trained, reduce_bytes, restrict,
+    trained, unplanned, untrained_note, with_adapters,
 };
+use super::model_file::{config_in, length_in, number_in, shape, table_in};
 use super::{calibrate, calibrate_from, parse};
 use crate::config::Config;
 use crate::model_files::model_folder::{configuration_folder, hub_name};
@@ -111,7 +112,7 @@ pub struct ConfigurationArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print only the first configuration, as sections of a TOML for `brigade train --config`.
+    /// Print only the first configuration, as a TOML for `brigade train --config`: the model's own TOML with what was planned, or its folder in model.path.
     #[arg(long, conflicts_with_all = ["json", "explain", "what_if"])]
     toml: bool,
     /// Last, as its heading would be that of all flags after it.
@@ -145,7 +146,7 @@ pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
     }
     let text = match (args.json, args.toml) {
         (true, _) => json(args, &planned, &plan)?,
-        (_, true) => toml(&planned, &plan)?,
+        (_, true) => toml(args, &planned, &plan)?,
         _ => text(args, &planned, &plan)?,
     };
     print(&text)?;
@@ -153,11 +154,12 @@ pub fn run(args: &ConfigurationArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if fits { exit::DONE } else { exit::FAILED }))
 }
 
-/// What to plan, how the command names its model, and the settings that count, if a file of them describes it.
+/// What to plan, how the command names its model, and the settings that count, if a file of them describes it, with what stands in the file.
 struct Planned {
     workload: Workload,
     model: NamedModel,
     config: Option<Config>,
+    file: toml::Table,
 }
 
 fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
@@ -166,7 +168,7 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
         anyhow::bail!("--model {}: neither a folder, a file nor organization/name", given.display());
     }
     let path = if given.exists() { given.to_owned() } else { configuration_folder(given)? };
-    let mut config = config_in(&path);
+    let (mut config, file) = (config_in(&path), table_in(&path));
     if let Some(other) = config.as_ref().and_then(|config| unplanned(&config.settings)) {
         anyhow::bail!(
             "--model {}: {other}, but {ONLY_PLANNED}; plan with strategy.name = sync and train.sync_every = 1",
@@ -179,7 +181,7 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
         None => calibrate::own_cluster()?,
     };
     let most = if model.most_positions == 0 { SEQUENCE_LENGTH } else { model.most_positions };
-    let of_file = length_in(&path, config.as_ref());
+    let of_file = length_in(&file, config.as_ref());
     let sequence_length = args.sequence_length.or(of_file).unwrap_or(SEQUENCE_LENGTH.min(most));
     if config.as_ref().is_some_and(|Config { model, .. }| model.is_new() && model.config.is_empty()) {
         // A new GPT has as many positions as training is told.
@@ -193,7 +195,7 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
     };
     // At least as many tokens as were asked for.
     let sequences = |tokens: usize| tokens.div_ceil(sequence_length.max(1));
-    let of_file = || config.as_ref().and_then(|_| number_in(&path, "train", "global_batch_size"));
+    let of_file = || config.as_ref().and_then(|_| number_in(&file, "train", "global_batch_size"));
     let asked = args.global_batch_size.or_else(|| args.global_batch_tokens.map(sequences)).or_else(of_file);
     let batch = asked.unwrap_or_else(|| sequences(BATCH_TOKENS));
     let mut workload = Workload::new(model, cluster, sequence_length, batch);
@@ -258,79 +260,25 @@ fn planned(args: &ConfigurationArgs) -> anyhow::Result<Planned> {
                 .is_some_and(|config| config.settings.comm.compress != Method::None),
         },
     };
-    Ok(Planned { workload, model, config })
-}
-
-/// The configuration in a TOML; none in a folder or a config.json. Of what training refuses to read, the model is planned alone.
-fn config_in(path: &Path) -> Option<Config> {
-    let is_toml = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"));
-    let read = is_toml.then(|| Config::read(&[path], &[]))?;
-    if let Err(error) = &read
-        && !is_only_for_plans(path)
-    {
-        brigade::print_stderr(format_args!(
-            "note: training would refuse this file, of which only the model is planned: {error:#}"
-        ));
-    }
-    read.ok()
-}
-
-/// The model of a folder or file. A configuration may name one on the hub.
-fn shape(path: &Path, config: Option<&Config>) -> anyhow::Result<ModelShape> {
-    if let Some(classifier) = config.and_then(classifier) {
-        return Ok(classifier);
-    }
-    let named = config.map(|config| &config.model).filter(|model| !model.is_new()).map(|model| &model.path);
-    Ok(match named {
-        Some(named) if !named.exists() && hub_name(named).is_some() => {
-            ModelShape::read(&configuration_folder(named)?)?
-        }
-        _ => ModelShape::read(path)?,
-    })
-}
-
-/// Tokens of a sequence as training has them, if the file itself says how many.
-fn length_in(path: &Path, config: Option<&Config>) -> Option<usize> {
-    let given = number_in(path, "model", "sequence_length")?;
-    Some(config.map_or(given, |config| config.model.row_length())).filter(|length| *length > 0)
-}
-
-/// The number that a TOML file itself gives a setting.
-fn number_in(path: &Path, section: &str, name: &str) -> Option<usize> {
-    let table: toml::Table = std::fs::read_to_string(path).ok()?.parse().ok()?;
-    usize::try_from(table.get(section)?.get(name)?.as_integer()?).ok()
+    Ok(Planned { workload, model, config, file })
 }
 
 /// The first configuration as a file.
-fn toml(planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
-    let Planned { workload, model, .. } = planned;
+fn toml(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
+    let Planned { workload, model, file, .. } = planned;
     let best =
         plan.best.first().context("--toml: nothing fits; without it, the plan says what is missing")?;
-    let sections = config(workload, best, model)
+    let settings = config(workload, best, model, file.clone())
         .context("--toml: Brigade does not train in fp16; give --dtype bf16 or fp32")?;
-    Ok(format!("# {}\n{sections}", best.candidate.label()))
+    let notes: String = notes(args, planned, plan).iter().map(|note| format!("# note: {note}\n")).collect();
+    Ok(format!("# {}\n{notes}{settings}", best.candidate.label()))
 }
 
 fn text(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
-    let Planned { workload, model, config } = planned;
+    let Planned { workload, model, .. } = planned;
     let mut text = render(workload, plan, model);
-    if let Some(note) = note(config.as_ref(), workload) {
-        text.push_str(&format!("\n{note}\n"));
-    }
-    let (sequences, length) = (workload.global_batch, workload.sequence_length);
-    if let Some(asked) = args.global_batch_tokens.filter(|asked| *asked != sequences * length) {
-        text.push_str(&format!(
-            "\n--global-batch-tokens {asked} is not a multiple of the sequence length: planned for {sequences} x {length} = {} tokens\n",
-            sequences * length
-        ));
-    }
+    own_notes(args, planned, plan).iter().for_each(|note| text.push_str(&format!("\n{note}\n")));
     let Some(best) = plan.best.first() else { return Ok(text) };
-    if let (FOLDER, Some(given)) = (model.name.as_str(), &args.model) {
-        text.push_str(&format!(
-            "\nreplace {FOLDER} with a folder whose config.json describes this model; training cannot read {}\n",
-            given.display()
-        ));
-    }
     if let Some(report) = with_checkpoints(args, workload, best) {
         text.push_str(&format!("\n{}\n", report.text()));
     }
@@ -342,6 +290,30 @@ fn text(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Res
         text.push_str(&format!("\nWhat if, for the first:\n{}", render_what_if(&changes)));
     }
     Ok(text)
+}
+
+/// What is to be known of the plan.
+fn notes(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> Vec<String> {
+    [report::notes(&planned.workload), own_notes(args, planned, plan)].concat()
+}
+
+/// Those of the notes that follow from the flags and from the settings of the model's file.
+fn own_notes(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> Vec<String> {
+    let Planned { workload, model, config, .. } = planned;
+    let (sequences, length) = (workload.global_batch, workload.sequence_length);
+    let batch = args.global_batch_tokens.filter(|asked| *asked != sequences * length).map(|asked| {
+        format!(
+            "--global-batch-tokens {asked} is not a multiple of the sequence length: planned for {sequences} x {length} = {} tokens",
+            sequences * length
+        )
+    });
+    let folder = args.model.as_ref().filter(|_| model.name == FOLDER && !plan.best.is_empty()).map(|given| {
+        format!(
+            "replace {FOLDER} with a folder whose config.json describes this model; training cannot read {}",
+            given.display()
+        )
+    });
+    [note(config.as_ref(), workload), batch, folder].into_iter().flatten().collect()
 }
 
 /// That more is counted as trained than is.
@@ -360,7 +332,7 @@ fn with_checkpoints(
 }
 
 fn json(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Result<String> {
-    let Planned { workload, model, config } = planned;
+    let Planned { workload, model, config, .. } = planned;
     let best = plan.best.first();
     let commands: Vec<Option<String>> = plan.best.iter().map(|best| command(workload, best, model)).collect();
     let changes = match best.filter(|_| args.what_if) {
@@ -379,6 +351,7 @@ fn json(args: &ConfigurationArgs, planned: &Planned, plan: &Plan) -> anyhow::Res
         "global_batch": workload.global_batch,
         "dtype": workload.dtype,
         "note": note(config.as_ref(), workload),
+        "notes": notes(args, planned, plan),
         "plan": plan,
         "commands": commands,
         "failures": best.and_then(|best| failures(workload, best, None)),

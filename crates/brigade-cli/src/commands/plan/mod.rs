@@ -5,6 +5,7 @@ mod calibrate;
 mod calibrate_from;
 mod configurations;
 pub mod configured;
+mod model_file;
 mod parse;
 mod schedule;
 

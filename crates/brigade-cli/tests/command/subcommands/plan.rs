@@ -92,6 +92,15 @@ fn what_a_file_sets_counts_unless_a_flag_says_otherwise() {
     let flags = "--zero 1 --micro-batch-size 1 --recompute none";
     let (adan, adamw) = (json(flags), json(&format!("{flags} --optimizer-bytes 8")));
     assert!((state(&adan) / state(&adamw) - 20.0 / 12.0).abs() < 1e-3, "{adan}");
+    assert_eq!(plan["notes"][0], plan["note"], "{plan}");
+    // As a file, it is of the same model with the same settings, and what is planned.
+    let line = "plan --model my.toml --cluster 1x2xL4 --pp 1 --sequence-length 16 --toml";
+    let text = place.succeed(&mut place.brigade(line)).out;
+    assert!(text.contains("\n# note: some parameters are frozen"), "{text}");
+    let planned: toml::Table = text.parse().unwrap();
+    let (model, optimizer) = (&planned["model"], planned["optimizer"]["name"].as_str());
+    assert_eq!((model["width"].as_integer(), optimizer), (Some(64), Some("adan")), "{planned}");
+    assert_eq!(model["sequence_length"].as_integer(), Some(16), "{planned}");
     let other = json("--global-batch-size 8 --dtype f32 --reduce-dtype f32");
     assert_eq!((&other["global_batch"], &other["dtype"]), (&8.into(), &"fp32".into()), "{other}");
     let line = other["commands"][0].as_str().unwrap();
