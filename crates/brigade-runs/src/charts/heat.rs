@@ -1,6 +1,6 @@
 //! The heat map of ranks and steps, in which a slow rank is a line.
 
-use brigade_report::{RankSeconds, StepRecord};
+use brigade_report::{RankSeconds, StepRecord, median};
 use serde::Serialize;
 
 use crate::run::Run;
@@ -43,16 +43,13 @@ pub struct Measure {
 
 /// The heat map of a run, if ranks were recorded one by one and there are several.
 pub fn heat(run: &Run) -> Option<Heat> {
-    let recorded = |record: &'_ StepRecord| -> Option<(u64, RankSeconds)> {
-        Some((record.step, record.rank_seconds.clone()?))
-    };
-    let recorded: Vec<(u64, RankSeconds)> = run.records.iter().filter_map(recorded).collect();
-    let ranks = recorded.iter().map(|(_, seconds)| seconds.step.len()).max().filter(|ranks| *ranks > 1)?;
+    let recorded: Vec<Recorded<'_>> = run.records.iter().filter_map(Recorded::of).collect();
+    let ranks = recorded.iter().map(|of| of.seconds.step.len()).max().filter(|ranks| *ranks > 1)?;
     let columns = MAX_COLUMNS.min(MAX_CELLS / ranks).max(1);
     let per_column = recorded.len().div_ceil(columns);
-    let groups: Vec<&[(u64, RankSeconds)]> = recorded.chunks(per_column).collect();
+    let groups: Vec<&[Recorded<'_>]> = recorded.chunks(per_column).collect();
     let measure =
-        |name, title, unit, (low, centre, high), of: fn(&RankSeconds, usize) -> Option<f64>| Measure {
+        |name, title, unit, (low, centre, high), of: fn(&Recorded<'_>, usize) -> Option<f64>| Measure {
             name,
             title,
             unit,
@@ -71,7 +68,7 @@ pub fn heat(run: &Run) -> Option<Heat> {
             a slow rank, or a stage with more work.",
             "number",
             (0.7, Some(1.0), 1.5),
-            own_over_median,
+            |of, rank| Some(own(of.seconds, rank)? / of.median),
         ),
         measure(
             "waiting for ranks",
@@ -79,24 +76,25 @@ pub fn heat(run: &Run) -> Option<Heat> {
             least.",
             "percent",
             (0.0, None, 60.0),
-            |seconds, rank| share(seconds, seconds.comm_wait.get(rank)?, rank),
+            |of, rank| share(of.seconds, *of.seconds.comm_wait.get(rank)?, rank),
         ),
         measure(
             "waiting for data",
             "The share of a step in which a rank waited for its data.",
             "percent",
             (0.0, None, 30.0),
-            |seconds, rank| share(seconds, seconds.data_wait.get(rank)?, rank),
+            |of, rank| share(of.seconds, *of.seconds.data_wait.get(rank)?, rank),
         ),
         measure(
             "neither",
             "The share of a step in which a rank neither computed nor waited: hooks, snapshots, or no processor to run on.",
             "percent",
             (0.0, None, 30.0),
-            |seconds, rank| {
-                let own = seconds.step.get(rank)? - seconds.compute.get(rank)?;
-                let rest = own - seconds.data_wait.get(rank)? - seconds.comm_wait.get(rank)?;
-                share(seconds, &rest.max(0.0), rank)
+            |of, rank| {
+                let rest = own(of.seconds, rank)?
+                    - of.seconds.compute.get(rank)?
+                    - of.seconds.data_wait.get(rank)?;
+                share(of.seconds, rest.max(0.0), rank)
             },
         ),
     ];
@@ -105,32 +103,69 @@ pub fn heat(run: &Run) -> Option<Heat> {
         None => format!("rank {rank}"),
     };
     Some(Heat {
-        steps: groups.iter().map(|group| group[0].0).collect(),
+        steps: groups.iter().map(|group| group[0].step).collect(),
         rows: (0..ranks).map(row).collect(),
         measures,
     })
 }
 
+/// The times of ranks in a step.
+struct Recorded<'a> {
+    step: u64,
+    seconds: &'a RankSeconds,
+    /// Of the ranks' [own times](own).
+    median: f64,
+}
+
+impl<'a> Recorded<'a> {
+    fn of(record: &'a StepRecord) -> Option<Self> {
+        let seconds = record.rank_seconds.as_ref()?;
+        let own = (0..seconds.step.len()).filter_map(|rank| own(seconds, rank));
+        Some(Self { step: record.step, seconds, median: median(own).unwrap_or(f64::NAN) })
+    }
+}
+
 /// The mean of a group of steps, with three digits after the point.
-fn mean(
-    group: &[(u64, RankSeconds)],
-    rank: usize,
-    of: fn(&RankSeconds, usize) -> Option<f64>,
-) -> Option<f64> {
+fn mean(group: &[Recorded<'_>], rank: usize, number: fn(&Recorded<'_>, usize) -> Option<f64>) -> Option<f64> {
     let known: Vec<f64> =
-        group.iter().filter_map(|(_, seconds)| of(seconds, rank)).filter(|value| value.is_finite()).collect();
+        group.iter().filter_map(|of| number(of, rank)).filter(|value| value.is_finite()).collect();
     (!known.is_empty()).then(|| (1e3 * known.iter().sum::<f64>() / known.len() as f64).round() / 1e3)
 }
 
-fn share(seconds: &RankSeconds, part: &f64, rank: usize) -> Option<f64> {
-    let whole = seconds.step.get(rank)?;
-    Some(if *whole > 0.0 { 100.0 * part / whole } else { 0.0 })
+fn share(seconds: &RankSeconds, part: f64, rank: usize) -> Option<f64> {
+    let whole = *seconds.step.get(rank)?;
+    Some(if whole > 0.0 { 100.0 * part / whole } else { 0.0 })
 }
 
-fn own_over_median(seconds: &RankSeconds, rank: usize) -> Option<f64> {
-    let own: Vec<f64> = seconds.step.iter().zip(&seconds.comm_wait).map(|(step, wait)| step - wait).collect();
-    let mut sorted = own.clone();
-    sorted.sort_by(f64::total_cmp);
-    let middle = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
-    Some(own.get(rank)? / middle)
+/// A rank's time without waiting for others.
+fn own(seconds: &RankSeconds, rank: usize) -> Option<f64> {
+    Some(seconds.step.get(rank)? - seconds.comm_wait.get(rank)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::RunState;
+
+    #[test]
+    fn own_times_are_over_the_median_of_their_own_step() {
+        let record = |step, own: &[f64]| {
+            let waits: Vec<f64> = own.iter().map(|own| 5.0 - own).collect();
+            let (ranks, zeros) = (own.len(), vec![0.0; own.len()]);
+            let seconds = RankSeconds {
+                step: vec![5.0; ranks],
+                compute: own.to_vec(),
+                comm_wait: waits,
+                data_wait: zeros,
+            };
+            StepRecord { step, rank_seconds: Some(seconds), ..StepRecord::default() }
+        };
+        let mut run = Run::of_history("a", "", None, RunState::Running);
+        run.records = vec![record(1, &[1.0, 2.0, 4.0]), record(2, &[3.0, 1.0]), record(3, &[])];
+        let heat = heat(&run).unwrap();
+        let own = &heat.measures[0].values;
+        let [first, second] = [[Some(0.5), Some(1.0), Some(2.0)], [Some(1.5), Some(0.5), None]];
+        assert_eq!(own[..2], [first, second]);
+        assert_eq!((heat.steps, &own[2]), (vec![1, 2, 3], &vec![None; 3]));
+    }
 }

@@ -63,7 +63,7 @@ pub fn marks(run: &Run) -> Vec<Mark> {
     }
     for happened in &run.history {
         let last = last_step_at(&run.records, happened.time);
-        let (step, kind, text) = in_words(&happened.event, last);
+        let Some((step, kind, text)) = in_words(&happened.event, last) else { continue };
         marks.push(Mark { step, seconds: seconds(Some(happened.time)), kind, text });
     }
     let order = |mark: &Mark| (mark.seconds.unwrap_or(0.0), mark.step);
@@ -77,8 +77,9 @@ fn last_step_at(records: &[StepRecord], time: f64) -> u64 {
     done.last().map_or(0, |record| record.step)
 }
 
-fn in_words(event: &RunEvent, last: u64) -> (u64, MarkKind, String) {
-    match event {
+fn in_words(event: &RunEvent, last: u64) -> Option<(u64, MarkKind, String)> {
+    Some(match event {
+        RunEvent::Launched => return None,
         RunEvent::Started { ranks, mesh, resumed_at, .. } => {
             let sizes: Vec<String> = mesh.iter().map(|(axis, size)| format!("{axis} {size}")).collect();
             let on = format!("on {}, mesh {}", brigade_report::counted(*ranks, "rank"), sizes.join(" x "));
@@ -103,5 +104,5 @@ fn in_words(event: &RunEvent, last: u64) -> (u64, MarkKind, String) {
         }
         RunEvent::Failed { reason } => (last, MarkKind::Failure, format!("failed: {reason}")),
         RunEvent::Interrupted { signal } => (last, MarkKind::Failure, format!("interrupted by {signal}")),
-    }
+    })
 }

@@ -47,6 +47,19 @@ impl Run {
         serde_json::from_slice(&text).ok()
     }
 
+    /// How many blocks the model has: its layers, the embedding and the head. None where nothing says it.
+    pub(crate) fn blocks(&self) -> Option<usize> {
+        let layers = match self.model_folder() {
+            None => self.setting("model.layers")?.parse().ok()?,
+            Some(_) => {
+                let fields = self.model_fields()?;
+                let layers = ["num_hidden_layers", "n_layer"].iter().find_map(|name| fields.get(*name))?;
+                usize::try_from(layers.as_u64()?).ok()?
+            }
+        };
+        layers.checked_add(2)
+    }
+
     /// The folder of a model that was not new.
     fn model_folder(&self) -> Option<PathBuf> {
         let given: Option<String> = self.setting(PATH).and_then(|path| serde_json::from_str(path).ok());

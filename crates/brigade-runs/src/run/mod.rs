@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 
 pub use compared::Difference;
 pub use follower::Follower;
-pub(crate) use overview::run_folders;
 pub use overview::{Overview, overviews};
+pub(crate) use overview::{is_run, run_folders};
 pub use pace::seconds_per_step;
 pub use settings::{Setting, settings_of};
 pub use state::RunState;

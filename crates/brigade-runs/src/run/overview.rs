@@ -1,10 +1,10 @@
 //! The runs of a folder, each in a line.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use brigade_report::{METRICS_FILE, StepRecord};
+use brigade_report::{HISTORY_FILE, METRICS_FILE, StepRecord};
 
 use super::Run;
 use crate::error::{Error, Result};
@@ -29,7 +29,7 @@ impl Overview {
     }
 }
 
-/// The runs in a folder: the folders in it that have metrics, or the folder itself if it has, in the order of their names; and why those that cannot be
+/// The runs in a folder: the folders in it that have metrics or a history, or the folder itself if it has, in the order of their names; and why those that cannot be
 /// read cannot.
 ///
 /// # Errors
@@ -46,19 +46,29 @@ pub(crate) fn run_folders(folder: &Path) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Err(Error::NoFolder { path: folder.to_owned() });
     }
-    let is_run = |dir: &PathBuf| dir.join(METRICS_FILE).is_file();
-    if is_run(&folder.to_owned()) {
+    if is_run(folder) {
         return Ok(vec![folder.to_owned()]);
     }
     let entries = fs::read_dir(folder).map_err(Error::file(folder))?;
-    let mut runs: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_run).collect();
+    let mut runs: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(|dir| is_run(dir)).collect();
     runs.sort();
     Ok(runs)
 }
 
+/// Whether a folder is that of a run, which may have no metrics yet.
+pub(crate) fn is_run(dir: &Path) -> bool {
+    [METRICS_FILE, HISTORY_FILE].iter().any(|file| dir.join(file).is_file())
+}
+
 fn overview(dir: &Path) -> Result<Overview> {
     let path = dir.join(METRICS_FILE);
-    let mut file = File::open(&path).map_err(Error::file(&path))?;
+    let mut file = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Ok(Overview { run: Run::with_records(dir, Vec::new(), 0) });
+        }
+        file => file.map_err(Error::file(&path))?,
+    };
     let length = file.metadata().map_err(Error::file(&path))?.len();
     let mut text = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL))).map_err(Error::file(&path))?;

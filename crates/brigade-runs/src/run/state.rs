@@ -22,6 +22,8 @@ const SILENT_STEPS: f64 = 20.0;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
+    /// A process holds the folder's lock, and its ranks were not ready for a step yet.
+    Preparing,
     /// A process holds the folder's lock, or one on another host, whose lock may not be visible here, writes steps.
     Running,
     /// It took its last step and wrote its weights; a text if it ended before the step that was asked for.
@@ -41,7 +43,8 @@ impl RunState {
     /// leaves.
     pub(super) fn of(dir: &Path, history: &[HistoryRecord], last: Option<&StepRecord>) -> Self {
         if is_locked(dir) {
-            return Self::Running;
+            let is_ready = history.last().is_none_or(|record| record.event != RunEvent::Launched);
+            return if is_ready { Self::Running } else { Self::Preparing };
         }
         match Self::of_history(dir, history) {
             Self::Killed if writes_elsewhere(dir, last) => Self::Running,
@@ -71,6 +74,7 @@ impl RunState {
     /// In a word.
     pub fn word(&self) -> &'static str {
         match self {
+            Self::Preparing => "preparing",
             Self::Running => "running",
             Self::Finished(_) => "finished",
             Self::Failed(_) => "failed",

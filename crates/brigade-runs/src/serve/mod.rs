@@ -2,6 +2,7 @@
 
 mod access;
 mod answers;
+mod views;
 mod watched;
 
 use std::net::TcpListener;
@@ -58,5 +59,54 @@ impl Server {
             axum::serve(listener, pages).await
         };
         runtime.map_err(Error::Server)?.block_on(serving).map_err(Error::Server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use brigade_report::{METRICS_FILE, StepRecord};
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_takes_long_holds_up_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = StepRecord { step: 1, step_seconds: 1.0, ..StepRecord::default() };
+        for name in ["a", "b"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+            let line = serde_json::to_string(&record).unwrap();
+            fs::write(folder.path().join(name).join(METRICS_FILE), line + "\n").unwrap();
+        }
+        let server = Server::new(folder.path(), Access::Loopback).unwrap();
+        let views = server.watched.run("a").unwrap().unwrap().1;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || server.run(listener));
+        let ask = |path: &str| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+            stream
+        };
+        let answer = |mut stream: TcpStream| {
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        };
+        // As while it is made.
+        let making = views.lock().unwrap();
+        let slow = [ask("/run/a"), ask("/run/a/parts")];
+        for path in ["/run/b", "/", "/parts", "/run/b/parts"] {
+            assert!(answer(ask(path)).starts_with("HTTP/1.1 200"), "{path}");
+        }
+        drop(making);
+        for stream in slow {
+            assert!(answer(stream).starts_with("HTTP/1.1 200"));
+        }
     }
 }

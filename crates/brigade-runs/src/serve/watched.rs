@@ -4,25 +4,43 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::views::Views;
 use crate::error::{Error, Result};
-use crate::page::{NewestTimeline, Row, StepTimeline, row};
-use crate::run::{Follower, Run, run_folders};
+use crate::page::{Row, row};
+use crate::run::{Follower, Run, is_run, run_folders};
 
 /// A run in progress.
 struct Followed {
     follower: Follower,
     /// Counts the times that something changed.
     version: u64,
-    /// It in the table of all runs, and of which version that is.
+    /// It as it was read last, and of which version that is.
+    run: Option<(u64, Arc<Run>)>,
+    /// It in the table of all runs, likewise.
     row: Option<(u64, Row)>,
-    timeline: Arc<Mutex<NewestTimeline>>,
+    views: Arc<Mutex<Views>>,
 }
 
+/// A run as it was read last, and its views.
+pub type WithViews = (Arc<Run>, Arc<Mutex<Views>>);
+
 impl Followed {
+    /// It as it is now, which all who ask share until it changes.
+    fn run(&mut self) -> Result<Arc<Run>> {
+        match &self.run {
+            Some((version, run)) if *version == self.version => Ok(Arc::clone(run)),
+            _ => {
+                let run = Arc::new(self.follower.run()?);
+                self.run = Some((self.version, Arc::clone(&run)));
+                Ok(run)
+            }
+        }
+    }
+
     /// It in the table, made again only where it changed; none before its first step.
     fn row(&mut self) -> Option<Row> {
         if self.row.as_ref().is_none_or(|(version, _)| *version != self.version) {
-            self.row = self.follower.run().ok().and_then(|run| Some((self.version, row(&run)?)));
+            self.row = self.run().ok().and_then(|run| Some((self.version, row(&run)?)));
         }
         self.row.as_ref().map(|(_, row)| row.clone())
     }
@@ -54,8 +72,7 @@ impl Watched {
 
     /// The name of the run, if there is just this one.
     pub fn only(&self) -> Option<String> {
-        let is_run = self.folder.join(brigade_report::METRICS_FILE).is_file();
-        is_run.then(|| self.look().ok()?.into_keys().next()).flatten()
+        is_run(&self.folder).then(|| self.look().ok()?.into_keys().next()).flatten()
     }
 
     /// Looks at all files again: the runs, each with the number of its changes.
@@ -71,8 +88,9 @@ impl Watched {
             let run = runs.entry(name).or_insert_with(|| Followed {
                 follower: Follower::new(&folder),
                 version: 0,
+                run: None,
                 row: None,
-                timeline: Arc::default(),
+                views: Arc::default(),
             });
             // A file that is just being replaced is there the next time.
             if run.follower.poll().unwrap_or(false) {
@@ -82,22 +100,15 @@ impl Watched {
         Ok(runs.iter().map(|(name, run)| (name.clone(), run.version)).collect())
     }
 
-    /// A run as it is now, with its newest timeline.
+    /// A run as it is now, with its views, which are made without the lock that those who ask for other runs wait for.
     ///
     /// # Errors
     /// If it has no step yet. None if there is no such run.
-    pub fn run(&self, name: &str) -> Option<Result<(Run, Option<StepTimeline>)>> {
+    pub fn run(&self, name: &str) -> Option<Result<WithViews>> {
         self.look().ok()?;
-        let (run, timeline) = {
-            let mut runs = self.runs();
-            let followed = runs.get_mut(name)?;
-            (followed.follower.run(), Arc::clone(&followed.timeline))
-        };
-        // Read without the lock that those who ask for other runs wait for.
-        Some(run.map(|run| {
-            let timeline = timeline.lock().unwrap_or_else(PoisonError::into_inner).of(&run).cloned();
-            (run, timeline)
-        }))
+        let mut runs = self.runs();
+        let followed = runs.get_mut(name)?;
+        Some(followed.run().map(|run| (run, Arc::clone(&followed.views))))
     }
 
     /// All runs that have a step, in the table.

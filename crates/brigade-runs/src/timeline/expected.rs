@@ -1,5 +1,7 @@
 //! The schedule as it would run with the times that blocks took.
 
+use std::collections::BTreeSet;
+
 use brigade_plan::{Action, ScheduleError, SimulatedSpan, balanced};
 use brigade_report::timeline::{Timeline, TraceEvent, Track, Tracks};
 
@@ -7,6 +9,9 @@ use super::work::Work;
 
 /// A split that leaves less than this less idle is not worth a change.
 const WORTH: f64 = 0.01;
+
+/// The category of what stands in a timeline as it would run.
+const EXPECTED: &str = "expected";
 
 /// The schedule with the times that blocks took.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,12 +81,20 @@ pub fn expected_events(timeline: &Timeline) -> Result<Vec<TraceEvent>, ScheduleE
                     Action::Send { .. } | Action::Receive { .. } | Action::Reduce { .. } => continue,
                 };
                 let args = [("micro_batch", task.micro_batch.into()), ("chunk", task.chunk.into())];
-                tracks.span(Track::Schedule, (format!("{letter}{task}"), "expected"), at, args);
+                tracks.span(Track::Schedule, (format!("{letter}{task}"), EXPECTED), at, args);
             }
         }
         events.extend(tracks.events());
     }
     Ok(events)
+}
+
+/// Removes the processes of [`expected_events`], which are no ranks.
+pub(super) fn remove_expected(timeline: &mut Timeline) {
+    let events = &mut timeline.trace_events;
+    let of_stages: BTreeSet<usize> =
+        events.iter().filter(|event| event.cat == EXPECTED).map(|event| event.pid).collect();
+    events.retain(|event| !of_stages.contains(&event.pid));
 }
 
 /// When the first action of each step began, on any rank.

@@ -81,17 +81,18 @@ pub fn find(run: &Path, steps: Option<&str>) -> Result<PathBuf> {
     })
 }
 
-/// Reads a timeline.
+/// Reads a timeline, without the [schedule](expected_events) that may stand beside it.
 ///
 /// # Errors
 /// If it cannot be read, or another program wrote it.
 pub fn read(path: &Path) -> Result<Timeline> {
     let bytes = fs::read(path).map_err(Error::file(path))?;
     let wrong = |why: String| Error::NotATimeline { path: path.to_owned(), why };
-    let timeline: Timeline = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let mut timeline: Timeline = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
     let info = &timeline.other_data;
     if info.last_step < info.first_step || info.first_step == 0 {
         return Err(wrong("it has no steps".into()));
     }
+    expected::remove_expected(&mut timeline);
     Ok(timeline)
 }

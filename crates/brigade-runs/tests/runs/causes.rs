@@ -56,6 +56,19 @@ fn a_slow_link() {
     let of_three = advice(gather, "[zero]\nstage = 3\nkeep_gathered = false");
     assert!(of_three.contains("zero.prefetch = 2") && of_three.contains("zero.keep_gathered"), "{of_three}");
     assert!(!advice(gather, "[zero]\nstage = 3\nkeep_gathered = true").contains("keep_gathered"));
+    // Of as many blocks as the model has, which are two more than its layers.
+    for (settings, said) in [
+        ("layers = 98\n[zero]\nstage = 3\nprefetch = 4", "`zero.prefetch = 8`, "),
+        ("layers = 3\n[zero]\nstage = 3\nprefetch = 4", "`zero.prefetch = 5`, "),
+        ("layers = 2\n[zero]\nstage = 3\nprefetch = 4", "mostly all_gather; `zero.keep_gathered = true` or"),
+        (
+            "layers = 2\n[zero]\nstage = 3\nprefetch = 4\nkeep_gathered = true",
+            "mostly all_gather; a lower ZeRO stage gathers less;",
+        ),
+    ] {
+        let sentence = advice(gather, settings);
+        assert!(sentence.contains(said), "{settings}: {sentence}");
+    }
     let of_one = advice(gather, "[zero]\nstage = 1\n[comm]\ncompress_gathers = \"none\"");
     assert!(of_one.contains("comm.compress_gathers") && !of_one.contains("prefetch"), "{of_one}");
     assert!(
@@ -125,6 +138,15 @@ fn too_few_micro_batches_for_the_stages() {
     let settings = "[pipeline]\nschedule = \"interleaved-1f1b\"\nchunks = 2\n";
     let chunks = Simulated { pp: 4, dp: 1, micro_batches: 4, settings, ..Simulated::default() };
     check(&chunks, Cause::Bubble, None, 27.0, &["4 stages of 2 chunks", "twice as many `pipeline.chunks`"]);
+    // The model has two blocks more than layers, of which each chunk needs one.
+    for (layers, own, said) in [(5, "", false), (6, "", true), (13, settings, false), (14, settings, true)] {
+        let settings = format!("layers = {layers}\n{own}").leak();
+        let sentence =
+            first(&Simulated { pp: 4, dp: 1, micro_batches: 4, settings, ..Simulated::default() }).sentence;
+        assert_eq!(sentence.contains("`pipeline.chunks"), said, "{layers}: {sentence}");
+    }
+    let one = Simulated { pp: 4, dp: 1, micro_batches: 1, ..Simulated::default() };
+    assert!(first(&one).sentence.contains("with 1 micro-batch per step"), "{:?}", first(&one));
     let mut run = simulated.run();
     run.settings = settings_of("[train]\nmicro_batch_size = 2\nglobal_batch_size = 8\n");
     let found = diagnose(&run).remove(0);
@@ -192,6 +214,10 @@ fn too_small_a_batch() {
     let simulated =
         Simulated { communication: (0.4, "all_reduce"), bytes: 1_000_000, ..Simulated::default() };
     check(&simulated, Cause::SmallBatch, None, 39.0, &["the batch is too small for this many ranks"]);
+    assert!(!first(&simulated).sentence.contains("sends half"), "fewer bytes would not help");
+    let settings = "[zero]\nstage = 1\n[comm]\ncompress_gathers = \"none\"";
+    let gathers = Simulated { communication: (0.4, "all_gather"), settings, ..simulated };
+    check(&gathers, Cause::SmallBatch, None, 39.0, &["gathers them for more targets, and without ZeRO"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Who stands idle in a timeline, and why.
 
 use brigade_report::timeline::{Timeline, TimelineInfo, Track, Tracks};
-use brigade_runs::timeline::{Reason, idle};
+use brigade_runs::timeline::{Reason, expected_events, idle, read};
 
 /// Two stages, of which the second has three blocks of four; a step of 1 s with one micro-batch. All blocks take 0.1 s forward and 0.1 s backward.
 pub fn pipeline() -> Timeline {
@@ -98,4 +98,19 @@ fn a_split_that_leaves_less_idle_is_named() {
     }
     timeline.other_data.split = vec![2, 2];
     assert_eq!(idle(&timeline).advice.unwrap().split, None);
+}
+
+#[test]
+fn the_schedule_beside_a_timeline_is_of_no_ranks() {
+    let alone = pipeline();
+    let mut both = pipeline();
+    let expected = expected_events(&both).unwrap();
+    assert!(expected.iter().any(|event| event.pid == 3), "{expected:?}");
+    both.trace_events.extend(expected);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("steps-4-4-with-plan.json");
+    std::fs::write(&path, serde_json::to_vec(&both).unwrap()).unwrap();
+    let read = read(&path).unwrap();
+    assert_eq!(read.trace_events.len(), alone.trace_events.len());
+    assert_eq!(idle(&read), idle(&alone));
 }

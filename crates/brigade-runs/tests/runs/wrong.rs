@@ -152,6 +152,25 @@ fn what_became_of_a_run() {
     assert_eq!(state(), RunState::Finished(None));
 }
 
+/// A run that has its folder and no step yet, and one that ended so.
+#[test]
+fn a_run_without_a_step_is_one_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("a");
+    fs::create_dir(&dir).unwrap();
+    let began = brigade_report::now();
+    brigade_report::add_launch_to_history(&dir).unwrap();
+    let lock = fs::File::create(dir.join(".brigade.lock")).unwrap();
+    lock.lock().unwrap();
+    let states = || [folder.path(), &dir].map(|dir| overviews(dir).unwrap().remove(0).unwrap().run.state);
+    assert_eq!(states(), [RunState::Preparing, RunState::Preparing]);
+    drop(lock);
+    assert_eq!(states(), [RunState::Killed, RunState::Killed]);
+    let failed = brigade_report::RunEvent::Failed { reason: "rank 1 ended".into() };
+    brigade_report::add_to_history(&dir, began, failed).unwrap();
+    assert_eq!(states().map(|state| state.to_string()), ["failed: rank 1 ended"; 2]);
+}
+
 #[test]
 fn a_history_alone_says_on_what_a_run_is() {
     let folder = tempfile::tempdir().unwrap();

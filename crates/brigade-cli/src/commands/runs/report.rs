@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use brigade::{UsageError, exit};
 use brigade_files::write_atomic;
 use brigade_runs::scaling::{diagnose, not_told_apart, too_few_steps};
@@ -32,6 +34,9 @@ const MARK_WITHIN: u64 = 1024;
 
 /// The page's name in the run's folder.
 const REPORT_FILE: &str = "report.html";
+
+/// A program that has not failed for this long has opened the page, or shows it itself.
+const OPENS_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
@@ -76,7 +81,8 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         .with_context(|| format!("--out {}: cannot write it", out.display()))?;
     print(&format!("{}\n", out.display()))?;
     if args.open {
-        open(&out)?;
+        let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+        open(program, &out)?;
     }
     Ok(ExitCode::from(exit::DONE))
 }
@@ -111,13 +117,38 @@ fn is_something_else(path: &Path, mark: &str) -> bool {
     read.is_ok_and(|length| length > 0) && !(text.starts_with(DOCTYPE) && text.contains(mark))
 }
 
-/// Opens the page in the system's browser.
-fn open(page: &Path) -> anyhow::Result<()> {
-    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+/// Opens the page with a program that knows the system's browser.
+///
+/// # Errors
+/// If it cannot be started or fails.
+fn open(program: &str, page: &Path) -> anyhow::Result<()> {
     let mut command = Command::new(program);
     command.arg(page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn();
-    child
-        .map(drop)
-        .with_context(|| format!("--open: cannot start {program}; open {} by hand", page.display()))
+    let by_hand = || format!("--open: cannot open the page with {program}; open {} by hand", page.display());
+    let mut child = command.spawn().with_context(by_hand)?;
+    let until = Instant::now() + OPENS_WITHIN;
+    loop {
+        match child.try_wait().with_context(by_hand)? {
+            Some(status) if status.success() => return Ok(()),
+            Some(status) => return Err(anyhow!("{status}")).with_context(by_hand),
+            None if Instant::now() >= until => return Ok(()),
+            None => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_no_browser_opens_is_to_be_opened_by_hand() {
+        let page = Path::new("a/report.html");
+        open("true", page).unwrap();
+        for program in ["false", "no-such-program"] {
+            let error = format!("{:#}", open(program, page).unwrap_err());
+            let said = format!("--open: cannot open the page with {program}; open a/report.html by hand: ");
+            assert!(error.starts_with(&said), "{error}");
+        }
+    }
 }

@@ -8,8 +8,8 @@ use anyhow::{Context, anyhow, bail};
 use brigade::command_line::{has_option, without};
 use brigade::report::{METRICS_FILE, counted};
 use brigade::{UsageError, exit};
-use brigade_runs::Run;
 use brigade_runs::scaling::scaling;
+use brigade_runs::{Run, Setting, settings_of};
 use clap::Args;
 
 use super::place::RunPlace;
@@ -87,25 +87,39 @@ fn measure(args: &ScalingArgs) -> anyhow::Result<Vec<PathBuf>> {
     sizes.dedup();
     let folders: Vec<PathBuf> = sizes.iter().map(|ranks| args.out.join(ranks.to_string())).collect();
     check(args, &sizes, &folders).map_err(UsageError)?;
-    for (ranks, folder) in sizes.iter().zip(&folders) {
+    let commands = commands(args, &sizes, &folders)?;
+    for ((ranks, folder), command) in sizes.iter().zip(&folders).zip(&commands) {
         let s = if *ranks == 1 { "" } else { "s" };
         brigade::print_stderr(format_args!("measuring {ranks} rank{s} into {}", folder.display()));
-        let mut command = args.command.clone();
-        if args.weak && *ranks > sizes[0] {
-            let batch = grown_batch(&folders[0], sizes[0], *ranks).map_err(UsageError)?;
-            command = without(&command, &[BATCH_FLAG], &[]);
-            command.extend([BATCH_FLAG.to_owned(), batch.to_string()].map(OsString::from));
-        }
-        train(&command, *ranks, folder)?;
+        train(command, *ranks, folder)?;
     }
     Ok(folders)
 }
 
-/// The global batch with as many samples for each of `ranks` as the run in `folder` has for each of `smallest`.
-fn grown_batch(folder: &Path, smallest: usize, ranks: usize) -> anyhow::Result<usize> {
-    let run = Run::read(folder)?;
-    let Some(batch) = run.setting(BATCH).and_then(|batch| batch.parse::<usize>().ok()) else {
-        bail!("--weak is not possible: no config.toml in {} says {BATCH} ({BATCH_FLAG})", folder.display());
+/// What to run for each number of ranks. All are tried before the first run, so that none is refused after others were trained.
+fn commands(args: &ScalingArgs, sizes: &[usize], folders: &[PathBuf]) -> anyhow::Result<Vec<Vec<OsString>>> {
+    let (mut commands, mut of_smallest) = (Vec::new(), Vec::new());
+    for (ranks, folder) in sizes.iter().zip(folders) {
+        let mut command = args.command.clone();
+        if args.weak && *ranks > sizes[0] {
+            let batch = grown_batch(&of_smallest, sizes[0], *ranks).map_err(UsageError)?;
+            command = without(&command, &[BATCH_FLAG], &[]);
+            command.extend([BATCH_FLAG.to_owned(), batch.to_string()].map(OsString::from));
+        }
+        let settings = dry_run(&command, *ranks, folder)?;
+        if commands.is_empty() {
+            of_smallest = settings;
+        }
+        commands.push(command);
+    }
+    Ok(commands)
+}
+
+/// The global batch with as many samples for each of `ranks` as a run with these settings has for each of `smallest`.
+fn grown_batch(settings: &[Setting], smallest: usize, ranks: usize) -> anyhow::Result<usize> {
+    let batch = settings.iter().find(|setting| setting.name == BATCH);
+    let Some(batch) = batch.and_then(|batch| batch.value.parse::<usize>().ok()) else {
+        bail!("--weak is not possible: the configuration does not say {BATCH} ({BATCH_FLAG})");
     };
     match batch.checked_mul(ranks) {
         Some(whole) if whole.is_multiple_of(smallest) => Ok(whole / smallest),
@@ -136,16 +150,36 @@ fn check(args: &ScalingArgs, sizes: &[usize], folders: &[PathBuf]) -> anyhow::Re
             );
         }
     }
+    if has_option(&args.command, "--dry-run") {
+        bail!("--dry-run cannot be given with --measure, which trains");
+    }
     if let Some(there) = folders.iter().find(|folder| folder.join(METRICS_FILE).exists()) {
         bail!("--out {}: {} holds an earlier run; give another folder", args.out.display(), there.display());
     }
     Ok(())
 }
 
+/// The settings that a run would have.
+///
+/// # Errors
+/// If training refuses them.
+fn dry_run(command: &[OsString], ranks: usize, folder: &Path) -> anyhow::Result<Vec<Setting>> {
+    let mut child = train_command(command, ranks, folder)?;
+    let done = child.arg("--dry-run").stdin(Stdio::null()).output();
+    let done = done.context("cannot start `brigade train`")?;
+    if done.status.success() {
+        return Ok(settings_of(&String::from_utf8_lossy(&done.stdout)));
+    }
+    brigade::print_stderr(String::from_utf8_lossy(&done.stderr).trim_end());
+    let error = anyhow!("the run on {} is not possible; nothing was trained", counted(ranks, "rank"));
+    match done.status.code() {
+        Some(code) if code == i32::from(exit::USAGE) => Err(UsageError(error).into()),
+        _ => Err(error),
+    }
+}
+
 fn train(command: &[OsString], ranks: usize, folder: &Path) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let mut child = Command::new(program);
-    child.args(command).args(["--nproc-per-node", &ranks.to_string()]).arg("--out").arg(folder);
+    let mut child = train_command(command, ranks, folder)?;
     // What it prints at its end would stand before the report.
     let status = child.stdin(Stdio::null()).stdout(Stdio::null()).status();
     let status = status.context("cannot start `brigade train`")?;
@@ -156,24 +190,28 @@ fn train(command: &[OsString], ranks: usize, folder: &Path) -> anyhow::Result<()
     Ok(())
 }
 
+/// `brigade train` on this many ranks, into this folder.
+fn train_command(command: &[OsString], ranks: usize, folder: &Path) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut child = Command::new(program);
+    child.args(command).args(["--nproc-per-node", &ranks.to_string()]).arg("--out").arg(folder);
+    Ok(child)
+}
+
 #[cfg(test)]
 mod tests {
-    use brigade::report::StepRecord;
-
     use super::*;
 
     #[test]
     fn a_batch_grows_with_the_ranks() {
-        let folder = tempfile::tempdir().unwrap();
-        let record = StepRecord { step: 1, step_seconds: 1.0, ..StepRecord::default() };
-        let line = serde_json::to_string(&record).unwrap();
-        std::fs::write(folder.path().join(METRICS_FILE), line).unwrap();
-        let message = |ranks| grown_batch(folder.path(), 2, ranks).unwrap_err().to_string();
-        assert!(message(4).contains("says train.global_batch_size (--global-batch-size)"), "{}", message(4));
-        std::fs::write(folder.path().join("config.toml"), "[train]\nglobal_batch_size = 6\n").unwrap();
-        assert_eq!([2, 3, 8].map(|ranks| grown_batch(folder.path(), 2, ranks).unwrap()), [6, 9, 24]);
-        std::fs::write(folder.path().join("config.toml"), "[train]\nglobal_batch_size = 5\n").unwrap();
+        let of = |config, ranks| grown_batch(&settings_of(config), 2, ranks);
+        let message = |config, ranks| of(config, ranks).unwrap_err().to_string();
+        let unsaid = message("[train]\nsteps = 6\n", 4);
+        assert!(unsaid.contains("does not say train.global_batch_size (--global-batch-size)"), "{unsaid}");
+        let six = "[train]\nglobal_batch_size = 6\n";
+        assert_eq!([2, 3, 8].map(|ranks| of(six, ranks).unwrap()), [6, 9, 24]);
+        let uneven = message("[train]\nglobal_batch_size = 5\n", 3);
         let said = "= 5 on 2 ranks: on 3 ranks the batch would not have a whole number of samples for each";
-        assert!(message(3).contains(said), "{}", message(3));
+        assert!(uneven.contains(said), "{uneven}");
     }
 }

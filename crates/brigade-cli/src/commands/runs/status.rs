@@ -22,7 +22,7 @@ Examples:
   brigade status gs://bucket/run   the same by the URL of its results or checkpoints, from anywhere
   brigade status runs/a --json
 
-Exit codes: 0 running or finished, 1 failed or killed, 2 wrong usage, 75 preempted and to be started again, 130 interrupted.";
+Exit codes: 0 preparing, running or finished, 1 failed or killed, 2 wrong usage, 75 preempted and to be started again, 130 interrupted.";
 
 /// How many of the last nodes that left or joined are shown.
 const SHOWN_NODES: usize = 4;
@@ -64,7 +64,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let seen = if args.run.contains("://") { in_store(&args.run)? } else { in_folder(Path::new(&args.run))? };
     print(&if args.json { json(&seen) } else { text(&seen) })?;
     Ok(ExitCode::from(match seen.state {
-        RunState::Running | RunState::Finished(_) => exit::DONE,
+        RunState::Preparing | RunState::Running | RunState::Finished(_) => exit::DONE,
         RunState::Preempted => exit::PREEMPTED,
         RunState::Interrupted(_) => exit::INTERRUPTED,
         RunState::Failed(_) | RunState::Killed => exit::FAILED,

@@ -1,7 +1,7 @@
 //! Communication that computing does not hide, and the pipeline's bubble.
 
 use brigade_plan::PipelineScheduleKind;
-use brigade_report::duration;
+use brigade_report::{counted, duration};
 
 use super::{Cause, Finding};
 use crate::run::Run;
@@ -17,6 +17,9 @@ const OUTER_STEP: &str = "outer_step";
 
 /// What a rank sends in a step of which latency may be the cause, in bytes.
 const FEW_BYTES: f64 = 4e6;
+
+/// The most that `zero.prefetch` may be.
+const MOST_PREFETCH: usize = 1000;
 
 /// The bubble beyond what an unequal split explains, against what twice as many micro-batches would leave.
 pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
@@ -35,19 +38,23 @@ pub fn bubble(run: &Run, profile: &Profile) -> Option<Finding> {
         0 | 1 => "a larger `train.global_batch_size`, as each has one sample already",
         _ => "a smaller `train.micro_batch_size`, or a larger `train.global_batch_size`",
     };
+    let can_be = |chunks: usize| run.blocks().is_none_or(|blocks| stages * chunks <= blocks);
     let or_chunks = match kind {
         // Interleaving takes micro-batches in groups of as many as there are stages.
         _ if !micro_batches.is_multiple_of(stages) => "",
-        PipelineScheduleKind::GPipe | PipelineScheduleKind::OneFOneB => {
+        PipelineScheduleKind::GPipe | PipelineScheduleKind::OneFOneB if can_be(2) => {
             ", and `pipeline.schedule = \"interleaved-1f1b\"` with `pipeline.chunks = 2` would do about as much"
         }
-        PipelineScheduleKind::Interleaved => ", and twice as many `pipeline.chunks` would do about as much",
-        PipelineScheduleKind::ZbH1 | PipelineScheduleKind::ZbH2 | PipelineScheduleKind::Zbv => "",
+        PipelineScheduleKind::Interleaved if can_be(2 * chunks) => {
+            ", and twice as many `pipeline.chunks` would do about as much"
+        }
+        _ => "",
     };
     Finding::new(Cause::Bubble, saved, profile.step, |gain| {
         format!(
-            "{stages} stages{of_chunks} fill and drain with {micro_batches} micro-batches per step, and are idle for {idle} of it{of_which}; twice as many \
-             micro-batches ({how}) would make training about {gain:.0}% faster{or_chunks}"
+            "{stages} stages{of_chunks} fill and drain with {} per step, and are idle for {idle} of it{of_which}; twice as many \
+             micro-batches ({how}) would make training about {gain:.0}% faster{or_chunks}",
+            counted(micro_batches, "micro-batch")
         )
     })
 }
@@ -77,13 +84,17 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
     let small = what != OUTER_STEP && is_latency(run, profile);
     let waits_for_a_rank = what == SCALARS && !(small && profile.stage_count() < 2);
     let advice = match what.as_str() {
-        "all_gather" => fewer_gathers(run),
+        "all_gather" => &fewer_gathers(run, small),
         OUTER_STEP => fewer_outer_steps(run),
         _ if waits_for_a_rank => {
             "ranks wait at the end of a step for the slowest one, not for data: `--profile-steps` and `brigade inspect timeline` say \
             which one, and why"
         }
-        _ if is_set(run, "compute.reduce_dtype", "\"fp32\"") && is_set(run, "comm.compress", "\"none\"") => {
+        // Latency does not depend on the bytes.
+        _ if !small
+            && is_set(run, "compute.reduce_dtype", "\"fp32\"")
+            && is_set(run, "comm.compress", "\"none\"") =>
+        {
             "more micro-batches per step (`train.global_batch_size`) send the same bytes for more targets, and `compute.reduce_dtype = \
             \"bf16\"` sends half"
         }
@@ -110,22 +121,33 @@ pub fn exposed(run: &Run, profile: &Profile) -> Option<Finding> {
     })
 }
 
-/// What makes ranks wait less for parameters: under ZeRO-3 they are gathered for each block, in other stages after the update.
-fn fewer_gathers(run: &Run) -> &'static str {
-    match run.setting("zero.stage") {
-        Some("1" | "2") if is_set(run, "comm.compress_gathers", "\"none\"") => {
-            "new parameters are gathered after each update: a larger `train.global_batch_size` gathers them for more targets, \
-            `comm.compress_gathers = \"int8\"` sends less, and without ZeRO (`zero.stage = 0`) there are only sums, which backward can hide"
-        }
-        Some("1" | "2") => {
-            "new parameters are gathered after each update: a larger `train.global_batch_size` gathers them for more targets, and without ZeRO \
-            (`zero.stage = 0`) there are only sums, which backward can hide"
-        }
-        _ if is_set(run, "zero.keep_gathered", "false") => {
-            "`zero.prefetch = 2`, `zero.keep_gathered = true`, or a lower ZeRO stage gather earlier or less"
-        }
-        _ => "`zero.prefetch = 2` or a lower ZeRO stage gather earlier or less",
+/// What makes ranks wait less for parameters: under ZeRO-3 they are gathered for each block, in other stages after the update. `is_latency`:
+/// fewer bytes would not help.
+fn fewer_gathers(run: &Run, is_latency: bool) -> String {
+    if matches!(run.setting("zero.stage"), Some("1" | "2")) {
+        let codes = match !is_latency && is_set(run, "comm.compress_gathers", "\"none\"") {
+            true => "`comm.compress_gathers = \"int8\"` sends less, ",
+            false => "",
+        };
+        return format!(
+            "new parameters are gathered after each update: a larger `train.global_batch_size` gathers them for more targets, {codes}and without \
+            ZeRO (`zero.stage = 0`) there are only sums, which backward can hide"
+        );
     }
+    let earlier = more_prefetch(run).map(|blocks| format!("`zero.prefetch = {blocks}`"));
+    let kept = is_set(run, "zero.keep_gathered", "false").then(|| "`zero.keep_gathered = true`".to_owned());
+    let ways: Vec<String> = earlier.into_iter().chain(kept).collect();
+    match ways.is_empty() {
+        true => "a lower ZeRO stage gathers less".to_owned(),
+        false => format!("{} or a lower ZeRO stage gather earlier or less", ways.join(", ")),
+    }
+}
+
+/// Twice as many blocks ahead as the run gathers, as long as the model has more than those.
+fn more_prefetch(run: &Run) -> Option<usize> {
+    let own = run.setting("zero.prefetch").map_or(Some(1), |own| own.parse::<usize>().ok())?;
+    let most = run.blocks().unwrap_or(usize::MAX).min(MOST_PREFETCH);
+    (own < most).then(|| (2 * own).clamp(1, most))
 }
 
 /// What makes workers wait less for their outer steps.

@@ -30,6 +30,10 @@ fn every_line_is_an_object_and_steps_have_their_numbers() {
         "the launcher says something, too: {}",
         done.err
     );
+    // So is the summary, as a whole.
+    let summary = objects(&done.out);
+    assert!(summary.len() == 1 && summary[0]["rank"] == 0, "{}", done.out);
+    assert!(summary[0]["message"].as_str().unwrap().lines().count() > 5, "{}", done.out);
     // The weights do not depend on it.
     place.succeed(&mut place.train("--nproc-per-node 2 --out b"));
     assert!(place.read("a/model.safetensors") == place.read("b/model.safetensors"));

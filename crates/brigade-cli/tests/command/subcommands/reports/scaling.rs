@@ -74,15 +74,45 @@ fn sizes_are_measured_and_compared() {
         ),
         (format!("scaling --measure 1 {train}"), "--measure 1 is not possible: "),
         (format!("scaling --measure 1,2 {train} --out b"), "--out cannot be given with --measure"),
+        (format!("scaling --measure 1,2 {train} --dry-run"), "--dry-run cannot be given with --measure"),
         ("scaling --measure 1,2 -- evaluate".into(), "--measure runs `train`"),
     ] {
         let done = place.run(&mut place.brigade(&line));
         assert_eq!((done.code, done.err.lines().count()), (Some(2), 1), "{}", done.err);
         assert!(done.err.contains(said), "{line}: {}", done.err);
     }
-    let done =
-        place.run(&mut place.brigade(&format!("scaling --measure 1,2 --out b {train} --set train.steps=0")));
+    let line = format!("scaling --measure 1,2 --out b {train} --data nowhere");
+    let done = place.run(&mut place.brigade(&line));
     assert!(done.code == Some(1) && done.err.contains("the run on 1 rank failed"), "{}", done.err);
+}
+
+#[test]
+fn sizes_that_training_refuses_are_found_before_the_first_run() {
+    let place = Place::new();
+    let train = "-- train --config tiny.toml --data text";
+    for (line, ranks, said) in [
+        (
+            format!("--measure 1,3 {train} --global-batch-size 8"),
+            "3 ranks",
+            "--global-batch-size) = 8 is not possible",
+        ),
+        (
+            format!("--measure 2,3 --weak {train} --global-batch-size 5"),
+            "2 ranks",
+            "--global-batch-size) = 5 is not possible",
+        ),
+        (
+            format!("--measure 1,2 {train} --set train.steps=0"),
+            "1 rank",
+            "train.steps (--steps) = 0 is not possible",
+        ),
+    ] {
+        let done = place.run(&mut place.brigade(&format!("scaling --out refused {line}")));
+        assert_eq!((done.code, done.err.lines().count()), (Some(2), 2), "{line}: {}", done.err);
+        let refused = format!("the run on {ranks} is not possible; nothing was trained");
+        assert!(done.err.contains(said) && done.err.contains(&refused), "{line}: {}", done.err);
+        assert!(!place.path("refused").exists(), "{line}");
+    }
 }
 
 /// Runs that were slowed on purpose: what is found first.
