@@ -31,7 +31,7 @@ impl Dataset for TokenDataset {
     }
 
     fn get(&self, index: usize) -> anyhow::Result<Sequence> {
-        Ok(self.0.get(index))
+        Ok(self.0.get(index)?)
     }
 
     fn batch(&self, mut items: Vec<Sequence>, device: &Device) -> Batch<Tokens, Targets> {

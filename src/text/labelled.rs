@@ -142,7 +142,7 @@ macro_rules! dataset {
             }
 
             fn get(&self, index: usize) -> anyhow::Result<Sequence> {
-                Ok(self.0.rows.get(index))
+                Ok(self.0.rows.get(index)?)
             }
 
             fn batch(&self, items: Vec<Sequence>, $device: &Device) -> Batch<Tokens, $target> {

@@ -35,7 +35,7 @@ impl Dataset for MaskedDataset {
     }
 
     fn get(&self, index: usize) -> anyhow::Result<Sequence> {
-        Ok(self.rows.get(index))
+        Ok(self.rows.get(index)?)
     }
 
     fn batch(&self, mut items: Vec<Sequence>, device: &Device) -> Batch<Tokens, Targets> {
@@ -48,7 +48,7 @@ impl Dataset for MaskedDataset {
         let mut tokens: Vec<u32> = items.iter().flat_map(|item| item.inputs.iter().copied()).collect();
         let valid: Vec<bool> = items.iter().flat_map(|item| item.valid.iter().copied()).collect();
         let targets = token_tensor(tokens.iter(), shape, device);
-        let chosen = self.masking.mask(&mut tokens, &valid, seed);
+        let chosen = self.masking.mask(&mut tokens, &valid, shape[1], seed);
         let mask: Vec<f32> = chosen.iter().map(|chosen| f32::from(u8::from(*chosen))).collect();
         let input =
             Tokens { ids: token_tensor(tokens.iter(), shape, device), ..inputs(&items, shape, device) };

@@ -12,6 +12,7 @@ use brigade::report::{ByteProgress, ConsoleMode, HumanBytes, HumanCount, counted
 use crate::config::Config;
 use crate::data::chats::Chats;
 use crate::data::{DataSection, sources};
+use crate::vocabulary::note_on_missing;
 
 /// How many times the share of text for validation that is set the actual one may be, or the reverse, without a word.
 const FAR: f64 = 1.5;
@@ -19,8 +20,8 @@ const FAR: f64 = 1.5;
 /// By how much the two must differ to be worth one.
 const FAR_AT_LEAST: f64 = 0.02;
 
-/// The tokens of a run's corpus, from the cache if they are there.
-pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedData> {
+/// The tokens of a run's corpus, from the cache if they are there. `vocabulary`: how many tokens the model has embeddings for.
+pub fn prepared(config: &Config, vocabulary: usize, show: ConsoleMode) -> anyhow::Result<PreparedData> {
     let Config { data, model, settings, .. } = config;
     let sources = sources(data, &config.task.columns())?;
     let numbered = config.task.numbered_labels(&sources).map_err(UsageError)?;
@@ -41,7 +42,9 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
         describe(&prepared, settings.train.validate_every);
         let are_windows = prepared.sources.iter().all(|source| source.train.row_counts().is_none());
         let unused = config.notes_on_unused(prepared.summary.counts.examples, are_windows)?;
-        notes_on_amounts(&prepared, data, length).iter().chain(&unused).for_each(|note| {
+        let missing = note_on_missing(prepared.tokenizer.vocabulary_size(), vocabulary);
+        let notes = notes_on_amounts(&prepared, data, length).into_iter().chain(unused).chain(missing);
+        notes.for_each(|note| {
             brigade::print_stderr(format_args!("note: {note}"));
         });
     }
@@ -53,6 +56,7 @@ pub fn prepared(config: &Config, show: ConsoleMode) -> anyhow::Result<PreparedDa
         ))
         .into());
     }
+    config.check_tokens(&prepared, vocabulary).map_err(UsageError)?;
     Ok(prepared)
 }
 

@@ -60,7 +60,11 @@ fn read(criterion: &mut Criterion) -> Outcome {
         group.bench_function(layout.to_string(), |bencher| {
             bencher.iter(|| {
                 step += 1;
-                sampler.global_batch(step).into_iter().map(|index| sequences.get(index)).collect::<Vec<_>>()
+                sampler
+                    .global_batch(step)
+                    .into_iter()
+                    .map(|index| sequences.get(index))
+                    .collect::<Result<Vec<_>, _>>()
             });
         });
     }

@@ -185,7 +185,7 @@ mod tests {
 
     /// The texts of a row's documents: all tokens, and those that are learned.
     fn texts(prepared: &PreparedData) -> Vec<(String, String)> {
-        let row = prepared.sources[0].train.get(0);
+        let row = prepared.sources[0].train.get(0).unwrap();
         let mut start = 0;
         let text = |length: &usize| {
             let at = start..start + length;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use brigade::data::{Columns, DataSource, NoProgress, PrepareOptions, cached_list};
+use brigade::data::{Columns, Corpus, DataSource, NoProgress, PrepareOptions, cached_list};
 use serde_json::Value;
 
-use super::records::listed;
+use super::records::{listed, usual_numbers};
 use crate::data::{DataSection, sources};
 
 /// More labels than this are taken for something else.
@@ -34,9 +34,10 @@ fn labels_in(sources: &[DataSource], works: &dyn Fn()) -> anyhow::Result<Vec<Str
                 std::slice::from_ref(label)
             };
             for label in each {
-                match (label, label.as_u64()) {
+                let number = whole_number(label).and_then(|number| usize::try_from(number).ok());
+                match (label, number) {
                     (Value::String(name), _) => _ = names.insert(name.clone()),
-                    (_, Some(number)) => highest = highest.max(Some(number as usize)),
+                    (_, Some(number)) => highest = highest.max(Some(number)),
                     _ => return Err(record.place.error(not_a_label(label)).into()),
                 }
             }
@@ -65,28 +66,29 @@ fn labels_in(sources: &[DataSource], works: &dyn Fn()) -> anyhow::Result<Vec<Str
     Ok(labels)
 }
 
-/// The names that sources say of their labels' numbers, if all say the same, or say nothing.
+/// The names that all files to train on say of their labels' numbers, if they do: the cache knows nothing of other files.
 fn class_names(sources: &[DataSource]) -> anyhow::Result<Option<Vec<String>>> {
-    let (names, are_for_all) = names_of_numbers(sources)?;
+    let (names, are_for_all) =
+        names_of_numbers(sources.iter().map(|source| (&source.corpus, &source.columns)))?;
     Ok(names.filter(|_| are_for_all))
 }
 
-/// The names that sources, and their files for validation, say of their labels' numbers, as the `ClassLabel` of `datasets` does; and whether all say them.
-fn names_of_numbers(sources: &[DataSource]) -> anyhow::Result<(Option<Vec<String>>, bool)> {
+/// The names that files say of their labels' numbers, as the `ClassLabel` of `datasets` does; and whether all say them.
+fn names_of_numbers<'a>(
+    files: impl Iterator<Item = (&'a Corpus, &'a Columns)>,
+) -> anyhow::Result<(Option<Vec<String>>, bool)> {
     let (mut found, mut are_for_all) = (None::<Vec<String>>, true);
-    for source in sources {
-        for corpus in std::iter::once(&source.corpus).chain(&source.validation) {
-            match (corpus.class_names(&source.columns, "label")?, &found) {
-                (None, _) => are_for_all = false,
-                (Some((names, _)), Some(found)) if names != *found => bail!(
-                    "the numbers in the column `label` stand for {} in some of the data and for {} in others; write labels as names",
-                    listed(found),
-                    listed(&names)
-                ),
-                (Some((names, are_for_all_files)), _) => {
-                    are_for_all &= are_for_all_files;
-                    found = Some(names);
-                }
+    for (corpus, columns) in files {
+        match (corpus.class_names(columns, "label")?, &found) {
+            (None, _) => are_for_all = false,
+            (Some((names, _)), Some(found)) if names != *found => bail!(
+                "the numbers in the column `label` stand for {} in some of the data and for {} in others; write labels as names",
+                listed(found),
+                listed(&names)
+            ),
+            (Some((names, are_for_all_files)), _) => {
+                are_for_all &= are_for_all_files;
+                found = Some(names);
             }
         }
     }
@@ -96,7 +98,7 @@ fn names_of_numbers(sources: &[DataSource]) -> anyhow::Result<(Option<Vec<String
 /// What the numbers of data mean to a model.
 #[derive(Debug, Default, PartialEq)]
 pub struct NumberedLabels {
-    /// The model's output for each number, where it is not the number itself.
+    /// The model's output for each number, where it is not the usual one.
     pub outputs: Option<Vec<usize>>,
     /// What a user should know.
     pub note: Option<String>,
@@ -104,11 +106,14 @@ pub struct NumberedLabels {
 
 /// Compares the names that data say of their labels' numbers with a model's labels.
 pub fn numbered_labels(sources: &[DataSource], labels: &[String]) -> anyhow::Result<NumberedLabels> {
-    let (names, are_for_all) = names_of_numbers(sources)?;
+    let files = sources.iter().flat_map(|source| {
+        std::iter::once(&source.corpus).chain(&source.validation).map(|corpus| (corpus, &source.columns))
+    });
+    let (names, are_for_all) = names_of_numbers(files)?;
     let numbered = names.map_or_else(|| Ok(NumberedLabels::default()), |names| matched(&names, labels))?;
     if numbered.outputs.is_some() && !are_for_all {
         bail!(
-            "some of the data say which labels the numbers in the column `label` stand for, in another order than the model's {}, and some do not; write labels as names",
+            "some of the data say which of the model's labels {} the numbers in the column `label` stand for, and some, which may mean others, do not; write labels as names",
             listed(labels)
         );
     }
@@ -120,13 +125,14 @@ fn matched(names: &[String], labels: &[String]) -> anyhow::Result<NumberedLabels
     let output = |name: &String| labels.iter().position(|label| label.eq_ignore_ascii_case(name));
     let outputs: Vec<Option<usize>> = names.iter().map(output).collect();
     let are_in_order = outputs.iter().enumerate().all(|(number, output)| *output == Some(number));
+    let are_places = usual_numbers(labels).into_iter().eq((0..).zip(0..labels.len()));
     match outputs.iter().flatten().count() {
-        _ if are_numbered || are_in_order => Ok(NumberedLabels::default()),
+        _ if are_numbered || (are_in_order && are_places) => Ok(NumberedLabels::default()),
         known if known == names.len() => {
             Ok(NumberedLabels { outputs: outputs.into_iter().collect(), note: None })
         }
         0 if names.len() <= labels.len() => Ok(NumberedLabels {
-            outputs: None,
+            outputs: (!are_places).then(|| (0..names.len()).collect()),
             note: Some(format!(
                 "the data call their labels {}, the model {}: they are matched by their numbers",
                 listed(names),
@@ -141,14 +147,41 @@ fn matched(names: &[String], labels: &[String]) -> anyhow::Result<NumberedLabels
     }
 }
 
+/// The number of a label, which some tables have as a float.
+pub fn whole_number(value: &Value) -> Option<i64> {
+    let integral =
+        |number: f64| (number.fract() == 0.0 && number.abs() < MAX_INTEGRAL).then_some(number as i64);
+    value.as_i64().or_else(|| value.as_f64().and_then(integral))
+}
+
+/// Below it, a float has the value of exactly one whole number: 2^53.
+const MAX_INTEGRAL: f64 = 9_007_199_254_740_992.0;
+
 /// What is wrong with a value.
 pub fn not_a_label(value: &Value) -> String {
-    format!("the label is {value}, but must be a name or a whole number, at least 0")
+    format!(
+        "the label is {value}, but must be a name or a whole number, at least 0 unless a label is called so"
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_names_of_labels_follow_from_the_files_to_train_on_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.jsonl");
+        std::fs::write(&path, "{\"text\":\"a\",\"label\":0}\n{\"text\":\"b\",\"label\":1}\n").unwrap();
+        let corpus = |path: &std::path::Path| Corpus::from_sources(&[path.display().to_string()]);
+        let source = DataSource {
+            columns: Columns::new(&["text", "label"], &[]),
+            // Reading it would be an error.
+            validation: Some(corpus(&folder.path().join("missing.arrow"))),
+            ..DataSource::new(corpus(&path))
+        };
+        assert_eq!(labels_in(&[source], &|| ()).unwrap(), ["LABEL_0", "LABEL_1"]);
+    }
 
     #[test]
     fn numbers_of_data_are_matched_by_what_they_stand_for() {
@@ -161,6 +194,11 @@ mod tests {
         let NumberedLabels { outputs: same, note } =
             outputs(&["neg", "pos"], &all(&["NEGATIVE", "POSITIVE"]));
         assert!(same.is_none() && note.unwrap().contains(r#""neg", "pos", the model "NEGATIVE""#));
+        let ratings = all(&["1", "2", "3"]);
+        let numbered = outputs(&["1", "2", "3"], &ratings);
+        assert_eq!(numbered, NumberedLabels { outputs: Some(vec![0, 1, 2]), note: None });
+        assert_eq!(outputs(&["one star", "two stars"], &ratings).outputs, Some(vec![0, 1]));
+        assert_eq!(outputs(&["0", "1"], &all(&["0", "1"])), NumberedLabels::default());
         let refused = matched(&all(&["neutral", "other"]), &model).unwrap_err().to_string();
         assert!(refused.contains("have only some"), "{refused}");
     }

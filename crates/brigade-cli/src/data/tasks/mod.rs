@@ -313,6 +313,12 @@ impl TaskSection {
             format!("--task masked-lm needs a tokenizer with a mask token, but {} has none", path.display())
         })?;
         let vocabulary = encoder.vocabulary().min(tokenizer.vocabulary_size()) as u32;
+        if mask as usize >= encoder.vocabulary() {
+            bail!(
+                "--task masked-lm needs an embedding of the mask token, but {} gives it id {mask}, and the model has {vocabulary} embeddings",
+                path.display()
+            );
+        }
         let special = tokenizer.special_tokens();
         Ok(Masking { mask, probability: self.mask_probability, vocabulary, special })
     }
@@ -347,14 +353,14 @@ impl TaskSection {
 
     /// What makes examples of records that have labels, for rows of so many tokens.
     ///
-    /// `numbers` are the model's outputs for the numbers of labels in the data, where they are not the numbers themselves.
+    /// `numbers` are the model's outputs for the numbers of labels in the data, where they are not the usual ones.
     pub fn records(
         &self,
         sequence_length: usize,
         long: LongExamples,
         numbers: Option<Vec<usize>>,
     ) -> Option<Arc<dyn RecordEncoder>> {
-        let known = || KnownLabels { names: self.labels.clone(), numbers };
+        let known = || KnownLabels::new(self.labels.clone(), numbers);
         let labels = match self.name {
             TaskName::Classification => LabelMap::One(known()),
             TaskName::MultiLabelClassification => LabelMap::Several(known()),

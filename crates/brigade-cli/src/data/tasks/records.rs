@@ -1,9 +1,10 @@
 //! Records with a text and a label.
 
 use brigade::data::{Example, Label, Record, RecordEncoder, RecordLocation, Result, Tokenizer, WholeText};
+use brigade_sorted::SortedMap;
 use serde_json::{Map, Value};
 
-use super::labels::not_a_label;
+use super::labels::{not_a_label, whole_number};
 
 /// Makes examples of records with the columns `text` and `label`, and perhaps `text_pair`.
 #[derive(Debug)]
@@ -31,9 +32,9 @@ pub enum LabelMap {
 #[derive(Debug)]
 pub struct KnownLabels {
     /// In the order of the model's outputs.
-    pub names: Vec<String>,
-    /// The output of each number in the data, where it is not the number itself.
-    pub numbers: Option<Vec<usize>>,
+    names: Vec<String>,
+    /// The output of each number in the data.
+    numbers: SortedMap<i64, usize>,
 }
 
 impl RecordEncoder for LabelledTexts {
@@ -43,7 +44,7 @@ impl RecordEncoder for LabelledTexts {
             LabelMap::Numbers => "numbers".to_owned(),
             LabelMap::Several(labels) => format!("several of {}", labels.identity()),
         };
-        format!("labelled 2 {labels} {} {}", self.most, self.refuses_long)
+        format!("labelled 3 {labels} {} {}", self.most, self.refuses_long)
     }
 
     fn takes(&self, _: &Record) -> bool {
@@ -112,27 +113,38 @@ impl LabelMap {
     }
 }
 
+/// The label that each number in data means where the data do not say it: the one of this name if all names are whole numbers, else the one at
+/// this place.
+pub fn usual_numbers(names: &[String]) -> SortedMap<i64, usize> {
+    let named = names.iter().zip(0..).map(|(name, output)| Some((name.parse::<i64>().ok()?, output)));
+    let named: Option<SortedMap<i64, usize>> = named.collect();
+    named.unwrap_or_else(|| (0..).zip(0..names.len()).collect())
+}
+
 impl KnownLabels {
+    /// The labels with these names, in the order of the model's outputs. `numbers` are the outputs of the numbers 0, 1, … in the data, where the
+    /// data say what they stand for.
+    pub fn new(names: Vec<String>, numbers: Option<Vec<usize>>) -> Self {
+        let numbers = match numbers {
+            Some(outputs) => (0..).zip(outputs).collect(),
+            None => usual_numbers(&names),
+        };
+        Self { names, numbers }
+    }
+
     /// The output of a label that is given by its name or its number.
     fn index(&self, value: &Value) -> std::result::Result<u32, String> {
         let Self { names, numbers } = self;
-        let class = match (value, value.as_u64()) {
-            (Value::String(name), _) => names.iter().position(|label| label == name),
-            (_, Some(number)) => usize::try_from(number).ok().and_then(|number| match numbers {
-                Some(numbers) => numbers.get(number).copied(),
-                None => (number < names.len()).then_some(number),
-            }),
-            _ => return Err(not_a_label(value)),
+        let class = match value {
+            Value::String(name) => names.iter().position(|label| label == name),
+            _ => numbers.get(&whole_number(value).ok_or_else(|| not_a_label(value))?).copied(),
         };
         let class = class.and_then(|class| u32::try_from(class).ok());
         class.ok_or_else(|| format!("the model has no label {value}; its labels are {}", listed(names)))
     }
 
     fn identity(&self) -> String {
-        match &self.numbers {
-            Some(numbers) => format!("{:?} by {numbers:?}", self.names),
-            None => format!("{:?}", self.names),
-        }
+        format!("{:?} by {:?}", self.names, self.numbers)
     }
 }
 
@@ -153,11 +165,12 @@ mod tests {
 
     #[test]
     fn labels_are_names_or_numbers_of_the_map() {
-        let names = || KnownLabels { names: vec!["bad".to_owned(), "good".into()], numbers: None };
+        let named = |numbers| KnownLabels::new(vec!["bad".to_owned(), "good".into()], numbers);
+        let names = || named(None);
         let classes = LabelMap::One(names());
         assert_eq!(classes.label(&json!("good")), Ok(Label::Class(1)));
         assert_eq!(classes.label(&json!(0)), Ok(Label::Class(0)));
-        let turned = LabelMap::One(KnownLabels { numbers: Some(vec![1, 0]), ..names() });
+        let turned = LabelMap::One(named(Some(vec![1, 0])));
         assert_eq!(
             [json!("good"), json!(0), json!(1)].map(|value| turned.label(&value)),
             [1, 1, 0].map(|class| Ok(Label::Class(class)))
@@ -179,5 +192,25 @@ mod tests {
             let error = labels.label(&value).unwrap_err();
             assert!(error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn whole_numbers_are_the_names_of_labels_that_are_called_so() {
+        let label = |names: &[&str], numbers: Option<Vec<usize>>, value: Value| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            LabelMap::One(KnownLabels::new(names, numbers)).label(&value)
+        };
+        let class = |class| Ok(Label::Class(class));
+        let ratings = ["1", "2", "3"];
+        for (value, expected) in [(json!(1), 0), (json!(3), 2), (json!("3"), 2), (json!(2.0), 1)] {
+            assert_eq!(label(&ratings, None, value), class(expected));
+        }
+        let error = label(&ratings, None, json!(0)).unwrap_err();
+        assert!(error.contains("the model has no label 0; its labels are \"1\", \"2\""), "{error}");
+        assert_eq!(label(&["-1", "0", "1"], None, json!(-1)), class(0));
+        assert_eq!(label(&["0", "1"], None, json!(1)), class(1));
+        // What the data say of their numbers comes first.
+        assert_eq!(label(&ratings, Some(vec![0, 1, 2]), json!(1)), class(1));
+        assert_eq!(label(&["bad", "good"], None, json!(1.0)), class(1));
     }
 }

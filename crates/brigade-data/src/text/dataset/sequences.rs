@@ -148,9 +148,12 @@ impl TokenSequences {
 
     /// Row `index`, padded to T, or to the next [multiple](RowOptions::pad_to_multiple).
     ///
+    /// # Errors
+    /// [`Error::TokenFile`] where its tokens do not match their checksums.
+    ///
     /// # Panics
     /// Where `index` is not below [`TokenSequences::len`], as a slice would.
-    pub fn get(&self, index: usize) -> Sequence {
+    pub fn get(&self, index: usize) -> Result<Sequence> {
         assert!(index < self.len(), "sequence {index} of {}", self.len());
         let mut row = Sequence::empty();
         match &self.table {
@@ -160,21 +163,21 @@ impl TokenSequences {
                     if self.options.layout == SequenceLayout::Documents {
                         row.label = self.file.label(self.file.document_of(part.start));
                     }
-                    self.add(&mut row, part);
+                    self.add(&mut row, part)?;
                 }
             }
-            None => self.add_window(&mut row, index),
+            None => self.add_window(&mut row, index)?,
         }
         row.pad(self.options.padded(row.inputs.len()), self.end_of_text);
-        row
+        Ok(row)
     }
 
     /// Adds tokens as inputs and targets.
-    fn add(&self, row: &mut Sequence, tokens: Range<usize>) {
+    fn add(&self, row: &mut Sequence, tokens: Range<usize>) -> Result<()> {
         let beyond = self.options.beyond_inputs();
         let inputs = row.inputs.len()..row.inputs.len() + tokens.len() - beyond;
         let mut ids = vec![0; tokens.len()];
-        self.file.read(tokens.clone(), &mut ids);
+        self.file.read(tokens.clone(), &mut ids)?;
         row.inputs.extend_from_slice(&ids[..inputs.len()]);
         row.targets.extend_from_slice(&ids[beyond..]);
         row.valid.resize(inputs.end, true);
@@ -183,20 +186,21 @@ impl TokenSequences {
             let at = |token: usize| inputs.start + token - targets.start;
             row.valid[at(masked.start)..at(masked.end)].fill(false);
         }
+        Ok(())
     }
 
     /// Adds a window of all documents joined.
-    fn add_window(&self, row: &mut Sequence, index: usize) {
+    fn add_window(&self, row: &mut Sequence, index: usize) -> Result<()> {
         let RowOptions { sequence_length, reset_attention_mask, target, .. } = self.options;
         let (start, beyond) = (index * sequence_length, self.options.beyond_inputs());
         let window = start..self.file.len().min(start + sequence_length + beyond);
-        self.add(row, window.clone());
+        self.add(row, window.clone())?;
         if !reset_attention_mask {
             // A causal mask hides padding behind a text; without one, each token would see it.
             if target == TargetToken::Same && row.inputs.len() < sequence_length {
                 row.documents.push(row.inputs.len());
             }
-            return;
+            return Ok(());
         }
         let mut next = window.start;
         while next < window.end - beyond {
@@ -209,6 +213,7 @@ impl TokenSequences {
             }
             next = end;
         }
+        Ok(())
     }
 }
 
@@ -239,7 +244,7 @@ mod tests {
 
     fn rows(options: RowOptions) -> Vec<Sequence> {
         let sequences = sequences(options);
-        (0..sequences.len()).map(|row| sequences.get(row)).collect()
+        (0..sequences.len()).map(|row| sequences.get(row).unwrap()).collect()
     }
 
     #[test]
@@ -316,7 +321,7 @@ mod tests {
     fn long_documents_are_cut_split_or_refused_and_counted() {
         let options = RowOptions { pad_to_multiple: 2, ..RowOptions::new(2, SequenceLayout::Documents) };
         let cut = sequences(options);
-        assert_eq!((cut.len(), cut.get(0).valid), (3, vec![false, true]));
+        assert_eq!((cut.len(), cut.get(0).unwrap().valid), (3, vec![false, true]));
         let counts = RowCounts { long: 2, cut_tokens: 1 + 3, unlearned: 0, inputs: 2 + 1 + 2 };
         assert_eq!(cut.row_counts(), Some(counts));
         let parts = rows(RowOptions { long: LongExamples::Split, ..options });
@@ -336,7 +341,7 @@ mod tests {
         let cut = sequences(RowOptions::new(1, SequenceLayout::Documents));
         let counts = RowCounts { long: 2, cut_tokens: 2 + 4, unlearned: 1, inputs: 2 };
         assert_eq!((cut.len(), cut.row_counts()), (2, Some(counts)));
-        assert_eq!(cut.get(0).inputs, [4]);
+        assert_eq!(cut.get(0).unwrap().inputs, [4]);
     }
 
     #[test]
@@ -354,7 +359,7 @@ mod tests {
         };
         let rows = TokenSequences::open(folder.path(), "train", options, END).unwrap();
         assert_eq!(rows.options().layout, SequenceLayout::Documents);
-        let (first, second) = (rows.get(0), rows.get(1));
+        let (first, second) = (rows.get(0).unwrap(), rows.get(1).unwrap());
         assert_eq!(
             (first.inputs, first.documents, first.label),
             (vec![1, 2, 3, END], vec![3], Some(Label::Class(7)))
@@ -370,6 +375,9 @@ mod tests {
     fn a_length_of_one_works() {
         let sequences = sequences(RowOptions::new(1, SequenceLayout::Packed));
         assert_eq!(sequences.len(), 11);
-        assert_eq!((sequences.get(3).inputs, sequences.get(3).targets), (vec![END], vec![4]));
+        assert_eq!(
+            (sequences.get(3).unwrap().inputs, sequences.get(3).unwrap().targets),
+            (vec![END], vec![4])
+        );
     }
 }

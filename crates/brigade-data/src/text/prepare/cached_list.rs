@@ -30,7 +30,9 @@ pub fn cached_list<E: From<Error>>(
     find: impl FnOnce(&dyn Fn()) -> Result<Vec<String>, E>,
 ) -> Result<Vec<String>, E> {
     let cache = &settings.cache_dir;
-    std::fs::create_dir_all(cache).map_err(|source| Error::io("create cache folder", cache, source))?;
+    std::fs::create_dir_all(cache).map_err(|source| {
+        Error::io("create the token cache (data.cache_dir, or BRIGADE_CACHE_DIR)", cache, source)
+    })?;
     let workers = Workers::start(settings.threads)?;
     let mut hasher = settings.hasher();
     hasher.update(format!("{what}\n").as_bytes());

@@ -1,10 +1,25 @@
 //! What is counted while tokenizing, and where an entry of the cache has it.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 pub(super) const COUNTS_FILE: &str = "counts.json";
 pub(super) const TRAIN: &str = "train";
 pub(super) const VALIDATION: &str = "validation";
+
+/// How many files of a list are named in a note.
+const NAMED: usize = 3;
+
+/// Files in words: how many there are, and which are the first.
+pub(super) fn files_in_words<'a>(paths: impl ExactSizeIterator<Item = &'a Path>) -> String {
+    let (count, s) = (paths.len(), if paths.len() == 1 { "" } else { "s" });
+    let mut named: Vec<String> = paths.take(NAMED).map(|path| path.display().to_string()).collect();
+    if count > NAMED {
+        named.push("…".into());
+    }
+    format!("{count} file{s} ({})", named.join(", "))
+}
 
 /// What was counted while tokenizing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

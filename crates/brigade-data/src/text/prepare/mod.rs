@@ -29,7 +29,7 @@ pub use self::counts::DataCounts;
 pub use self::options::{DataSource, PrepareOptions};
 use self::parallel::Workers;
 pub use self::sources::PreparedSource;
-use self::sources::{Preparation, SourceFiles};
+use self::sources::{Preparation, SourceFiles, leave_out_validation};
 use self::tokenizer::Trained;
 use crate::{Error, Progress, Result, Tokenizer};
 
@@ -43,11 +43,14 @@ pub fn prepare(settings: &PrepareOptions, progress: &dyn Progress) -> Result<Pre
     let begin = Instant::now();
     settings.check()?;
     let cache = &settings.cache_dir;
-    std::fs::create_dir_all(cache).map_err(|source| Error::io("create cache folder", cache, source))?;
+    std::fs::create_dir_all(cache).map_err(|source| {
+        Error::io("create the token cache (data.cache_dir, or BRIGADE_CACHE_DIR)", cache, source)
+    })?;
     let workers = Workers::start(settings.threads)?;
     let read = |source| SourceFiles::read(source, settings, &workers, progress);
-    let files: Vec<(SourceFiles, Option<SourceFiles>)> =
+    let mut files: Vec<(SourceFiles, Option<SourceFiles>)> =
         settings.sources.iter().map(read).collect::<Result<_>>()?;
+    let left_out = leave_out_validation(&mut files)?;
     let all: Vec<&SourceFiles> = files.iter().map(|(train, _)| train).collect();
     let trained = Trained::new(settings, &all, progress)?;
     let preparation = Preparation { settings, tokenizer: &trained.tokenizer, workers: &workers, progress };
@@ -58,7 +61,8 @@ pub fn prepare(settings: &PrepareOptions, progress: &dyn Progress) -> Result<Pre
     let sources =
         entries.map(|((source, files), entries)| preparation.prepared(source, files, entries, rows));
     let sources: Vec<PreparedSource> = sources.collect::<Result<_>>()?;
-    let mut counts = DataCounts { notes: trained.notes, ..DataCounts::default() };
+    let mut counts =
+        DataCounts { notes: left_out.into_iter().chain(trained.notes).collect(), ..DataCounts::default() };
     counts.tokenizer_training_bytes = trained.training_bytes;
     sources.iter().for_each(|source| counts.add(&source.counts));
     let mut hasher = blake3::Hasher::new();

@@ -20,7 +20,7 @@ pub struct DataSource {
     pub columns: Columns,
     /// Its share of the samples, as a part of the sum of all weights; above 0.
     pub weight: f64,
-    /// Files to validate on. Without them, a part of the documents is kept for it.
+    /// Files to validate on, which no source trains on. Without them, a part of the documents is kept for it.
     pub validation: Option<Corpus>,
 }
 

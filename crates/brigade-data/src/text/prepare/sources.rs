@@ -1,9 +1,10 @@
 //! The sources of a corpus, each with its own tokens.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::cache::{CacheEntry, HashedFile, hashed_files};
-use super::counts::{COUNTS_FILE, DataCounts, TRAIN, VALIDATION};
+use super::counts::{COUNTS_FILE, DataCounts, TRAIN, VALIDATION, files_in_words};
 use super::options::{DataSource, PrepareOptions};
 use super::parallel::Workers;
 use super::share::SharedPieces;
@@ -12,8 +13,8 @@ use super::split::Split;
 use super::tokenize::{Encoders, PieceWriter};
 use crate::text::corpus::{BytesRead, chunks};
 use crate::{
-    Columns, Corpus, Error, Progress, RecordLocation, Result, RowOptions, SequenceLayout, TokenFile,
-    TokenSequences, Tokenizer,
+    Columns, Corpus, Error, LongExamples, Progress, RecordLocation, Result, RowOptions, SequenceLayout,
+    TokenFile, TokenSequences, Tokenizer,
 };
 
 /// A source that is ready to train on.
@@ -25,7 +26,8 @@ pub struct PreparedSource {
     pub weight: f64,
     /// What to train on; at least one sequence.
     pub train: TokenSequences,
-    /// What to validate on; empty where nothing is kept for it, or there is too little text.
+    /// What to validate on; empty where nothing is kept for it, or there is too little text. Documents without labels that would be
+    /// [cut](LongExamples::Cut) are split instead, so that every token counts.
     pub validation: TokenSequences,
     /// What was counted while tokenizing, without the training of the tokenizer.
     pub counts: DataCounts,
@@ -81,6 +83,41 @@ impl SourceFiles {
     }
 }
 
+/// Takes the files that some source validates on out of those to train on, whatever they are called, and says which they are.
+///
+/// # Errors
+/// [`Error::InvalidSetting`] where nothing is left of a source.
+pub(super) fn leave_out_validation(
+    files: &mut [(SourceFiles, Option<SourceFiles>)],
+) -> Result<Option<String>> {
+    let own = files.iter().filter_map(|(_, validation)| validation.as_ref());
+    let validated: HashSet<String> = own
+        .flat_map(|own| &own.files)
+        .filter(|file| file.stamp.size > 0)
+        .map(|file| file.hash.clone())
+        .collect();
+    let mut left_out = Vec::new();
+    for (train, validation) in files {
+        let all = std::mem::take(&mut train.files);
+        let (both, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|file| validated.contains(&file.hash));
+        if rest.is_empty() && !both.is_empty() {
+            return Err(Error::InvalidSetting {
+                option: "data.validation",
+                given: validation.as_ref().unwrap_or(train).name.clone(),
+                allowed: format!(
+                    "all files of {} are among those to validate on, so there are none to train on",
+                    train.name
+                ),
+            });
+        }
+        (train.files, left_out) = (rest, [left_out, both].concat());
+    }
+    let paths = left_out.iter().map(|both| both.file.path.as_path());
+    let in_words =
+        || format!("left out of training, as data.validation has the same: {}", files_in_words(paths));
+    Ok((!left_out.is_empty()).then(in_words))
+}
+
 /// What is needed to make the tokens of sources.
 pub(super) struct Preparation<'a> {
     pub(super) settings: &'a PrepareOptions,
@@ -133,15 +170,21 @@ impl Preparation<'_> {
                 (own.train, own.folder, TRAIN)
             }
         };
-        let sequences = |(file, folder, name): (TokenFile, PathBuf, &str)| {
+        let sequences = |(file, folder, name): (TokenFile, PathBuf, &str), rows| {
             TokenSequences::of(file, &folder, name, rows, self.tokenizer.end_of_text())
         };
-        let train_rows = sequences((train.train, train.folder.clone(), TRAIN))
+        let train_rows = sequences((train.train, train.folder.clone(), TRAIN), rows)
             .map_err(|error| self.placed(error, train_files, rows, |index| number(index, false)))?;
-        let validation_rows = sequences(validates).map_err(|error| match validation_files {
-            Some(own) => self.placed(error, own, rows, |index| Some(index as u64)),
-            None => self.placed(error, train_files, rows, |index| number(index, true)),
-        })?;
+        // Every token counts, as in an evaluation; a part of a text has no label of its own.
+        let long = match rows.long {
+            LongExamples::Cut if validates.0.label_kind().is_none() => LongExamples::Split,
+            long => long,
+        };
+        let validation_rows =
+            sequences(validates, RowOptions { long, ..rows }).map_err(|error| match validation_files {
+                Some(own) => self.placed(error, own, rows, |index| Some(index as u64)),
+                None => self.placed(error, train_files, rows, |index| number(index, true)),
+            })?;
         Ok(PreparedSource {
             name: source.corpus.describe(),
             weight: source.weight,

@@ -128,7 +128,7 @@ fn copy(from: &TokenFile, document: usize, to: &mut TokenWriter) -> Result<()> {
     if label.is_some() {
         let mut ids = vec![0; document.len()];
         let mut learned = vec![true; document.len()];
-        from.read(document.clone(), &mut ids);
+        from.read(document.clone(), &mut ids)?;
         for masked in from.masked_within(document.clone()) {
             learned[masked.start - document.start..masked.end - document.start].fill(false);
         }
@@ -144,7 +144,7 @@ fn copy_range(from: &TokenFile, range: Range<usize>, to: &mut TokenWriter) -> Re
         while !range.is_empty() {
             let some = range.start..range.end.min(range.start + COPIED_TOKENS);
             let mut tokens = vec![0; some.len()];
-            from.read(some.clone(), &mut tokens);
+            from.read(some.clone(), &mut tokens)?;
             to.push(&tokens, masked)?;
             range.start = some.end;
         }

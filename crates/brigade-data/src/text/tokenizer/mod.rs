@@ -189,6 +189,13 @@ impl Tokenizer {
         self.inner.vocabulary_size
     }
 
+    /// The number of ids without those of added tokens above all others: a text has these only where it has their names.
+    pub fn size_without_added(&self) -> usize {
+        let added = self.inner.library.get_added_tokens_decoder();
+        let ids = self.inner.library.get_vocab(false).into_values();
+        ids.filter(|id| !added.contains_key(id)).max().map_or(0, |id| id as usize + 1)
+    }
+
     /// The id that ends a text.
     pub fn end_of_text(&self) -> u32 {
         self.inner.end_of_text

@@ -72,6 +72,7 @@ fn spaces_are_bytes_of_marked_texts_whatever_the_file_says_of_offsets() {
 fn bytes_are_their_own_ids() {
     assert_eq!(BYTES.encode("aé").unwrap(), [0x61, 0xc3, 0xa9]);
     assert_eq!((BYTES.vocabulary_size(), BYTES.end_of_text()), (257, 256));
+    assert_eq!(BYTES.size_without_added(), 256);
     assert_eq!(BYTES.inner.encoding, EncodingMethod::Bytes);
     assert_eq!(BYTES.decode(&[0x61, 256, 0xff, 0x62]).unwrap(), "a<|endoftext|>\u{fffd}b");
 }

@@ -3,7 +3,7 @@
 use std::io::{BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::RecordBatch;
 use arrow_ipc::reader::StreamReader;
@@ -40,16 +40,21 @@ pub(super) fn arrow(file: &SourceFile, columns: &Columns, read: &BytesRead) -> R
     if start > 0 && !ends_with_magic(file)? {
         return Err(table.damaged(String::new(), "its end is missing".into()));
     }
+    let at_end = Arc::new(AtomicBool::new(false));
     let counted = ErrorRecordingReader {
         file: file.clone(),
         bytes: Counted::open(file, start, u64::MAX, read)?,
         failure: table.failure.clone(),
+        at_end: Arc::clone(&at_end),
     };
     let buffered = BufReader::with_capacity(1 << 16, counted);
     let reader = table.open(|| StreamReader::try_new(buffered, None))?;
     let wanted = table.wanted(&reader.schema())?;
     let project = move |batch: Result<RecordBatch, _>| batch.and_then(|batch| batch.project(&wanted));
-    Ok(Rows::new(table, Box::new(reader.map(project)), 0))
+    // A marker ends a stream, and nothing is read after it.
+    let is_cut = std::iter::once_with(move || at_end.load(Ordering::Relaxed)).filter(|is_cut| *is_cut);
+    let cut = is_cut.map(|_| Err(ArrowError::IpcError("its end is missing".into())));
+    Ok(Rows::new(table, Box::new(reader.map(project).chain(cut)), 0))
 }
 
 /// Where the stream begins, which in a file lies between the magic, padded with zeros, and a table of contents.
@@ -133,16 +138,21 @@ pub(super) fn parquet_parts(file: &SourceFile, part_bytes: u64) -> Result<Vec<(P
 
 const PARQUET: &str = "a parquet file";
 
-/// Reads a file, and keeps why it cannot be read.
+/// Reads a file, and keeps why it cannot be read, and whether more was asked for than there is.
 struct ErrorRecordingReader {
     file: SourceFile,
     bytes: Counted,
     failure: Failure,
+    at_end: Arc<AtomicBool>,
 }
 
 impl Read for ErrorRecordingReader {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        self.bytes.read(buffer).map_err(|error| self.failure.note(&self.file, error))
+        let count = self.bytes.read(buffer).map_err(|error| self.failure.note(&self.file, error))?;
+        if count == 0 && !buffer.is_empty() {
+            self.at_end.store(true, Ordering::Relaxed);
+        }
+        Ok(count)
     }
 }
 

@@ -289,6 +289,17 @@ fn damaged_arrow_files_never_panic() {
     let two = stream(&[table(), table()]);
     let said = message(&file(&folder, "cut.arrow", &two[..two.len() - 200]), &columns);
     assert!(said.contains("cut.arrow is not an Arrow file that can be read, after row 3: "), "{said}");
+    // Between two batches, before the marker at the end, and within it.
+    let first = stream(&[table()]).len() - 8;
+    for (end, said) in [
+        (first, "after row 3: Ipc error: its end is missing"),
+        (two.len() - 8, "after row 6: Ipc error: its end is missing"),
+        (two.len() - 4, "after row 6: "),
+    ] {
+        let found = message(&file(&folder, "cut.arrow", &two[..end]), &columns);
+        assert!(found.contains(said), "{found}");
+    }
+    assert_eq!(read(&file(&folder, "whole.arrow", &two), &columns).unwrap().len(), 6);
 }
 
 #[test]

@@ -16,10 +16,10 @@
 //!                   12  u32 kind of labels: 0 none, 1 classes, 2 numbers, 3 sets of classes
 //!                   16  u64 number of documents D
 //!                   24  u64 number of masked ranges R
-//!                   32  BLAKE3 of the tokens
-//!                   64  D + 1 u64: where each document starts, and where the last one ends
+//!                   32  D + 1 u64: where each document starts, and where the last one ends
 //!                    …  R pairs of u64: masked tokens, start and end, ascending and apart
 //!                    …  D u64 if there are labels: classes, the bits of f64 numbers, or a bit for each class
+//!                    …  32 bytes for each MiB of tokens, the last perhaps shorter: its BLAKE3
 //! ```
 //!
 //! Files are only ever written under a new name, so a map of one stays valid until its last user drops it.
@@ -35,10 +35,14 @@ use super::mapped::HASH_BYTES;
 
 const TOKENS_MAGIC: &[u8; 8] = b"BRGTOKEN";
 const INDEX_MAGIC: &[u8; 8] = b"BRGINDEX";
-const HEADER_BYTES: usize = 64;
+const TOKENS_HEADER_BYTES: usize = 64;
+const INDEX_HEADER_BYTES: usize = 32;
+
+/// The bytes of tokens that have a checksum together.
+const BLOCK_BYTES: usize = 1 << 20;
 
 /// The version of both files.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 
 /// Bytes per token for a vocabulary: 2 while ids fit in 16 bits, else 4.
 fn bytes_per_token(vocabulary_size: usize) -> usize {

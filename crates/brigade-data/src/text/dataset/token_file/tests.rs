@@ -17,7 +17,7 @@ fn write_split(folder: &Path, vocabulary_size: usize, documents: &[(Vec<u32>, Ve
 
 fn tokens(file: &TokenFile) -> Vec<u32> {
     let mut tokens = vec![0; file.len()];
-    file.read(0..file.len(), &mut tokens);
+    file.read(0..file.len(), &mut tokens).unwrap();
     tokens
 }
 
@@ -37,6 +37,8 @@ fn what_is_written_is_read_in_both_widths() {
         assert_eq!(file.document(1), 3..4);
         assert!(file.masked_within(1..4).eq(std::iter::once(1..2)));
         assert_eq!(file.vocabulary_size(), vocabulary_size);
+        let from = [3, last as usize, vocabulary_size].map(|limit| file.first_from(limit).unwrap());
+        assert_eq!(from, [Some(3), Some(last), None]);
         let size = std::fs::metadata(folder.path().join("split.bin")).unwrap().len();
         assert_eq!(size, 64 + 4 * width);
     }
@@ -48,6 +50,34 @@ fn an_empty_split_can_be_opened() {
     write_split(folder.path(), 10, &[]);
     let file = TokenFile::open(folder.path(), "split").unwrap();
     assert!(file.is_empty() && file.document_count() == 0);
+}
+
+#[test]
+fn a_token_above_a_limit_is_found_far_into_a_split() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = vec![7; 200_000];
+    text[150_000] = 9;
+    write_split(folder.path(), 10, &[(vec![], text)]);
+    let file = TokenFile::open(folder.path(), "split").unwrap();
+    assert_eq!([9, 10].map(|limit| file.first_from(limit).unwrap()), [Some(9), None]);
+}
+
+#[test]
+fn what_is_learned_ends_before_what_is_not_or_with_its_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = TokenWriter::create(folder.path(), "split", 10).unwrap();
+    let documents: [&[(&[u32], bool)]; 3] = [
+        &[(&[1], true), (&[2, 8], false), (&[3], true), (&[4, 7], false), (&[0], true)],
+        &[(&[5], true), (&[5, 9], false)],
+        // A text, which is learned whole.
+        &[(&[5, 6], false)],
+    ];
+    for document in documents {
+        document.iter().for_each(|(tokens, masked)| writer.push(tokens, *masked).unwrap());
+        writer.end_document().unwrap();
+    }
+    writer.finish().unwrap();
+    assert_eq!(TokenFile::open(folder.path(), "split").unwrap().ends_of_learned().unwrap(), [7, 8, 9]);
 }
 
 #[test]
@@ -74,9 +104,9 @@ fn as_documented(documents: &[(Vec<u32>, usize)], labels: (u32, &[u64])) -> [Vec
     let version = FORMAT_VERSION.to_le_bytes();
     let mut index = [INDEX_MAGIC.as_slice(), &version, &labels.0.to_le_bytes()].concat();
     index.extend([number(documents.len() as u64), number(masked.len() as u64)].concat());
-    index.extend(blake3::hash(&tokens).as_bytes());
     index.extend(starts.into_iter().chain(masked.into_iter().flatten()).flat_map(number));
     index.extend(labels.1.iter().copied().flat_map(number));
+    tokens.chunks(1 << 20).for_each(|block| index.extend(blake3::hash(block).as_bytes()));
     let mut whole = [TOKENS_MAGIC.as_slice(), &version, &2u32.to_le_bytes()].concat();
     whole.extend(number(tokens.len() as u64 / 2));
     whole.extend([1000u32.to_le_bytes(), [0; 4]].concat());
@@ -123,6 +153,31 @@ fn files_have_the_bytes_of_the_format() {
     }
     labelled.finish().unwrap();
     assert!(files(folder.path()) == as_documented(&documents, (1, &labels)));
+}
+
+#[test]
+fn damage_that_was_not_looked_for_is_found_where_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    write_split(folder.path(), 1000, &[(vec![], vec![7; 1_200_000])]);
+    let (path, _) = paths(folder.path(), "split");
+    let mut bytes = std::fs::read(&path).unwrap();
+    // In the second of three blocks of 2^19 tokens.
+    bytes[64 + 2 * 600_000] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let said = "split.bin: the tokens in its bytes 1048576 to 2097152 do not match their checksum";
+    let error = TokenFile::open(folder.path(), "split").unwrap_err().to_string();
+    assert!(error.contains(said), "{error}");
+    let file = TokenFile::map(folder.path(), "split").unwrap();
+    let read = |range: std::ops::Range<usize>| {
+        let mut tokens = vec![0; range.len()];
+        file.read(range, &mut tokens).map(|()| tokens)
+    };
+    assert_eq!(read(0..1 << 19).unwrap(), [7; 1 << 19]);
+    assert_eq!(read(1 << 20..1_200_000).unwrap(), [7; 1_200_000 - (1 << 20)]);
+    for _ in 0..2 {
+        let error = read((1 << 19) - 1..(1 << 19) + 1).unwrap_err().to_string();
+        assert!(error.contains(said) && error.contains("delete its folder"), "{error}");
+    }
 }
 
 #[cfg(target_os = "linux")]

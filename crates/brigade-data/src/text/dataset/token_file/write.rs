@@ -6,7 +6,10 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{FORMAT_VERSION, HEADER_BYTES, INDEX_MAGIC, TOKENS_MAGIC, bytes_per_token, label_code, paths};
+use super::{
+    BLOCK_BYTES, FORMAT_VERSION, HASH_BYTES, INDEX_HEADER_BYTES, INDEX_MAGIC, TOKENS_HEADER_BYTES,
+    TOKENS_MAGIC, bytes_per_token, label_code, paths,
+};
 use crate::text::dataset::example::{Example, Label, LabelKind};
 use crate::text::dataset::numbers::Numbers;
 use crate::{Error, Result};
@@ -57,7 +60,7 @@ impl TokenWriter {
             tokens_path,
             index_path,
         };
-        writer.write(&[0; HEADER_BYTES])?;
+        writer.write(&[0; TOKENS_HEADER_BYTES])?;
         writer.starts.push(0)?;
         Ok(writer)
     }
@@ -194,11 +197,11 @@ impl TokenWriter {
             self.masked.push(last.end)?;
         }
         self.file.flush().map_err(|source| Error::io("write", &self.tokens_path, source))?;
-        let header = self.index_header()?;
+        let hashes = self.hashes_of_blocks()?;
         let hash =
-            self.write_index(&header).map_err(|source| Error::io("write", &self.index_path, source))?;
+            self.write_index(&hashes).map_err(|source| Error::io("write", &self.index_path, source))?;
 
-        let mut header = Vec::with_capacity(HEADER_BYTES);
+        let mut header = Vec::with_capacity(TOKENS_HEADER_BYTES);
         header.extend_from_slice(TOKENS_MAGIC);
         header.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         header.extend_from_slice(&(bytes_per_token(self.vocabulary_size) as u32).to_le_bytes());
@@ -212,47 +215,45 @@ impl TokenWriter {
             .map_err(|source| Error::io("write", &self.tokens_path, source))
     }
 
-    fn index_header(&self) -> Result<Vec<u8>> {
-        let mut header = Vec::with_capacity(HEADER_BYTES);
+    fn index_header(&self) -> Vec<u8> {
+        let mut header = Vec::with_capacity(INDEX_HEADER_BYTES);
         header.extend_from_slice(INDEX_MAGIC);
         header.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         header.extend_from_slice(&label_code(self.label_kind).to_le_bytes());
         header.extend_from_slice(&(self.document_count() as u64).to_le_bytes());
         header.extend_from_slice(&(self.masked.len() / 2).to_le_bytes());
-        header.extend_from_slice(self.hash_of_tokens()?.as_bytes());
-        Ok(header)
+        header
     }
 
-    /// Writes the index file, and returns its hash.
-    fn write_index(&mut self, header: &[u8]) -> io::Result<blake3::Hash> {
+    /// Writes the index file, with these hashes at its end, and returns its own.
+    fn write_index(&mut self, hashes: &[u8]) -> io::Result<blake3::Hash> {
+        let header = self.index_header();
         let (mut file, mut hasher) = (File::create(&self.index_path)?, blake3::Hasher::new());
         let mut write = |bytes: &[u8]| {
             hasher.update(bytes);
             file.write_all(bytes)
         };
-        write(header)?;
+        write(&header)?;
         for numbers in [&mut self.starts, &mut self.masked, &mut self.labels] {
             numbers.read_all(&mut write)?;
         }
+        write(hashes)?;
         file.sync_all()?;
         Ok(hasher.finalize())
     }
 
-    /// Read back from the file, so that the checksum is that of what was written.
-    fn hash_of_tokens(&self) -> Result<blake3::Hash> {
-        let mut hasher = blake3::Hasher::new();
-        let mut buffer = vec![0; 1 << 18];
-        let mut offset = HEADER_BYTES as u64;
-        loop {
-            let read = self.file.get_ref().read_at(&mut buffer, offset);
-            match read.map_err(|source| Error::io("read back", &self.tokens_path, source))? {
-                0 => return Ok(hasher.finalize()),
-                count => {
-                    hasher.update(&buffer[..count]);
-                    offset += count as u64;
-                }
-            }
+    /// The checksums of the tokens' blocks, one after the other. They are read back, so that the checksums are of what was written.
+    fn hashes_of_blocks(&self) -> Result<Vec<u8>> {
+        let bytes = self.len * bytes_per_token(self.vocabulary_size) as u64;
+        let mut hashes = Vec::with_capacity(bytes.div_ceil(BLOCK_BYTES as u64) as usize * HASH_BYTES);
+        let mut block = vec![0; BLOCK_BYTES];
+        for start in (0..bytes).step_by(BLOCK_BYTES) {
+            let block = &mut block[..(bytes - start).min(BLOCK_BYTES as u64) as usize];
+            let read = self.file.get_ref().read_exact_at(block, TOKENS_HEADER_BYTES as u64 + start);
+            read.map_err(|source| Error::io("read back", &self.tokens_path, source))?;
+            hashes.extend_from_slice(blake3::hash(block).as_bytes());
         }
+        Ok(hashes)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

@@ -15,7 +15,7 @@ fn prompts_are_masked() {
         ..bench.settings("bytes")
     };
     let prepared = prepare(&settings, &NoProgress).unwrap();
-    let sequence = only(&prepared).train.get(0);
+    let sequence = only(&prepared).train.get(0).unwrap();
     assert_eq!(sequence.targets[..4], [b'b'.into(), b'c'.into(), b'd'.into(), 256]);
     assert_eq!(sequence.valid[..5], [false, true, true, true, false]);
     assert_eq!(prepared.summary.counts.masked_tokens, 2);
@@ -58,7 +58,7 @@ fn a_prompt_and_its_text_have_the_tokens_of_both_together() {
         let prepared = prepare(&settings, &NoProgress).unwrap();
         let file = only(&prepared).train.tokens();
         let mut ids = vec![0; file.document(0).len()];
-        file.read(file.document(0), &mut ids);
+        file.read(file.document(0), &mut ids).unwrap();
         assert!(ids == expected, "{prompt:.9} {text}: {:?}", &ids[..ids.len().min(9)]);
         assert_eq!(prepared.summary.counts.masked_tokens, masked, "{prompt:.9} {text}");
     }
@@ -85,7 +85,7 @@ fn documents_begin_and_end_as_the_tokenizer_says() {
     fs::write(&path, json.to_string()).unwrap();
     let ids = || {
         let prepared = bench.run(path.to_str().unwrap());
-        let row = only(&prepared).train.get(0);
+        let row = only(&prepared).train.get(0).unwrap();
         (row.inputs[0], prepared.tokenizer.end_of_text(), prepared.summary.from_cache)
     };
     assert_eq!(ids(), (257, 256, false));
@@ -160,17 +160,18 @@ fn records_become_examples_with_labels_or_rows_that_keep_them_whole() {
     let lines: String = (0..20).map(|index| format!("{{\"label\":{index},\"text\":\"abc\"}}\n")).collect();
     let prepared = labelled(&bench, &lines, SequenceLayout::Auto).unwrap();
     assert_eq!(only(&prepared).train.options().layout, SequenceLayout::Documents);
-    let classes =
-        |rows: &TokenSequences| (0..rows.len()).map(|row| rows.get(row).label.unwrap()).collect::<Vec<_>>();
+    let classes = |rows: &TokenSequences| {
+        (0..rows.len()).map(|row| rows.get(row).unwrap().label.unwrap()).collect::<Vec<_>>()
+    };
     let mut all = [classes(&only(&prepared).train), classes(&only(&prepared).validation)].concat();
     all.sort_by_key(|label| format!("{label:?}"));
     assert!((0..20).all(|class| all.contains(&Label::Class(class))) && all.len() == 20, "{all:?}");
-    assert_eq!(only(&prepared).train.get(0).valid[..3], [false, true, false]);
+    assert_eq!(only(&prepared).train.get(0).unwrap().valid[..3], [false, true, false]);
 
     let lines = "{\"label\":null,\"text\":\"abc\"}\n".repeat(20);
     let prepared = labelled(&bench, &lines, SequenceLayout::Auto).unwrap();
     assert_eq!(only(&prepared).train.options().layout, SequenceLayout::Bfd);
-    assert_eq!(only(&prepared).train.get(0).documents[..2], [2, 2]);
+    assert_eq!(only(&prepared).train.get(0).unwrap().documents[..2], [2, 2]);
     // Texts beside them are texts.
     let mixed = "{\"text\":\"abc\"}\n{\"label\":null,\"text\":\"abc\"}\n";
     let prepared = labelled(&bench, mixed, SequenceLayout::Packed).unwrap();
@@ -220,4 +221,23 @@ fn records_that_cannot_be_examples_are_named() {
         let error = labelled(&bench, lines, SequenceLayout::Auto).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains(said), "{error}");
     }
+}
+
+#[test]
+fn long_documents_are_validated_on_whole() {
+    let bench = Bench::new(0);
+    let (line, held) =
+        (format!("{{\"text\":\"{}\"}}\n", "a".repeat(40)), bench.folder.path().join("held.jsonl"));
+    fs::write(bench.data(), &line).unwrap();
+    fs::write(&held, line.replace('a', "b")).unwrap();
+    let mut settings =
+        PrepareOptions { rows: RowOptions::new(16, SequenceLayout::Documents), ..bench.settings("bytes") };
+    settings.sources[0].validation = Some(Corpus::from_sources(&[held.display().to_string()]));
+    let prepared = prepare(&settings, &NoProgress).unwrap();
+    let targets = |rows: &TokenSequences| {
+        let valid = |row| rows.get(row).unwrap().valid.into_iter().filter(|valid| *valid).count();
+        (0..rows.len()).map(valid).collect::<Vec<_>>()
+    };
+    assert_eq!(targets(&only(&prepared).train), [16]);
+    assert_eq!(targets(&only(&prepared).validation), [16, 16, 8]);
 }

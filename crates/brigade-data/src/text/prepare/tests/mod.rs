@@ -66,7 +66,7 @@ fn documents(prepared: &PreparedData, split: &TokenSequences) -> Vec<String> {
     let read = |index| {
         let range = file.document(index);
         let mut ids = vec![0; range.len()];
-        file.read(range, &mut ids);
+        file.read(range, &mut ids).unwrap();
         assert_eq!(ids.pop(), Some(prepared.tokenizer.end_of_text()));
         prepared.tokenizer.decode(&ids).unwrap()
     };
@@ -240,4 +240,37 @@ fn sources_have_tokens_of_their_own_and_one_tokenizer() {
         matches!(error, Error::EmptyCorpus { .. }) && error.to_string().contains("data.jsonl"),
         "{error}"
     );
+}
+
+#[test]
+fn what_is_validated_on_is_not_trained_on() {
+    let bench = Bench::new(3);
+    let folder = bench.folder.path().join("texts");
+    fs::create_dir(&folder).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(folder.join(format!("{name}.txt")), format!("text of {name}")).unwrap();
+    }
+    // A copy of one, and one itself.
+    fs::copy(folder.join("b.txt"), bench.folder.path().join("held.txt")).unwrap();
+    let corpus = |paths: &[PathBuf]| {
+        Corpus::from_sources(&paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>())
+    };
+    let held = [bench.folder.path().join("held.txt"), folder.join("c.txt")];
+    let mut settings = bench.settings("bytes");
+    settings.sources.push(DataSource {
+        validation: Some(corpus(&held)),
+        ..DataSource::new(corpus(std::slice::from_ref(&folder)))
+    });
+    let prepared = prepare(&settings, &NoProgress).unwrap();
+    let second = &prepared.sources[1];
+    assert_eq!(documents(&prepared, &second.train), ["text of a"]);
+    assert_eq!(documents(&prepared, &second.validation), ["text of b", "text of c"]);
+    let said =
+        ["left out of training, as data.validation has the same: 2 files (", "texts/b.txt, ", "texts/c.txt)"];
+    let notes = &prepared.summary.counts.notes;
+    assert!(said.iter().all(|said| notes[0].contains(said)), "{notes:?}");
+    settings.sources[1].validation = Some(corpus(&[folder]));
+    let error = prepare(&settings, &NoProgress).unwrap_err();
+    let said = "are among those to validate on, so there are none to train on";
+    assert!(error.is_usage() && error.to_string().contains(said), "{error}");
 }

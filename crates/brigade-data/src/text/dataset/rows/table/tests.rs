@@ -43,7 +43,7 @@ proptest! {
         let file = split(folder.path(), &documents);
         let rows = TokenSequences::open(folder.path(), "split", options, 0).unwrap();
         let (mut targets, mut inputs) = (Vec::new(), 0);
-        for row in (0..rows.len()).map(|row| rows.get(row)) {
+        for row in (0..rows.len()).map(|row| rows.get(row).unwrap()) {
             prop_assert!(row.inputs.len() <= options.sequence_length);
             prop_assert_eq!(row.inputs.len(), options.padded(row.documents.iter().sum()));
             prop_assert!(options.layout == SequenceLayout::Bfd || row.documents.len() == 1);
