@@ -44,6 +44,7 @@ impl Program<'_> {
         };
         let is_elastic = node.min_nodes < node.nnodes;
         let elastic = is_elastic.then(|| ElasticRun::new(self, node, nproc, &args)).transpose()?;
+        let began = brigade_report::now();
         let prepared = || {
             match &elastic {
                 Some(elastic) => elastic.check()?,
@@ -56,6 +57,11 @@ impl Program<'_> {
             device::check_node(self.settings, nproc, nproc * node.nnodes)?;
             if node.node_rank == 0 {
                 check_notify(&self.settings.output.notify)?;
+                RunFolder::look(self)?;
+                // An earlier launcher may still have the endpoint of a run that resumes.
+                if let Some(endpoint) = node.endpoint.as_ref().filter(|_| self.flags.resume.is_none()) {
+                    brigade_launch::check_endpoint(endpoint, node.nnodes)?;
+                }
             }
             // What it captured, a temporary folder for example, lives as long as the ranks.
             let body = prepare(Role::Launcher)?;
@@ -91,7 +97,7 @@ impl Program<'_> {
         (launch.blocks_signals, launch.streams) = (true, self.streams);
         launch.format = (log_format() == LogFormat::Json)
             .then_some(LineFormat { write: |rank, line| json_line(Some(rank), line), read: message_of });
-        launch.args = args;
+        (launch.args, launch.keeps_logs) = (args, self.flags.resume.is_some());
         launch.env =
             vec![(RUN_DIR.into(), OsString::from(&dir)), (RUN_ID.into(), OsString::from(&folder.run))];
         if let Some(elastic) = elastic {
@@ -101,7 +107,6 @@ impl Program<'_> {
         }
         launch.env.extend(device::rank_environment(self.settings.compute.backend));
         // A run that cannot write its history ends as it would have.
-        let began = brigade_report::now();
         let mut recorded_before = last_flight_record(&dir);
         let note = |event| drop(add_to_history(&dir, began, event));
         let mut exhaustion = ExhaustionWatch::of_node(&dir);
@@ -134,7 +139,9 @@ impl Program<'_> {
             Ok(outcome) => outcome,
             Err(error) => {
                 let ending = Ending::failed(&error.to_string(), error.exit_code());
-                note(RunEvent::Failed { reason: ending.reason.clone() });
+                if node.node_rank == 0 {
+                    note(RunEvent::Failed { reason: ending.reason.clone() });
+                }
                 folder.release(ending.event);
                 if node.node_rank == 0 {
                     notify(&self.settings.output.notify, &place, &ending);
@@ -143,8 +150,11 @@ impl Program<'_> {
             }
         };
         match &outcome {
-            // Rank 0 wrote down these.
-            Outcome::Done | Outcome::Preempted { .. } => {}
+            // Rank 0 wrote it down.
+            Outcome::Done => {}
+            // It did so here, too, if it was ready for a step; another node may only have left.
+            Outcome::Preempted { .. } if node.node_rank == 0 => note(RunEvent::Preempted),
+            Outcome::Preempted { .. } => {}
             Outcome::Interrupted { signal, .. } => note(RunEvent::Interrupted { signal: signal.clone() }),
             Outcome::NodeLost(lost) if lost.start_again => note(RunEvent::Preempted),
             other => note(RunEvent::Failed { reason: reason(other) }),

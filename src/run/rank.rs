@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use brigade_comm::{Group, World};
 use brigade_launch::{Detected, RankInfo, exit, interrupt};
-use brigade_report::{counted, set_log_rank};
+use brigade_report::{add_to_history, counted, now, set_log_rank};
 
 use super::ending::exhaustion::ExhaustionWatch;
 use super::ending::notify::{Ending, check_notify, notify};
@@ -20,13 +20,14 @@ use super::program::{Program, Role, usage};
 use super::run_folder::{RunFolder, start_from};
 use super::session::Session;
 use crate::device::{self, RankDevice};
-use crate::error::{Interrupted, Preempted, format_error};
+use crate::error::{Preempted, format_error, print_stderr};
 use crate::folder::FLIGHT_FOLDER;
 use crate::launched::launcher_folder;
 use crate::world::{HostEngine, all_gather_text, check_same_configuration, join, timeouts};
 
 impl Program<'_> {
-    /// Joins the world and runs `body` as one of its ranks. Rank 0 without a launcher of Brigade's tells the command of `output.notify` how the run ended.
+    /// Joins the world and runs `body` as one of its ranks. Rank 0 without a launcher of Brigade's writes down how the run ended, and tells the command of
+    /// `output.notify`.
     pub(super) fn run_rank(
         &self,
         info: &RankInfo,
@@ -34,13 +35,22 @@ impl Program<'_> {
         prepare: Prepare<'_>,
     ) -> anyhow::Result<u8> {
         let output = &self.settings.output;
-        let mut dir = output.dir.clone();
-        let result = self.as_rank(info, detected, prepare, &mut dir);
+        let (began, mut folder) = (now(), None);
+        let result = self.as_rank(info, detected, prepare, &mut folder);
         let result = result.or_else(|error| rank_failed(info.rank, error));
-        if info.rank > 0 || launcher_folder().is_some() || result.as_ref().is_err_and(is_mistake) {
+        let ending = Ending::of_rank(&result);
+        let tells = info.rank == 0 && launcher_folder().is_none();
+        let dir = folder.as_ref().map_or_else(|| output.dir.clone(), |folder| folder.dir.clone());
+        if let Some(folder) = folder {
+            if let Some(event) = ending.record().filter(|_| tells) {
+                // A run that cannot write its history ends as it would have.
+                drop(add_to_history(&dir, began, event));
+            }
+            folder.release(ending.event);
+        }
+        if !tells || result.as_ref().is_err_and(is_mistake) {
             return result;
         }
-        let ending = Ending::of_rank(&result);
         // What started the ranks may end this one while the command runs.
         let code = result.unwrap_or_else(|error| report(&error));
         let place: PathBuf = output.url().map_or(dir, Into::into);
@@ -48,13 +58,13 @@ impl Program<'_> {
         Ok(code)
     }
 
-    /// The same but for the end; the folder of the run becomes `dir`.
+    /// The same but for the end, for which it leaves the folder of the run.
     fn as_rank(
         &self,
         info: &RankInfo,
         detected: &Detected,
         prepare: Prepare<'_>,
-        dir: &mut PathBuf,
+        folder: &mut Option<RunFolder>,
     ) -> anyhow::Result<u8> {
         set_log_rank(info.rank);
         device::prepare_process(self.settings.compute.backend);
@@ -65,11 +75,18 @@ impl Program<'_> {
         let role = if launched.is_some() { Role::LaunchedRank } else { Role::JoinedRank { rank: info.rank } };
         let limit = timeouts(&self.settings.comm).step;
         let plan = self.plan(info.world_size).map_err(usage)?;
+        HostEngine::check_token(&self.settings.comm, detected).map_err(usage)?;
+        if launched.is_none() && info.rank == 0 && !self.flags.quiet {
+            print_stderr(detected);
+        }
         let body = prepare(role).map_err(usage)?;
         let engine = HostEngine::open(&self.settings.comm, info).map_err(usage)?;
         let rendezvous = engine.rendezvous(info, detected).map_err(usage)?;
         let token = rendezvous.token.clone();
-        let world = join(info, rendezvous, &self.settings.comm)?;
+        let world = join(info, rendezvous, &self.settings.comm).map_err(|error| match launched {
+            None if is_alone(&error) => error.context(format!("{detected} ({STANDALONE})")),
+            _ => error,
+        })?;
         if let Err(error) = check_same_configuration(world.group(), &self.config) {
             // Not a mistake found here: another rank failed meanwhile, for a reason of its own.
             if error.is::<brigade_comm::Error>() {
@@ -81,7 +98,7 @@ impl Program<'_> {
         }
         // Rank 0 may wait for a lease.
         world.group().use_init_timeout();
-        let mut folder = match launched {
+        let folder = folder.insert(match launched {
             Some(dir) => RunFolder::from_launcher(dir),
             None if info.rank == 0 => check_notify(&self.settings.output.notify)
                 .map_err(anyhow::Error::from)
@@ -92,11 +109,10 @@ impl Program<'_> {
                 .inspect_err(|error| world.group().abort(&format_error(error)))
                 .map_err(usage)?,
             None => RunFolder::for_logs(self.settings.output.folder().map_err(|error| usage(error.into()))?),
-        };
+        });
         let run = all_gather_text(world.group(), &folder.run).context("sharing the run's id")?.swap_remove(0);
         world.group().use_step_timeout();
         let out = folder.dir.clone();
-        dir.clone_from(&out);
         let world_text = match role {
             Role::LaunchedRank => format!("{}, started by Brigade", counted(info.world_size, "rank")),
             _ => detected.to_string(),
@@ -142,18 +158,11 @@ impl Program<'_> {
             // It is saved: what is still to be copied is no reason to end as a failure.
             received.mark_preparing();
         }
-        let ended = match &result {
-            Ok(Ok(())) => "finished",
-            Ok(Err(error)) if error.is::<Preempted>() => "preempted",
-            Ok(Err(error)) if error.is::<Interrupted>() => "interrupted",
-            _ => "failed",
-        };
         match result {
             Ok(Ok(())) => {
                 let closed = world.shutdown().map_err(Into::into).and_then(|()| engine.close(limit));
                 // The others do not wait for copies.
                 let copied = folder.finish_copies();
-                folder.release(if copied.is_ok() { ended } else { "failed" });
                 match (closed.context("at the end of the run"), copied) {
                     (Ok(()), copied) => copied.map(|()| exit::DONE),
                     (Err(error), Ok(())) => Err(error),
@@ -165,16 +174,23 @@ impl Program<'_> {
                     // All ranks end here for the same reason, and none exits before the last one knows.
                     leave(world, &engine, limit);
                 }
-                folder.release(ended);
                 Err(error.context(format!("rank {}", info.rank)))
             }
             Err(panic) => {
-                folder.release(ended);
                 report(&anyhow::anyhow!("rank {}: panic: {}", info.rank, panic_text(panic.as_ref())));
                 Ok(PANIC_EXIT_CODE)
             }
         }
     }
+}
+
+/// What to do where nobody starts the other ranks.
+const STANDALONE: &str = "--standalone is a world on this machine alone";
+
+/// Whether a rank found not all of its world.
+fn is_alone(error: &anyhow::Error) -> bool {
+    use brigade_comm::Error::{Missing, Unreachable};
+    matches!(error.downcast_ref(), Some(Missing { .. } | Unreachable { .. }))
 }
 
 /// Leaves the world together with all others, where the run has failed on all of them: that is what is reported.

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use brigade_checkpoint::{Lease, open_storage};
 use brigade_files::write_atomic;
 use brigade_report::timeline::PROFILE_FOLDER;
-use brigade_report::{HISTORY_FILE, METRICS_FILE};
+use brigade_report::{HISTORY_FILE, METRICS_FILE, add_launch_to_history, check_metrics_address};
 
 use super::auto::CHOICE_FILE;
 use super::lost_lease::LostLease;
@@ -19,7 +19,7 @@ use crate::error::{format_error, print_stderr};
 use crate::folder::{
     FLIGHT_FOLDER, LOGS_FOLDER, RESULTS, TEMPLATES_FOLDER, create_folder, is_of_a_run, is_weights, lease,
     lock_folder, may_be_shared, name_host, refuse_earlier, refuse_earlier_names, refuse_other,
-    refuse_results_without_checkpoint,
+    refuse_results_without_checkpoint, refuse_unwritable,
 };
 use crate::object_results::{Copied, Copies, ObjectResults};
 use crate::settings::{CONFIG_FILE, Resume, Settings, changes};
@@ -55,6 +55,21 @@ pub(crate) struct RunFolder {
 }
 
 impl RunFolder {
+    /// Refuses a new run, before anything is prepared for it, for what would end it later: its folder, and the address of its metrics. Nothing is made
+    /// or locked; a run that resumes may wait for an earlier one to end.
+    pub(crate) fn look(program: &Program<'_>) -> anyhow::Result<()> {
+        let output = &program.settings.output;
+        if program.flags.resume.is_some() {
+            return Ok(());
+        }
+        let dir = output.folder()?;
+        refuse_unwritable(&dir)?;
+        if !output.overwrite && !dir.as_os_str().is_empty() {
+            refuse_earlier(&dir, &program.config)?;
+        }
+        output.metrics_address()?.map_or(Ok(()), |address| Ok(check_metrics_address(address)?))
+    }
+
     /// Finds the folder of results of a new or resumed run, locks it, and only then decides what the run may do there. Prints
     /// which settings a resumed run changes. `notify`: the command that is told if the run loses its place.
     pub(crate) fn lock(program: &Program<'_>, notify: &[String]) -> anyhow::Result<Self> {
@@ -153,6 +168,7 @@ impl RunFolder {
                 Some(start_copies(program, &dir, results, copied, is_own)?)
             }
         };
+        add_launch_to_history(&dir)?;
         Ok(Self { dir, run, lost, leases, copies, _locks: locks })
     }
 

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What the first byte of a line chooses: a variable or a flag.
-pub const NAMES: [&str; 48] = [
+pub const NAMES: [&str; 50] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -59,6 +59,8 @@ pub const NAMES: [&str; 48] = [
     "--tee",
     "BRIGADE_TOKEN_FILE",
     "CLOUD_ML_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NUM_TASKS",
 ];
 
 /// Reads the bytes as lines; the first byte of each chooses a variable or a flag, the rest is its value. Runs

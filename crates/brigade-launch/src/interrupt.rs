@@ -22,7 +22,6 @@ use signal_hook::{
 };
 
 use crate::{
-    environment::LAUNCHED_VARIABLE,
     error::{Error, Result},
     exit,
     parse::seconds,
@@ -267,9 +266,8 @@ pub fn learn_of_ends() {
 /// - SIGTERM, SIGUSR1: after the grace period of preemption ([`PREEMPTION_GRACE_VARIABLE`], by default
 ///   [`DEFAULT_PREEMPTION_GRACE`]) the process prints that nothing was saved in time and exits with
 ///   [`exit::FAILED`]; while it is still [preparing](Interrupt::mark_preparing), with [`exit::PREEMPTED`].
-/// - A second signal makes it exit with [`exit::INTERRUPTED`] at once. But a rank that Brigade's launcher
-///   started treats any number of SIGTERM and SIGUSR1 as one: a cluster that signals every process of a job
-///   reaches it twice, directly and through the launcher, and only the launcher counts signals.
+/// - Any number of SIGTERM and SIGUSR1 count as one: a cluster that signals every process of a job reaches a rank twice,
+///   directly and through its launcher. Any other second signal makes the process exit with [`exit::INTERRUPTED`] at once.
 ///
 /// # Errors
 /// If the variable is not a number of seconds, or the system refuses.
@@ -280,9 +278,8 @@ pub fn install() -> Result<Interrupt> {
         return Ok(interrupt.clone());
     }
     let grace = preemption_grace(&|name| std::env::var(name).ok())?;
-    let launched = std::env::var(LAUNCHED_VARIABLE).is_ok_and(|value| value == "1");
-    let interrupt = take_over(grace, launched)
-        .map_err(|source| Error::System { operation: "install signal handlers", source })?;
+    let interrupt =
+        take_over(grace).map_err(|source| Error::System { operation: "install signal handlers", source })?;
     *installed = Some(interrupt.clone());
     unblock_signals();
     Ok(interrupt)
@@ -298,14 +295,14 @@ pub(crate) fn preemption_grace(env: &dyn Fn(&str) -> Option<String>) -> Result<D
     }
 }
 
-fn take_over(grace: Duration, launched: bool) -> io::Result<Interrupt> {
+fn take_over(grace: Duration) -> io::Result<Interrupt> {
     let interrupt = Interrupt::detached();
     for (signal, kind) in
         [(SIGINT, InterruptKind::Stop), (SIGTERM, InterruptKind::Preempt), (SIGUSR1, InterruptKind::Preempt)]
     {
-        let (noted, repeatable) = (interrupt.clone(), launched && kind == InterruptKind::Preempt);
+        let noted = interrupt.clone();
         let handler = move || {
-            if !noted.record(kind) && !repeatable {
+            if !noted.record(kind) && kind == InterruptKind::Stop {
                 low_level::exit(exit::INTERRUPTED.into());
             }
         };

@@ -80,7 +80,7 @@ pub use endpoint::{DEFAULT_MASTER_PORT, DEFAULT_RDZV_PORT, Endpoint};
 pub use environment::{Detected, LAUNCHED_VARIABLE, NodeInfo, RankInfo, Source, detect, server_nodes};
 pub use error::{Error, Result};
 pub use launcher::{
-    check_nnodes,
+    check_endpoint, check_nnodes,
     config::{
         DEFAULT_GRACE_PERIOD, DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_HOST_TIMEOUT, DEFAULT_INIT_TIMEOUT,
         DEFAULT_LAST_CALL, DEFAULT_RESIZE_INTERVAL, DEFAULT_RESTART_DELAY, DEFAULT_STOPPED_TIMEOUT, Elastic,

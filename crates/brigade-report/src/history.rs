@@ -33,6 +33,8 @@ pub struct HistoryRecord {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
+    /// The run has its folder, and its ranks make ready for their first step.
+    Launched,
     /// The ranks are ready for their first step.
     Started {
         /// Their number.
@@ -129,8 +131,16 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// Adds an event to the history in a run's folder, if its ranks were ready at any time since `began` (seconds since 1970); else the
-/// history is that of an earlier run, which nothing happened to.
+/// Writes down that a run has its folder, which may have the history of earlier launches.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn add_launch_to_history(folder: &Path) -> Result<()> {
+    History::open(folder.join(HISTORY_FILE))?.add(RunEvent::Launched)
+}
+
+/// Adds an event to the history in a run's folder, unless it is the last one there already. If nothing was added since `began` (seconds since 1970),
+/// the history is that of an earlier launch, which nothing happened to.
 ///
 /// # Errors
 /// If the file cannot be read or written.
@@ -143,7 +153,7 @@ pub fn add_to_history(folder: &Path, began: f64, event: RunEvent) -> Result<()> 
     };
     // A line that was cut short says nothing of those before it.
     let last = text.lines().rev().find_map(|line| serde_json::from_str::<HistoryRecord>(line).ok());
-    if last.is_none_or(|last| last.time < began) {
+    if last.is_none_or(|last| last.time < began || last.event == event) {
         return Ok(());
     }
     History::open(path)?.add(event)
@@ -219,6 +229,20 @@ mod tests {
     }
 
     #[test]
+    fn what_ends_before_its_first_step_is_not_taken_for_an_earlier_launch() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let failed = |reason: &str| RunEvent::Failed { reason: reason.into() };
+        for reason in ["first", "second"] {
+            let began = now();
+            add_launch_to_history(folder).unwrap();
+            add_to_history(folder, began, failed(reason)).unwrap();
+        }
+        let launched = RunEvent::Launched;
+        assert_eq!(events(folder), [launched.clone(), failed("first"), launched, failed("second")]);
+    }
+
+    #[test]
     fn a_resumed_run_adds_to_its_history_and_a_new_one_replaces_it() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
@@ -242,6 +266,7 @@ mod tests {
         let failed = RunEvent::Failed { reason: "rank 1\nended".into() };
         add_to_history(folder, 0.0, failed.clone()).unwrap();
         add_to_history(folder, now() + 1.0, failed.clone()).unwrap();
+        add_to_history(folder, 0.0, failed.clone()).unwrap();
         History::begin(folder, &options, Some(3)).unwrap();
         options.restart = 1;
         History::begin(folder, &options, None).unwrap();

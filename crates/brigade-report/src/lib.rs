@@ -40,7 +40,7 @@ pub use console::{
     byte_progress::ByteProgress, counted::counted, duration::duration, line::line, mode::ConsoleMode,
 };
 pub use error::{Error, Result};
-pub use history::{HISTORY_FILE, HistoryRecord, RunEvent, add_to_history, now};
+pub use history::{HISTORY_FILE, HistoryRecord, RunEvent, add_launch_to_history, add_to_history, now};
 pub use indicatif::{HumanBytes, HumanCount};
 pub use log::{
     LogFormat, json_line, log_format, log_output, message_of, print_log, set_log_format, set_log_rank,
@@ -52,7 +52,7 @@ pub use machine::{
     peak_flops::{PeakDtype, peak_flops},
 };
 pub use median::median;
-pub use prometheus::{MetricsServer, metrics_address};
+pub use prometheus::{MetricsServer, check_metrics_address, metrics_address};
 pub use record::{
     CheckpointRecord, CollectiveRecord, DeviceMemory, MemoryRecord, OuterStepRecord, PLANNED_MEMORY_FILE,
     PlannedMemory, RankSeconds, RoundRecord, StepRecord, TARGET_COUNTS, compute::Compute,

@@ -61,7 +61,7 @@ pub struct Summary {
     pub peak_rss_bytes: u64,
     /// Checkpoints that were written.
     pub checkpoints: u64,
-    /// Mean size of a checkpoint, in bytes; 0 without any.
+    /// Mean of the bytes that checkpoints wrote; 0 without any.
     pub checkpoint_bytes: u64,
     /// Share of `seconds` that training was interrupted for checkpoints, in percent.
     pub checkpoint_stall_percent: f64,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ranks::Ranks;
 use crate::error::print_stderr;
-use crate::settings::{MicroBatchSize, Resume, Settings, StandardFlags};
+use crate::settings::{MicroBatchSize, Resume, SettingError, Settings, StandardFlags};
 
 pub use command_line::{has_option, without};
 use nodes::Nodes;
@@ -112,6 +112,7 @@ impl StandardFlags {
             );
         }
         let sizes = Sizes::new(settings, ranks)?;
+        sizes.check(settings, ranks.world())?;
         let say = |text: &str| {
             if !self.quiet {
                 print_stderr(text);
@@ -212,6 +213,20 @@ impl Sizes {
         Ok(Self((1..=global / dp).filter(|size| (global / dp).is_multiple_of(*size)).collect()))
     }
 
+    /// Checks the other settings, before any size is tried: fails if this many ranks could not train with any of them.
+    fn check(&self, settings: &Settings, world: usize) -> Result<(), SettingError> {
+        let mut settings = settings.clone();
+        let mut first = Ok(());
+        for size in &self.0 {
+            settings.train.micro_batch_size = *size;
+            match settings.plan(world, 1) {
+                Ok(_) => return Ok(()),
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        first
+    }
+
     /// What was chosen for a run before it was interrupted, if it is still possible.
     fn kept(&self, earlier: MicroBatch) -> Option<MicroBatch> {
         let size = earlier.size.filter(|size| self.0.contains(size))?;
@@ -288,6 +303,20 @@ mod tests {
         let mut attempt = |size| Ok(Trial { size, outcome: outcome(size) });
         let (size, tried) = sizes.search(start, &mut attempt).unwrap();
         (size, tried.iter().map(|trial| trial.size).collect())
+    }
+
+    #[test]
+    fn settings_that_no_size_works_with_are_refused_before_any_is_tried() {
+        let mut settings = Settings::default();
+        (settings.train.global_batch_size, settings.train.validate_every) = (8, 0);
+        (settings.train.sync_every, settings.checkpoint.every) = (2, 3);
+        let sizes = Sizes(vec![1, 2, 4]);
+        let refused = sizes.check(&settings, 2).unwrap_err().to_string();
+        assert!(refused.starts_with("checkpoint.every (--checkpoint-every) = 3"), "{refused}");
+        settings.checkpoint.every = 4;
+        sizes.check(&settings, 2).unwrap();
+        // Some sizes may be impossible.
+        Sizes(vec![3, 4]).check(&settings, 2).unwrap();
     }
 
     #[test]

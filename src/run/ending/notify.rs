@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use brigade_launch::{Outcome, exit};
+use brigade_report::RunEvent;
 use serde_json::json;
 
 use super::exit_code;
@@ -58,6 +59,17 @@ impl Ending {
             }
         };
         Self { event, ..Self::failed(&reason, exit_code) }
+    }
+
+    /// What the history says of it; none of a good end, which rank 0 has written down.
+    pub(crate) fn record(&self) -> Option<RunEvent> {
+        match self.event {
+            "failed" => Some(RunEvent::Failed { reason: self.reason.clone() }),
+            "preempted" => Some(RunEvent::Preempted),
+            // No other signal stops a rank.
+            "interrupted" => Some(RunEvent::Interrupted { signal: "SIGINT".to_owned() }),
+            _ => None,
+        }
     }
 
     /// Of a run that its launcher gave up.
@@ -164,6 +176,21 @@ fn kill(child: &mut Child) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_history_has_each_end() {
+        let record = |result| Ending::of_rank(&result).record();
+        let preempted = record(Err(Preempted.into()));
+        assert_eq!([record(Ok(exit::DONE)), preempted], [None, Some(RunEvent::Preempted)]);
+        let interrupted = || Some(RunEvent::Interrupted { signal: "SIGINT".into() });
+        assert_eq!(
+            [record(Ok(exit::INTERRUPTED)), record(Err(Interrupted.into()))],
+            [interrupted(), interrupted()]
+        );
+        let failed = record(Err(anyhow::anyhow!("no disk\nleft").context("rank 0")));
+        assert_eq!(failed, Some(RunEvent::Failed { reason: "rank 0: no disk".into() }));
+        assert!(matches!(record(Ok(super::super::PANIC_EXIT_CODE)), Some(RunEvent::Failed { .. })));
+    }
 
     #[test]
     fn only_programs_that_are_there_are_started_at_the_end() {

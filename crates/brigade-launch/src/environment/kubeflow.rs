@@ -20,13 +20,14 @@ pub fn read(env: Variables) -> Result<Detected> {
         node_count(&text).map_err(|allowed| Error::variable("PET_NNODES", &text, allowed))
     })?;
     let NodeCount { least: min_nodes, most: nnodes } = count;
-    let nproc = |text: String| {
-        let parsed = text.parse::<NprocPerNode>();
-        parsed
-            .map(NprocPerNode::resolve)
-            .map_err(|allowed| Error::variable("PET_NPROC_PER_NODE", &text, allowed))
+    let nproc_per_node = match env.get("PET_NPROC_PER_NODE").as_deref() {
+        // One for each device, of which the caller knows.
+        None | Some("auto" | "gpu") => None,
+        Some(text) => {
+            let parsed = text.parse().map(NprocPerNode::resolve);
+            Some(parsed.map_err(|allowed| Error::variable("PET_NPROC_PER_NODE", text, allowed))?)
+        }
     };
-    let nproc_per_node = env.get("PET_NPROC_PER_NODE").map(nproc).transpose()?;
     let node_rank = env.index("PET_NODE_RANK", nnodes, "PET_NNODES")?;
     let endpoint = env.endpoint("PET_MASTER_ADDR", "PET_MASTER_PORT")?;
     let (node_rank, endpoint) = match nnodes {

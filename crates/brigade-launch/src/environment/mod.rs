@@ -32,12 +32,13 @@ pub const LAUNCHED_VARIABLE: &str = "BRIGADE_LAUNCHED";
 /// 1. Brigade's own launcher (`BRIGADE_LAUNCHED=1`)
 /// 2. explicit flags
 /// 3. `RANK`, `WORLD_SIZE`, `MASTER_ADDR`; on Vertex AI (`CLUSTER_SPEC` or `CLOUD_ML_JOB_ID`) only with `LOCAL_RANK`, since Vertex AI
-///    itself numbers machines with them
+///    itself numbers machines with them; beside `PET_NNODES` and a `PET_NODE_RANK` equal to `RANK` only with `LOCAL_RANK`, since Kubeflow's training
+///    operator numbers pods with them
 /// 4. `PET_*`
 /// 5. `CLUSTER_SPEC`; where it is empty, `RANK` and `NNODES` without `WORLD_SIZE`, or `RANK` and `WORLD_SIZE` beside `CLOUD_ML_JOB_ID`
 /// 6. `TF_CONFIG`
 /// 7. `OMPI_*`, `PMI_*`
-/// 8. `SLURM_PROCID` and related variables, but for a batch script on one node, which is no task of `srun`
+/// 8. `SLURM_PROCID` and related variables, but for a batch script, or a shell of `salloc`, on the only node of a job: it is no task of `srun`
 /// 9. nothing: this machine alone
 ///
 /// `--nproc-per-node` is an explicit flag too, with two refinements, so that it does not split a world.
@@ -84,11 +85,14 @@ fn present(env: Variables) -> Option<Source> {
     let of_vertex = has("CLUSTER_SPEC") && !has("LOCAL_RANK");
     let by_machine = has("CLOUD_ML_JOB_ID") && !has("LOCAL_RANK");
     let nodes_only = has("RANK") && if has("WORLD_SIZE") { by_machine } else { has("NNODES") };
+    // Kubeflow's training operator numbers pods with RANK, and counts ranks with WORLD_SIZE.
+    let by_pod =
+        has("PET_NNODES") && has("RANK") && env.get("RANK") == env.get("PET_NODE_RANK") && !has("LOCAL_RANK");
     // Slurm's own PMI does not count the ranks of a host, as Hydra's does.
     let by_srun = has("SLURM_PROCID") && has("SLURM_NTASKS") && !has("MPI_LOCALNRANKS");
     let pet = ["PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"];
     [
-        (Source::Torchrun, (has("RANK") || has("WORLD_SIZE")) && !of_vertex && !nodes_only),
+        (Source::Torchrun, (has("RANK") || has("WORLD_SIZE")) && !of_vertex && !nodes_only && !by_pod),
         (Source::Kubeflow, pet.into_iter().any(has)),
         (Source::Vertex, has("CLUSTER_SPEC")),
         (Source::VertexNodes, nodes_only),

@@ -34,7 +34,7 @@ fn nproc(n: usize) -> LaunchArgs {
 const TORCHRUN: &str =
     "RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=head MASTER_PORT=1234";
 const SLURM: &str = "SLURM_JOB_ID=4012345 SLURM_JOB_NODELIST=gpu[01-03,07],login1 SLURM_NNODES=2 SLURM_NODEID=1 \
-                     SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NTASKS=4 SLURM_NTASKS_PER_NODE=2";
+                     SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_STEP_ID=0 SLURM_NTASKS=4 SLURM_NTASKS_PER_NODE=2";
 const VERTEX: &str = r#"CLUSTER_SPEC={"cluster":{"workerpool0":["a:2222"],"workerpool1":["b:2222","c:2222"]},"environment":"cloud","task":{"type":"workerpool1","index":1}}"#;
 const TENSORFLOW: &str = r#"TF_CONFIG={"cluster":{"chief":["h0:10"],"worker":["h1:11","h2:12"],"ps":["h3:13"]},"task":{"type":"worker","index":1}}"#;
 const KUBEFLOW: &str =
@@ -63,10 +63,25 @@ fn reads_kubeflow() {
     let node = node(KUBEFLOW);
     assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (2, 1, Some(4)));
     assert_eq!(node.endpoint.unwrap().to_string(), "pod-0:99");
-    let single = self::node("PET_NPROC_PER_NODE=auto");
+    let single = self::node("PET_NPROC_PER_NODE=cpu");
     assert_eq!((single.nnodes, single.node_rank, single.endpoint), (1, 0, None));
     assert!(single.nproc_per_node.unwrap() >= 1);
+    // Who counts devices decides.
+    let several = |ranks: &str| self::node(&format!("PET_NPROC_PER_NODE={ranks}")).nproc_per_node;
+    assert_eq!([several("auto"), several("gpu")], [None, None]);
     assert_eq!(node_with(&nproc(3), KUBEFLOW).nproc_per_node, Some(3));
+}
+
+/// Kubeflow's training operator sets `RANK` to the number of the pod and `WORLD_SIZE` to the number of ranks, beside `PET_*`.
+#[test]
+fn ranks_of_pods_are_those_of_nodes() {
+    let pod = format!("RANK=1 WORLD_SIZE=8 MASTER_ADDR=pod-0 MASTER_PORT=99 {KUBEFLOW}");
+    let node = node(&pod);
+    assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (2, 1, Some(4)));
+    assert_eq!(node.source, Source::Kubeflow);
+    // A rank that torchrun started in one of them.
+    let started = format!("{pod} LOCAL_RANK=1 LOCAL_WORLD_SIZE=4");
+    assert_eq!((rank(&started).rank, rank(&started).source), (1, Source::Torchrun));
 }
 
 #[test]
@@ -126,20 +141,37 @@ fn reads_slurm() {
     let rank = rank(SLURM);
     assert_eq!((rank.rank, rank.local_rank, rank.world_size, rank.local_world_size), (3, 1, 4, 2));
     assert_eq!((rank.node_rank, rank.endpoint.to_string().as_str()), (Some(1), "gpu01:17345"));
-    let uneven = "SLURM_PROCID=6 SLURM_NTASKS=7 SLURM_NNODES=4 SLURM_NODEID=3 SLURM_LOCALID=0 SLURM_JOB_ID=1 \
+    let uneven = "SLURM_STEPID=1 SLURM_PROCID=6 SLURM_NTASKS=7 SLURM_NNODES=4 SLURM_NODEID=3 SLURM_LOCALID=0 SLURM_JOB_ID=1 \
                   SLURM_TASKS_PER_NODE=2(x3),1 MASTER_ADDR=x MASTER_PORT=5";
     let rank = self::rank(uneven);
     assert_eq!((rank.local_world_size, rank.endpoint.to_string().as_str()), (1, "x:5"));
     let per_node = SLURM.replace("SLURM_NTASKS=4", "SLURM_NTASKS=2").replace("PROCID=3", "PROCID=1");
     let node = node_with(&nproc(4), &per_node);
     assert_eq!((node.nnodes, node.node_rank, node.nproc_per_node), (2, 1, Some(4)));
-    // Nor is a batch script, which has the variables of a task on its only node.
-    let script = "SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1 SLURM_LOCALID=0";
-    assert_eq!(find(script).unwrap().source(), Source::Standalone);
-    let message = find(&script.replace("NODES=1", "NODES=2")).unwrap_err().to_string();
-    assert!(message.contains("start the ranks with srun"), "{message}");
     // A shell inside an allocation is not a task.
     assert_eq!(find("SLURM_JOB_ID=1 SLURM_NTASKS=4").unwrap().source(), Source::Standalone);
+}
+
+/// A batch script and the shell of `salloc` have the variables of a task, too.
+#[test]
+fn only_tasks_of_srun_are_ranks() {
+    let script = "SLURM_JOB_ID=1 SLURM_PROCID=0 SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1 SLURM_LOCALID=0";
+    for tasks in ["", "SLURM_NTASKS=1", "SLURM_NTASKS=2"] {
+        for shell in ["", "SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NUM_NODES=1"] {
+            let alone = format!("{script} {tasks} {shell}");
+            assert_eq!(find(&alone).unwrap().source(), Source::Standalone, "{alone}");
+            let several = alone.replace("JOB_NUM_NODES=1", "JOB_NUM_NODES=2");
+            let message = find(&several).unwrap_err().to_string();
+            assert!(message.contains("SLURM_STEP_ID"), "{message}");
+            assert!(message.contains("start the ranks with srun, or give --standalone"), "{message}");
+        }
+    }
+    let task = format!("{script} SLURM_STEP_ID=0 SLURM_NTASKS=1");
+    assert_eq!((rank(&task).world_size, rank(&task).source), (1, Source::Slurm));
+    // A step with fewer tasks and nodes than the job.
+    let step = format!("SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=1 {}", SLURM.replace("ID=3", "ID=1"));
+    let rank = rank(&step.replace("NODEID=1", "NODEID=0"));
+    assert_eq!((rank.rank, rank.world_size, rank.local_world_size), (1, 2, 2));
 }
 
 #[test]
@@ -233,7 +265,7 @@ fn malformed_variables_are_named_with_value_and_range() {
         ("PET_NNODES=2 PET_NODE_RANK=2 PET_MASTER_ADDR=m", &["PET_NODE_RANK=\"2\""]),
         ("PET_NNODES=2 PET_MASTER_ADDR=m", &["PET_NODE_RANK is not"]),
         ("PET_NNODES=2:1", &["PET_NNODES=\"2:1\"", "2 is more than 1"]),
-        ("PET_NPROC_PER_NODE=gpu", &["PET_NPROC_PER_NODE=\"gpu\"", "auto"]),
+        ("PET_NPROC_PER_NODE=tpu", &["PET_NPROC_PER_NODE=\"tpu\"", "auto"]),
         ("CLUSTER_SPEC={", &["CLUSTER_SPEC=\"{\"", "JSON"]),
         (
             r#"CLUSTER_SPEC={"cluster":{"workerpool0":["a:1"]},"task":{"type":"workerpool3","index":0}}"#,
@@ -258,11 +290,16 @@ fn malformed_variables_are_named_with_value_and_range() {
             "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2",
             &["MASTER_ADDR is not", "mpirun -x"],
         ),
-        ("SLURM_PROCID=0", &["SLURM_NTASKS is not", "srun"]),
-        ("SLURM_PROCID=0 SLURM_NTASKS=2", &["SLURM_JOB_ID is not"]),
-        ("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_ID=1 SLURM_NNODES=2", &["SLURM_JOB_NODELIST is not"]),
+        ("SLURM_PROCID=0", &["SLURM_STEP_ID is not", "srun"]),
+        ("SLURM_PROCID=0 SLURM_STEP_ID=x SLURM_NNODES=1", &["SLURM_STEP_ID=\"x\""]),
+        ("SLURM_PROCID=0 SLURM_STEP_ID=0", &["SLURM_NTASKS is not", "srun"]),
+        ("SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=2", &["SLURM_JOB_ID is not"]),
         (
-            "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=gpu[1-",
+            "SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_JOB_ID=1 SLURM_NNODES=2",
+            &["SLURM_JOB_NODELIST is not"],
+        ),
+        (
+            "SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_JOB_ID=1 SLURM_JOB_NODELIST=gpu[1-",
             &["SLURM_JOB_NODELIST=\"gpu[1-\""],
         ),
     ] {

@@ -139,9 +139,11 @@ pub struct LaunchConfig {
     pub endpoint: Option<Endpoint>,
     /// The secret by which the world's ranks authenticate each other.
     pub token: AuthToken,
-    /// The folder of the logs, one file `rank-<r>.log` each; made if missing, files in it are overwritten. A
+    /// The folder of the logs, one file `rank-<r>.log` each; made if missing, files in it are overwritten unless `keeps_logs`. A
     /// restarted rank appends to its file, after a line with the number of the restart.
     pub log_dir: PathBuf,
+    /// Whether this launch goes on with the work of an earlier one: its ranks append to the files of their logs, too.
+    pub keeps_logs: bool,
     /// Also print the output of ranks other than 0, each line with `[rank r]` before it.
     pub tee: bool,
     /// What rank 0 has for standard input and output.
@@ -188,6 +190,7 @@ impl LaunchConfig {
             endpoint: None,
             token,
             log_dir: log_dir.into(),
+            keeps_logs: false,
             tee: false,
             streams: StandardStreams::Logged,
             format: None,

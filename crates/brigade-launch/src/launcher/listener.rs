@@ -63,6 +63,7 @@ mod tests {
     use std::net::TcpStream;
 
     use super::*;
+    use crate::check_endpoint;
 
     #[test]
     fn a_port_in_use_is_named() {
@@ -71,7 +72,11 @@ mod tests {
         for nnodes in [1, 2] {
             let message = bind(Some(&endpoint), nnodes).unwrap_err().to_string();
             assert!(message.contains(&endpoint.port.to_string()) && message.contains("in use"), "{message}");
+            assert!(check_endpoint(&endpoint, nnodes).is_err());
         }
+        drop(held);
+        check_endpoint(&endpoint, 1).unwrap();
+        bind(Some(&endpoint), 1).unwrap();
     }
 
     /// The pods of a cluster start before their names are known.

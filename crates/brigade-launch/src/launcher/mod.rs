@@ -31,7 +31,11 @@ use self::{
     outcome::{Outcome, event::Event},
     signals::SignalForwarder,
 };
-use crate::{Error, Result, endpoint::host_name, interrupt::learn_of_ends};
+use crate::{
+    Error, Result,
+    endpoint::{Endpoint, host_name},
+    interrupt::learn_of_ends,
+};
 
 /// Starts the ranks of this node and returns when the run is over: all of them have exited, here and on the
 /// other nodes, and are not to be restarted.
@@ -92,6 +96,14 @@ pub fn check_nnodes(nnodes: usize) -> Result<()> {
         2.. if cfg!(not(feature = "clusters")) => Err(Error::SingleNodeOnly { nnodes }),
         _ => Ok(()),
     }
+}
+
+/// Refuses an endpoint at which the launcher of node 0 could not listen now; [`launch`] finds out again.
+///
+/// # Errors
+/// If the address cannot be bound.
+pub fn check_endpoint(endpoint: &Endpoint, nnodes: usize) -> Result<()> {
+    listener::bind(Some(endpoint), nnodes).map(drop)
 }
 
 /// Descriptors of the launcher for each rank: its log, its heartbeats, both streams of its output, and a spare one.

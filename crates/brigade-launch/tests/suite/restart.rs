@@ -62,6 +62,17 @@ fn a_failed_world_is_started_again_with_its_number() {
 }
 
 #[test]
+fn a_launch_that_goes_on_keeps_the_logs() {
+    let dir = tempfile::tempdir().unwrap();
+    for (keeps_logs, text) in [(true, "a\n"), (true, "a\n--- started again ---\na\n"), (false, "a\n")] {
+        let mut what = shell("echo a", 1, dir.path());
+        what.keeps_logs = keeps_logs;
+        assert_eq!(run(&what).0, Outcome::Done);
+        assert_eq!(log(dir.path(), 0), text);
+    }
+}
+
+#[test]
 fn restarts_are_counted_and_the_last_failure_is_reported() {
     let dir = TempDir::new().unwrap();
     let mut what = shell("echo again >> $DIR/starts; exit 3", 1, dir.path());

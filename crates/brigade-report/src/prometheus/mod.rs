@@ -3,4 +3,4 @@
 mod server;
 mod text;
 
-pub use server::{MetricsServer, metrics_address};
+pub use server::{MetricsServer, check_metrics_address, metrics_address};

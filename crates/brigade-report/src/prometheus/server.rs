@@ -39,6 +39,14 @@ pub fn metrics_address(given: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// Refuses an address that could not be taken now.
+///
+/// # Errors
+/// If it cannot be taken.
+pub fn check_metrics_address(address: SocketAddr) -> Result<()> {
+    TcpListener::bind(address).map(drop).map_err(|source| Error::Listen { address, source })
+}
+
 /// Answers `GET /metrics` with the last step, on a thread of its own.
 #[derive(Debug)]
 pub struct MetricsServer {
@@ -177,6 +185,7 @@ mod tests {
         }
         let held = MetricsServer::start(ANY_PORT).unwrap();
         let message = MetricsServer::start(held.address()).unwrap_err().to_string();
+        assert_eq!(check_metrics_address(held.address()).unwrap_err().to_string(), message);
         assert!(
             message.starts_with(&format!(
                 "cannot listen on output.metrics_addr (--metrics-addr) {}",

@@ -154,7 +154,7 @@ pub struct CheckpointRecord {
     /// How long training was interrupted for it, in seconds, on the rank that waited longest.
     #[serde(deserialize_with = "null_is_nan")]
     pub stall_seconds: f64,
-    /// Bytes that all ranks wrote.
+    /// Bytes that all ranks wrote: without frozen values that an earlier checkpoint has already.
     pub bytes: u64,
     /// From the beginning of the save until it was complete, in seconds.
     #[serde(deserialize_with = "null_is_nan")]

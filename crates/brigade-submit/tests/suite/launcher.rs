@@ -147,6 +147,7 @@ fn of_slurm() {
             ("SLURM_NNODES", "4"),
             ("SLURM_PROCID", &index.to_string()),
             ("SLURM_NODEID", &index.to_string()),
+            ("SLURM_STEP_ID", "0"),
             ("SLURM_STEP_NODELIST", "gpu[01-04]"),
         ];
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -167,7 +168,13 @@ fn of_hosts_by_ssh_and_of_single_nodes() {
     let script = slurm().manifests(&one)[0].text.clone();
     let line = script.lines().find(|line| line.starts_with("srun ")).unwrap();
     let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-    let env = [("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "1"), ("SLURM_NNODES", "1"), ("SLURM_PROCID", "0")];
+    let env = [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_NTASKS", "1"),
+        ("SLURM_NNODES", "1"),
+        ("SLURM_PROCID", "0"),
+    ];
     let found = node(&args, &env.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     assert_eq!((found.nnodes, found.nproc_per_node, found.endpoint), (1, Some(8), None));
     let manifest = manifest(&kubernetes(Controller::PyTorchJob), &one);

@@ -99,7 +99,7 @@ fn what_cannot_be_read_is_not_damaged() {
     trained(&place, "whole", "--nproc-per-node 1");
     dead_after(&place, "whole", 8, "a");
     let manifest = place.path(&format!("{}/manifest.json", step_folder("a", 8)));
-    let text = fs::read_to_string(&manifest).unwrap().replacen("\"version\":1", "\"version\":2", 1);
+    let text = fs::read_to_string(&manifest).unwrap().replacen("\"version\":2", "\"version\":3", 1);
     fs::write(&manifest, &text).unwrap();
     let hash = format!("{}  manifest.json\n", blake3::hash(text.as_bytes()).to_hex());
     fs::write(manifest.with_file_name("manifest.blake3"), hash).unwrap();
@@ -107,7 +107,7 @@ fn what_cannot_be_read_is_not_damaged() {
     for line in ["train --resume a", "train --resume a --dry-run"] {
         let done = place.run(&mut place.brigade(line));
         assert_eq!(done.code, Some(2), "{}", done.err);
-        assert!(done.err.contains("step 8") && done.err.contains("version 2"), "{}", done.err);
+        assert!(done.err.contains("step 8") && done.err.contains("version 3"), "{}", done.err);
     }
     assert!(files(&place.path("a")) == before);
 }

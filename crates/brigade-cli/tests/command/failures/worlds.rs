@@ -42,6 +42,20 @@ fn ranks_by_hand_join_and_end_well() {
 }
 
 #[test]
+fn a_rank_that_nobody_joins_says_what_made_it_one() {
+    let place = Place::new();
+    let mut command = place.train("--set comm.init_timeout_seconds=1 --out a");
+    rank(&mut command, 0, 2, port());
+    let done = place.run(&mut command);
+    assert_eq!(done.code, Some(1), "{}", done.err);
+    let source = "rank 0 of 2, from torchrun's RANK, WORLD_SIZE, MASTER_ADDR";
+    assert_eq!(done.err.matches(source).count(), 2, "before it waits, and in the end: {}", done.err);
+    for part in ["--standalone", "ranks [1] of 2 did not connect"] {
+        assert!(done.err.contains(part), "{part}: {}", done.err);
+    }
+}
+
+#[test]
 fn nodes_that_brigade_launches_form_one_world() {
     let place = Place::new();
     place.succeed(&mut place.train("--nproc-per-node 1 --out alone"));
@@ -221,22 +235,24 @@ fn results_of_an_earlier_run_are_safe_from_ranks_by_hand() {
 #[test]
 fn rank_0_of_another_launcher_tells_how_the_run_ended() {
     let too_fast = "--set optimizer.learning_rate=1e30 --set schedule.warmup_steps=0";
-    let told = |line: &str, code: i32| {
+    let told = |line: &str, code: i32, state: &str| {
         let place = Place::new();
         let mut command = place.train(line);
         command.args(["--set", "output.notify=['sh', '-c', 'cat >told']"]);
         rank(&mut command, 0, 1, port());
         let ended = place.run(&mut command);
         assert_eq!(ended.code, Some(code), "{}", ended.err);
+        let history = std::fs::read_to_string(place.path("a/history.jsonl")).unwrap_or_default();
+        assert!(history.lines().last().unwrap_or_default().contains(state), "{history}");
         let told = place.path("told").exists().then(|| place.text("told"))?;
         let told: serde_json::Value = serde_json::from_str(&told).unwrap();
         assert_eq!(told["exit_code"].as_i64(), Some(code.into()));
         assert!(told["run"].as_str().unwrap().ends_with('a'), "{told}");
         told["event"].as_str().map(str::to_owned)
     };
-    assert_eq!(told("--out a", 0).as_deref(), Some("finished"));
-    assert_eq!(told(&format!("--out a {too_fast}"), 1).as_deref(), Some("failed"));
-    assert_eq!(told("--out a --pp 2", 2), None, "a mistake is not the end of a run");
+    assert_eq!(told("--out a", 0, "\"event\":\"finished\"").as_deref(), Some("finished"));
+    assert_eq!(told(&format!("--out a {too_fast}"), 1, "\"event\":\"failed\"").as_deref(), Some("failed"));
+    assert_eq!(told("--out a --pp 2", 2, ""), None, "a mistake is not the end of a run");
     let place = Place::new();
     let mut command = place.train("--out a --set output.notify=['no-such-program']");
     rank(&mut command, 0, 1, port());

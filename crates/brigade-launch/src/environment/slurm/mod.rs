@@ -19,11 +19,38 @@ const HINT: &str = "start the ranks with srun, or give --standalone for a world 
 /// The ports that jobs are spread over: below the ports that systems hand out by themselves.
 const PORTS: std::ops::Range<u16> = 15_000..25_000;
 
-/// Whether this is what a batch script started by itself, without `srun`, on its only node. There, `SLURM_PROCID` is 0, and `SLURM_NTASKS` is not set unless it was asked
-/// for.
+/// The number of the step, as newer and older versions of Slurm call it.
+const STEP: [&str; 2] = ["SLURM_STEP_ID", "SLURM_STEPID"];
+
+/// The numbers from here on are not those of steps that `srun` started: the shell of `salloc` has 4294967290.
+const RESERVED_STEPS: usize = 0xffff_fff0;
+
+/// Whether this is no task of `srun`, but was started by a batch script or by the shell of `salloc` on the only node of their job. Both have the
+/// variables of a task, with `SLURM_PROCID` 0.
 pub fn is_script_on_one_node(env: Variables) -> bool {
-    let is_one = |name: &str| env.get(name).as_deref() == Some("1");
-    env.get("SLURM_NTASKS").is_none() && (is_one("SLURM_NNODES") || is_one("SLURM_JOB_NUM_NODES"))
+    let nodes = env.get(first_set(env, &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"]));
+    let is_task = |step: Option<usize>| step.is_some_and(|step| step < RESERVED_STEPS);
+    nodes.as_deref() == Some("1") && step(env).is_ok_and(|step| !is_task(step))
+}
+
+fn step(env: Variables) -> Result<Option<usize>> {
+    env.number(first_set(env, &STEP), 0, u32::MAX as usize)
+}
+
+/// Refuses a process that is no task of `srun`.
+fn check_task(env: Variables) -> Result<()> {
+    let step = env.need(step(env)?, STEP[0], &SET, HINT)?;
+    if step < RESERVED_STEPS {
+        return Ok(());
+    }
+    let allowed = format!("this shell or script is no task of srun; {HINT}");
+    Err(Error::variable(first_set(env, &STEP), &step.to_string(), allowed))
+}
+
+/// The first of these variables that is set, else the last.
+fn first_set<'a>(env: Variables, names: &[&'a str]) -> &'a str {
+    let set = names.iter().find(|name| env.get(name).is_some());
+    set.or(names.last()).copied().unwrap_or_default()
 }
 
 /// The rank that is this Slurm task; or, with one task a node and `--nproc-per-node` given, the node.
@@ -32,11 +59,13 @@ pub fn is_script_on_one_node(env: Variables) -> bool {
 /// node, this one. The port is `MASTER_PORT`, else `15000 + SLURM_JOB_ID mod 10000`, so that all tasks of a
 /// job agree and jobs differ.
 pub fn read(env: Variables, nproc_given: bool) -> Result<Detected> {
-    let world_size = env.need(env.number("SLURM_NTASKS", 1, MAX_WORLD_SIZE)?, "SLURM_NTASKS", &SET, HINT)?;
-    let rank =
-        env.need(env.index("SLURM_PROCID", world_size, "SLURM_NTASKS")?, "SLURM_PROCID", &SET, HINT)?;
-    let nnodes = env.number("SLURM_NNODES", 1, MAX_WORLD_SIZE)?.unwrap_or(1);
-    let node_rank = env.index("SLURM_NODEID", nnodes, "SLURM_NNODES")?;
+    check_task(env)?;
+    let tasks = first_set(env, &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"]);
+    let world_size = env.need(env.number(tasks, 1, MAX_WORLD_SIZE)?, tasks, &SET, HINT)?;
+    let rank = env.need(env.index("SLURM_PROCID", world_size, tasks)?, "SLURM_PROCID", &SET, HINT)?;
+    let nodes = first_set(env, &["SLURM_STEP_NUM_NODES", "SLURM_NNODES"]);
+    let nnodes = env.number(nodes, 1, MAX_WORLD_SIZE)?.unwrap_or(1);
+    let node_rank = env.index("SLURM_NODEID", nnodes, nodes)?;
     let endpoint = endpoint(env, nnodes)?;
     if nproc_given && world_size == nnodes && nnodes > 1 {
         return Ok(Detected::Node(NodeInfo {

@@ -84,9 +84,14 @@ impl RankProcess {
         send: impl Fn(RankEvent) + Clone + Send + 'static,
     ) -> Result<Self> {
         let rank = launch.first_rank() + local_rank;
-        let separator = format!("--- restart {} of {} ---", start.restart_count, start.max_restarts);
-        let separator = (start.restart_count > 0).then_some(separator.as_str());
-        let log = Log::create(&launch.log_dir, rank, separator)?.with_format(launch.format);
+        let separator = match start.restart_count {
+            0 if launch.keeps_logs && Log::has_lines(&launch.log_dir, rank) => {
+                Some("--- started again ---".to_owned())
+            }
+            0 => None,
+            restart => Some(format!("--- restart {restart} of {} ---", start.max_restarts)),
+        };
+        let log = Log::create(&launch.log_dir, rank, separator.as_deref())?.with_format(launch.format);
         let log = Arc::new(log);
         let failed = |source| Error::System { operation: "make a pipe for heartbeats", source };
         let (heartbeat, pipe) = HeartbeatMonitor::new().map_err(failed)?;

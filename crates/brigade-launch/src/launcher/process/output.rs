@@ -38,9 +38,18 @@ struct State {
 }
 
 impl Log {
+    /// Whether an earlier start has left something in the log.
+    pub fn has_lines(folder: &Path, rank: usize) -> bool {
+        Self::path_of(folder, rank).metadata().is_ok_and(|file| file.len() > 0)
+    }
+
+    fn path_of(folder: &Path, rank: usize) -> PathBuf {
+        folder.join(format!("rank-{rank}.log"))
+    }
+
     /// Makes the log, or appends to it if there is a `separator`, the line that names the restart.
     pub fn create(folder: &Path, rank: usize, separator: Option<&str>) -> Result<Self> {
-        let path = folder.join(format!("rank-{rank}.log"));
+        let path = Self::path_of(folder, rank);
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| Error::Log { path, source }
