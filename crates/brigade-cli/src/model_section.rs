@@ -31,7 +31,7 @@ pub struct ModelSection {
     /// Whether training starts from the weights in `path`, or else from new ones for its `config.json`.
     pub pretrained: bool,
     /// Whether a model in `path` whose tokenizer has more ids than embeddings gets the missing embeddings, each the mean of the existing ones. Otherwise it
-    /// is refused.
+    /// is refused, except where its own tokenizer only has added tokens without embeddings, which no text may then have.
     pub resize_embeddings: bool,
     /// A new model of any family: the fields of its `config.json`, as Hugging Face's libraries name them, `model_type` among them. Fields that are absent have the family's
     /// defaults, except `vocab_size`, which is then the size of the tokenizer, and the ids of special tokens, which are then its own. Of the settings below, only

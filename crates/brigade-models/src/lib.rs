@@ -48,5 +48,5 @@ pub use weights::merge_adapters;
 pub use weights::{
     LoadReport, LoadWeights, MappedParameter, MissingParameter, NameDifferences, ShardSize, Stored,
     StoredTensor, Strict, WeightsDtype, WeightsError, WeightsFiles, WeightsFormat, WeightsMapping,
-    WeightsWriter, convert_weights, same_values, save_safetensors, stored_tensors,
+    WeightsWriter, convert_weights, existing_weights, same_values, save_safetensors, stored_tensors,
 };

@@ -221,6 +221,10 @@ fn large_weights_are_several_files_whoever_writes_which() {
         WeightsWriter::filled(&path, &parameters(&tensors), format(WeightsDtype::Fp32, 50), values).unwrap();
     let there = again.finish_new().unwrap_err();
     assert!(there.to_string().contains("model.safetensors.index.json"), "{there}");
+    // One file would be read in place of the several.
+    let one = WeightsWriter::filled(&path, &parameters(&tensors), WeightsFormat::ONE_FILE, values).unwrap();
+    let there = one.finish_new().unwrap_err();
+    assert!(there.to_string().contains("model.safetensors.index.json") && !path.exists(), "{there}");
 }
 
 #[test]

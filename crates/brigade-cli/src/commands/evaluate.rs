@@ -71,21 +71,22 @@ pub fn run(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let weights = args.ranks.checks_for_all().and_then(|checks| described.weights(checks));
     let weights = weights.map_err(UsageError)?;
     config.fit_vocabulary(&mut described).map_err(UsageError)?;
+    let vocabulary = described.model.vocabulary();
     match &described.model {
-        TaskModel::CausalLm(task) => evaluate(args, &config, &weights, task),
-        TaskModel::MaskedLm(task) => evaluate(args, &config, &weights, task),
-        TaskModel::Classification(task) => evaluate(args, &config, &weights, task),
-        TaskModel::MultiLabel(task) => evaluate(args, &config, &weights, task),
-        TaskModel::Regression(task) => evaluate(args, &config, &weights, task),
+        TaskModel::CausalLm(task) => evaluate(args, &config, &weights, (task, vocabulary)),
+        TaskModel::MaskedLm(task) => evaluate(args, &config, &weights, (task, vocabulary)),
+        TaskModel::Classification(task) => evaluate(args, &config, &weights, (task, vocabulary)),
+        TaskModel::MultiLabel(task) => evaluate(args, &config, &weights, (task, vocabulary)),
+        TaskModel::Regression(task) => evaluate(args, &config, &weights, (task, vocabulary)),
     }
 }
 
-/// How well a model does its task.
+/// How well a model does its task, with embeddings for so many tokens.
 fn evaluate<T: TextTask>(
     args: &EvaluateArgs,
     config: &Config,
     weights: &Weights,
-    task: &T,
+    (task, vocabulary): (&T, usize),
 ) -> anyhow::Result<ExitCode> {
     let program = RankProgram {
         name: "evaluate",
@@ -98,7 +99,7 @@ fn evaluate<T: TextTask>(
     };
     let prepare = |role| {
         let shows = !args.quiet && matches!(role, Role::Launcher | Role::JoinedRank { rank: 0 });
-        corpus::prepared(config, if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet })
+        corpus::prepared(config, vocabulary, if shows { ConsoleMode::Auto } else { ConsoleMode::Quiet })
     };
     program.run(prepare, |session, prepared| {
         // A hash of the text, which may differ from host to host.

@@ -160,7 +160,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     }
     let described = args.described().map_err(UsageError)?;
     let settings = args.settings(&described);
-    described.note_ignored_fields();
+    described.print_notes();
     if args.chat {
         let template = described.chat_template(false).map_err(UsageError)?;
         let mut generator = described.load(settings, args.compute()).map_err(UsageError)?;
@@ -242,7 +242,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
             let mut chat = ChatSession::new(template, args.system.clone());
             let begins = hash_of(&chat.beginning(&described));
             session.check_same("--system (or chat template, or tokenizer)", &begins)?;
-            note_ignored_fields(&described, session);
+            print_notes(&described, session);
             let mut generator = described.load_on(session, args.settings(&described))?;
             let mut input = RankInput::open(session)?;
             chat.run(&described, &mut generator, &mut input)?;
@@ -256,7 +256,7 @@ fn on_ranks(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     };
     program.run(prepare, |session, (prompts, tokens)| {
         session.check_same("prompts (or tokenizer)", &hash_of(&tokens))?;
-        note_ignored_fields(&described, session);
+        print_notes(&described, session);
         let mut generator = described.load_on(session, args.settings(&described))?;
         let output = (session.rank() == 0).then(BackgroundOutput::open).transpose()?;
         // All ranks continue a prompt together, also where nobody reads what the first one prints.
@@ -303,9 +303,9 @@ fn hash_of(value: &impl Hash) -> String {
     format!("{:016x}", hasher.finish())
 }
 
-fn note_ignored_fields(described: &UnloadedModel, session: &Session) {
+fn print_notes(described: &UnloadedModel, session: &Session) {
     if session.rank() == 0 {
-        described.note_ignored_fields();
+        described.print_notes();
     }
 }
 

@@ -17,6 +17,7 @@ use super::{GenerationSettings, Prompt, PromptContent, TextStream, TokenLimit, T
 use crate::config::{TEMPLATE_FILE, TOKENIZER_FILE};
 use crate::model_files::adapters::Origin;
 use crate::model_files::weights::Weights;
+use crate::vocabulary::{no_embedding, note_on_missing};
 
 /// What is known of a model before its weights are read.
 pub struct UnloadedModel {
@@ -61,11 +62,12 @@ impl UnloadedModel {
             bail!("{}: it has no {TOKENIZER_FILE}{}", given(), conversion_hint(&path));
         }
         let tokenizer = Tokenizer::from_file(&path).with_context(given)?;
-        let (ids, vocabulary) = (tokenizer.vocabulary_size(), model.vocabulary());
-        if ids > vocabulary {
+        let vocabulary = model.vocabulary();
+        if tokenizer.size_without_added() > vocabulary {
             bail!(
-                "{} has {ids} token ids, but the model of {} has {vocabulary}: they belong to different models",
+                "{} has {} token ids, but the model of {} has {vocabulary}: they belong to different models",
                 path.display(),
+                tokenizer.vocabulary_size(),
                 folder.join("config.json").display()
             );
         }
@@ -110,8 +112,11 @@ impl UnloadedModel {
         named.iter().copied().chain([self.tokenizer.end_of_text()]).collect()
     }
 
-    /// Says which fields of the model's `generation_config.json` have no effect here.
-    pub fn note_ignored_fields(&self) {
+    /// Says which tokens cannot be used, and which fields of the model's `generation_config.json` have no effect here.
+    pub fn print_notes(&self) {
+        if let Some(note) = note_on_missing(self.tokenizer.vocabulary_size(), self.model.vocabulary()) {
+            brigade::print_stderr(format_args!("note: {note}"));
+        }
         let ignored = self.file.generation.as_ref().map(GenerationConfig::ignored).unwrap_or_default();
         if !ignored.is_empty() {
             brigade::print_stderr(format_args!(
@@ -187,7 +192,7 @@ impl UnloadedModel {
         if tokens.is_empty() {
             tokens.push(self.tokenizer.end_of_text());
         }
-        Ok(tokens)
+        self.with_embeddings(tokens)
     }
 
     /// Up to where the assistant answers.
@@ -196,7 +201,15 @@ impl UnloadedModel {
         if tokens.is_empty() {
             bail!("the chat template gives no text for this chat");
         }
-        Ok(tokens)
+        self.with_embeddings(tokens)
+    }
+
+    /// The tokens, if the model has an embedding for each.
+    fn with_embeddings(&self, tokens: Vec<u32>) -> anyhow::Result<Vec<u32>> {
+        match tokens.iter().find(|token| **token as usize >= self.model.vocabulary()) {
+            Some(token) => bail!(no_embedding(&self.tokenizer, *token, self.model.vocabulary())?),
+            None => Ok(tokens),
+        }
     }
 }
 

@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use brigade::models::{Adapters, LoraConfig, stored_tensors};
+use brigade::models::{Adapters, LoraConfig, in_adapters, stored_tensors};
 use brigade::{ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE};
+use brigade_hf::config::Labels;
 use brigade_hf::weights::adapters_file;
 use brigade_hf::{ConfigFile, HfError, Task};
 use serde::Deserialize;
@@ -15,6 +16,9 @@ use crate::model_files::model_folder::{FindFolder, hub_hint, model_folder, of_ol
 
 /// Modules that may be trained whole beside adapters: the head of a classifier.
 const HEAD_MODULES: [&str; 3] = ["classifier", "pooler", "score"];
+
+/// What has a row for each label in a head.
+const LABEL_ROWS: [&str; 3] = ["score.weight", "classifier.weight", "classifier.out_proj.weight"];
 
 /// Fields that change nothing of what trained adapters compute, or have their meaning here.
 const HARMLESS: [&str; 12] = [
@@ -116,7 +120,7 @@ impl Origin {
 }
 
 impl Origin {
-    /// What is known of the model: what its folder says, and the labels beside adapters; adapters of an encoder without labels are for masked tokens.
+    /// What is known of the model: what its folder says, and the labels and the `generation_config.json` beside adapters (without labels, their number is that of the head's rows); adapters of an encoder without labels are for masked tokens.
     pub fn config_file(&self) -> anyhow::Result<ConfigFile> {
         if !self.base.join("config.json").is_file() {
             if !self.base.exists() {
@@ -127,7 +131,18 @@ impl Origin {
         let mut file = ConfigFile::read(&self.base)?;
         let Some(adapters) = &self.adapters else { return Ok(file) };
         if let Some(folder) = adapters.file.parent() {
-            file = file.with_labels_of(&folder.join(ADAPTERS_LABELS_FILE))?;
+            file = file.with_labels_of(&folder.join(ADAPTERS_LABELS_FILE))?.with_generation_of(folder)?;
+        }
+        let says_labels = |folder: &Path| folder.join(ADAPTERS_LABELS_FILE).is_file();
+        if adapters.are_for_labels
+            && !adapters.file.parent().is_some_and(says_labels)
+            && let Some(count) = adapters.label_count()?
+        {
+            // As `peft` writes them.
+            file.task = Some(Task::SequenceClassification);
+            if file.config.labels().names.len() != count {
+                *file.config.labels_mut() = Labels::numbered(count);
+            }
         }
         let is_classifier = adapters.are_for_labels || file.task == Some(Task::SequenceClassification);
         if file.config.family().is_encoder() && !is_classifier {
@@ -173,6 +188,16 @@ impl SavedAdapters {
 }
 
 impl SavedAdapters {
+    /// How many labels the head in their file has, if there is one.
+    fn label_count(&self) -> anyhow::Result<Option<usize>> {
+        if !self.file.is_file() {
+            return Ok(None);
+        }
+        let tensors = stored_tensors(&[&self.file])?;
+        let rows = LABEL_ROWS.into_iter().find_map(|name| tensors.get(&in_adapters(name)));
+        Ok(rows.and_then(|rows| rows.shape.first().copied()))
+    }
+
     /// Their file in a folder.
     ///
     /// # Errors

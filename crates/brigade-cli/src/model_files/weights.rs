@@ -63,6 +63,10 @@ impl Weights {
             SavedAdapters::file_in(saved.file.parent().unwrap_or(Path::new("")))?;
             let found = stored_tensors(&[&saved.file])?;
             let head = adapters.head_tensors().filter(|(name, _)| found.contains_key(name));
+            let head: Vec<_> = head.collect();
+            if !head.is_empty() {
+                check_head(&saved.file, &found, &files, &matched.fresh)?;
+            }
             let needed: Vec<_> = adapters.tensors().into_iter().chain(head).collect();
             compare_tensors(&saved.file, &needed, &shapes(&found))?;
             check_types(&saved.file, &found, found.keys())?;
@@ -91,6 +95,28 @@ impl Weights {
         let layers = ["layers.*.*.lora.*", "layers.*.*.*.lora.*", "h.*.*.*.lora.*"];
         layers.into_iter().fold(mapping, WeightsMapping::optional)
     }
+}
+
+/// Refuses adapters with a part of a head, if neither they nor the model have the rest.
+fn check_head(
+    file: &Path,
+    found: &SortedMap<String, StoredTensor>,
+    of_model: &[PathBuf],
+    fresh: &[String],
+) -> anyhow::Result<()> {
+    let missing = fresh.iter().filter(|name| !found.contains_key(&in_adapters(name)));
+    let missing: Vec<_> = missing.map(|name| format!("`{name}`")).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let of_model: Vec<_> = of_model.iter().map(|file| file.display().to_string()).collect();
+    bail!(
+        "{}: it has a part of a classifier's head, but neither it nor {} has {}; train the adapters with the whole head in `modules_to_save`, \
+        or begin with the model that they belong to, which gets a new head",
+        file.display(),
+        of_model.join(", "),
+        missing.join(", ")
+    )
 }
 
 /// Adapters of a language model leave its head as it is, and a new one predicts nothing.

@@ -121,7 +121,11 @@ impl SpecialTokens {
         Ok(Self {
             bos: fields.get_or_null("bos_token_id", bos)?,
             eos: fields.get("eos_token_id", Ids(eos.into_iter().collect()))?.0,
-            pad: fields.get_or_null("pad_token_id", pad)?,
+            pad: match fields.value("pad_token_id") {
+                // As older conversions of Llama write that there is none.
+                Some(value) if value.as_i64() == Some(-1) => None,
+                _ => fields.get_or_null("pad_token_id", pad)?,
+            },
         })
     }
 

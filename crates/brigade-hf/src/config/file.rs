@@ -19,10 +19,11 @@ const GENERATION: &str = "generation_config.json";
 const FOLLOWERS: [(&str, &str); 2] = [("id2label", "num_labels"), ("torch_dtype", "dtype")];
 
 /// Fields of `generation_config.json` that have an effect in `transformers` and none here, with the number that turns each off.
-const IGNORED: [(&str, f64); 22] = [
+const IGNORED: [(&str, f64); 26] = [
     ("bad_words_ids", 0.0),
     ("begin_suppress_tokens", 0.0),
     ("diversity_penalty", 0.0),
+    ("dola_layers", f64::NAN),
     ("encoder_no_repeat_ngram_size", 0.0),
     ("encoder_repetition_penalty", 1.0),
     ("epsilon_cutoff", 0.0),
@@ -41,7 +42,10 @@ const IGNORED: [(&str, f64); 22] = [
     ("sequence_bias", 0.0),
     ("stop_strings", 0.0),
     ("suppress_tokens", 0.0),
+    ("token_healing", 0.0),
+    ("top_h", f64::NAN),
     ("typical_p", 1.0),
+    ("watermarking_config", 0.0),
 ];
 
 /// What the `config.json` of a folder says, with the `generation_config.json` beside it.
@@ -116,6 +120,34 @@ impl ConfigFile {
         Ok(self)
     }
 
+    /// With what a folder's `generation_config.json` says of how to generate text, if it has one.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or one of its fields is not what it can be.
+    pub fn with_generation_of(mut self, folder: &Path) -> Result<Self, HfError> {
+        self.generation = GenerationConfig::read(&folder.join(GENERATION))?.or(self.generation);
+        Ok(self)
+    }
+
+    /// Has a decoder's texts also end with these tokens: `generation_config.json` names them after those that end a text already. Whether any is new.
+    pub fn add_ends(&mut self, ends: &[u32]) -> bool {
+        let Config::Decoder(config) = &self.config else { return false };
+        let named = self.generation.as_ref().map(|generation| generation.tokens.eos.as_slice());
+        let mut all = named.filter(|eos| !eos.is_empty()).unwrap_or(&config.tokens.eos).to_vec();
+        let before = all.len();
+        for end in ends {
+            if !all.contains(end) {
+                all.push(*end);
+            }
+        }
+        let grows = all.len() > before;
+        if grows {
+            let of_model = || GenerationConfig::of_tokens(config.tokens.clone());
+            self.generation.get_or_insert_with(of_model).tokens.eos = all;
+        }
+        grows
+    }
+
     /// The fields of a classifier that its model may not have: `id2label`, `label2id` and `problem_type`, and a decoder's `pad_token_id`, by which it finds the last token of a text.
     pub fn label_fields(&self) -> Map<String, Value> {
         let mut object = Map::new();
@@ -131,10 +163,11 @@ impl ConfigFile {
     /// # Errors
     /// As [`Config::to_fields`].
     pub fn to_fields(&self) -> Result<Map<String, Value>, HfError> {
-        let new = self.config.to_fields()?;
         let mut object = match &self.read {
-            None => new,
+            None => self.config.to_fields()?,
+            Some((object, config)) if *config == self.config => object.clone(),
             Some((object, config)) => {
+                let new = self.config.to_fields()?;
                 let (mut object, old) = (object.clone(), config.to_fields()?);
                 let rotary: Vec<_> = llama::rotary_fields().collect();
                 let differs = |name: &str| new.get(name) != old.get(name);

@@ -26,6 +26,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<DecoderConfig, HfError> {
     for absent in ["scale_attn_by_inverse_layer_idx", "add_cross_attention"] {
         fields.must_be(absent, false)?;
     }
+    fields.must_be("is_causal", true)?;
     let hidden_size = fields.get(names.hidden_size, 768)?;
     let heads = fields.get(names.heads, 12)?;
     let head_dim =

@@ -6,7 +6,7 @@ use super::checks::{Checks, Labels, SpecialTokens, activation, layers};
 use super::decoder::{Biases, DecoderConfig, Dropout, LayerConfig, Names, Norm, NormKind};
 use super::family::Family;
 use super::fields::Fields;
-use super::rotary::Rotary;
+use super::rotary::{Rotary, RotaryScaling};
 use crate::error::HfError;
 
 /// Harmless fields of these families: how long sums were once split, which cache generation takes, what `layer_types` says already.
@@ -102,6 +102,7 @@ fn is_qwen(family: Family) -> bool {
 
 pub(super) fn read(fields: &Fields<'_>, family: Family) -> Result<DecoderConfig, HfError> {
     let (names, absent) = (Names::of(family), Absent::of(family));
+    fields.must_be("is_causal", true)?;
     let hidden_size = fields.get(names.hidden_size, absent.hidden_size)?;
     let heads = fields.get(names.heads, absent.heads)?;
     let head_dim = match fields.get_or_null("head_dim", absent.head_dim)? {
@@ -204,6 +205,10 @@ fn layer_configs(
         // Whether it is used, others say.
         _ => fields.get_or_null("sliding_window", Some(4096))?,
     };
+    if family == Family::Gemma2 {
+        // Not what is used, but what older files have as well.
+        fields.must_be("sliding_window_size", window)?;
+    }
     if window.is_none() && family != Family::Mistral && sliding.contains(&true) {
         return Err(fields.wrong("sliding_window", "a whole number from 1, since some layers have a window"));
     }
@@ -255,31 +260,33 @@ fn sliding(fields: &Fields<'_>, family: Family, count: usize) -> Result<Vec<bool
 /// The rotations of layers without and with a window.
 fn rotaries(fields: &Fields<'_>, family: Family, max_positions: usize) -> Result<(Rotary, Rotary), HfError> {
     fields.must_be("partial_rotary_factor", 1.0)?;
-    let (older, newer) = (fields.object("rope_scaling")?, fields.object("rope_parameters")?);
     let theta = fields.get_or_null::<f64>("rope_theta", None)?;
     let empty = Map::new();
     let nothing = || Fields::new(fields.file, &empty);
-    if older.is_some() && newer.is_some() {
-        return Err(fields.wrong("rope_scaling", "absent, since there is `rope_parameters`"));
-    }
-    if family != Family::Gemma3 {
-        let given = older.or(newer).unwrap_or_else(nothing);
-        let rotary = Rotary::read(&given, theta.unwrap_or(10_000.0), max_positions)?;
-        return Ok((rotary, rotary));
-    }
-    let local_theta = fields.get_or_null::<f64>("rope_local_base_freq", None)?;
+    let newer = fields.object("rope_parameters")?;
+    let is_newer = newer.is_some();
     let (full, local) = match newer {
-        None => (older, None),
-        Some(by_type) => {
+        Some(by_type) if family == Family::Gemma3 => {
             let both = (by_type.object(FULL)?, by_type.object(SLIDING)?);
             by_type.finish("rope_parameters", &[])?;
             both
         }
+        None => (fields.object("rope_scaling")?, None),
+        newer => (newer, None),
     };
-    Ok((
-        Rotary::read(&full.unwrap_or_else(nothing), theta.unwrap_or(1_000_000.0), max_positions)?,
-        Rotary::read(&local.unwrap_or_else(nothing), local_theta.unwrap_or(10_000.0), max_positions)?,
-    ))
+    let usual = if family == Family::Gemma3 { 1_000_000.0 } else { 10_000.0 };
+    let full = Rotary::read(&full.unwrap_or_else(nothing), theta.unwrap_or(usual), max_positions)?;
+    if is_newer
+        && let Some(older) = fields.object("rope_scaling")?
+        && Rotary::read(&older, full.theta, max_positions)? != full
+    {
+        return Err(fields.wrong("rope_scaling", "absent, since there is `rope_parameters`, or the same"));
+    }
+    if family != Family::Gemma3 {
+        return Ok((full, full));
+    }
+    let theta = fields.get_or_null::<f64>("rope_local_base_freq", None)?.unwrap_or(10_000.0);
+    Ok((full, Rotary::read(&local.unwrap_or_else(nothing), theta, max_positions)?))
 }
 
 pub(super) fn write(config: &DecoderConfig) -> Map<String, Value> {
@@ -332,12 +339,20 @@ fn write_layers(config: &DecoderConfig, add: &mut impl FnMut(&str, Value) -> Opt
     } else {
         config.layers.first().and_then(|layer| layer.rotary)
     };
-    if let Some(full) = full {
-        add("rope_theta", json!(full.theta));
-        add("rope_scaling", full.write_scaling());
-    }
-    if let Some(local) = rotary(true).filter(|_| family == Family::Gemma3) {
-        add("rope_local_base_freq", json!(local.theta));
+    let local = rotary(true).filter(|_| family == Family::Gemma3);
+    if let Some(scaled) = local.filter(|local| local.scaling != RotaryScaling::None) {
+        let by_type = [(FULL, full), (SLIDING, Some(scaled))];
+        let by_type =
+            by_type.into_iter().filter_map(|(name, rotary)| Some((name.to_owned(), rotary?.write())));
+        add("rope_parameters", Value::Object(by_type.collect()));
+    } else {
+        if let Some(full) = full {
+            add("rope_theta", json!(full.theta));
+            add("rope_scaling", full.write_scaling());
+        }
+        if let Some(local) = local {
+            add("rope_local_base_freq", json!(local.theta));
+        }
     }
     if family != Family::Llama {
         add("sliding_window", json!(windows().flatten().next()));

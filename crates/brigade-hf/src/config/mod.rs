@@ -47,6 +47,7 @@ const HARMLESS: &[&str] = &[
     "output_past",
     "prefix",
     "return_dict",
+    "sbert_ce_default_activation_function",
     "sep_token_id",
     "cls_token_id",
     "mask_token_id",
@@ -63,6 +64,8 @@ const HARMLESS: &[&str] = &[
     "unsloth_version",
     "use_bfloat16",
     "use_cache",
+    "use_return_dict",
+    "xla_device",
     // Of generation, as older files have them.
     "begin_suppress_tokens",
     "bad_words_ids",
@@ -187,6 +190,6 @@ impl Config {
 fn difference(is: &Config, read: &Config) -> String {
     let (is, read) = (format!("{is:#?}"), format!("{read:#?}"));
     let pair = is.lines().zip(read.lines()).find(|(is, read)| is != read).unwrap_or_default();
-    let text = |line: &str| line.trim().trim_end_matches(',').to_owned();
+    let text = |line: &str| line.trim().trim_end_matches([',', ' ', '{', '(', '[']).to_owned();
     format!("`{}` would be read as `{}`", text(pair.0), text(pair.1))
 }

@@ -177,6 +177,16 @@ impl Rotary {
         Ok(Self { theta, scaling })
     }
 
+    /// `rope_parameters`, or the part of it for layers of one type.
+    pub(super) fn write(&self) -> Value {
+        let mut object = match self.write_scaling() {
+            Value::Object(object) => object,
+            _ => Map::from_iter([("rope_type".to_owned(), json!("default"))]),
+        };
+        object.insert("rope_theta".to_owned(), json!(self.theta));
+        Value::Object(object)
+    }
+
     /// `rope_scaling`: null where nothing is stretched.
     pub(super) fn write_scaling(&self) -> Value {
         let mut object = Map::new();

@@ -66,6 +66,15 @@ fn known_models_have_as_many_parameters_as_is_said_of_them() {
         ),
         ("Gemma 2 2B", CausalLanguageModel, json!({ "model_type": "gemma2" }), 2_614_341_888),
         (
+            "Gemma 2 9B",
+            CausalLanguageModel,
+            json!({
+                "model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16,
+                "num_hidden_layers": 42, "num_key_value_heads": 8, "sliding_window": 4096, "sliding_window_size": 4096,
+            }),
+            9_241_705_984,
+        ),
+        (
             "Gemma 3 1B",
             CausalLanguageModel,
             json!({

@@ -64,7 +64,7 @@ fn what_may_change_the_mathematics_is_refused_by_name() {
         ),
         (
             "llama",
-            json!({ "rope_scaling": {}, "rope_parameters": {} }),
+            json!({ "rope_scaling": {}, "rope_parameters": { "rope_type": "linear", "factor": 2.0 } }),
             vec!["`rope_scaling` is {}; it can be absent, since"],
         ),
         (
@@ -83,7 +83,15 @@ fn what_may_change_the_mathematics_is_refused_by_name() {
             json!({ "hidden_act": "gelu" }),
             vec!["`hidden_act` is \"gelu\"; it can be only \"gelu_pytorch_tanh\""],
         ),
+        (
+            "gemma2",
+            json!({ "sliding_window": 4096, "sliding_window_size": 512 }),
+            vec!["`sliding_window_size` is 512; it can be only 4096"],
+        ),
+        ("gemma3_text", json!({ "sliding_window_size": 4096 }), vec!["`sliding_window_size`"]),
         ("gemma2", json!({ "use_bidirectional_attention": true }), vec!["`use_bidirectional_attention`"]),
+        ("qwen2", json!({ "is_causal": false }), vec!["`is_causal` is false; it can be only true"]),
+        ("gpt2", json!({ "is_causal": false }), vec!["`is_causal` is false; it can be only true"]),
         (
             "gemma3_text",
             json!({ "attn_logit_softcapping": 50.0 }),
@@ -181,9 +189,28 @@ fn what_says_nothing_or_is_harmless_is_left_alone() {
     let plain = read(&json!({ "model_type": "llama" })).unwrap();
     for fields in [
         json!({ "model_type": "llama", "num_experts": null, "quantization_config": null, "sliding_window": null }),
+        json!({ "model_type": "llama", "is_causal": true }),
         json!({ "model_type": "llama", "use_mrope": false, "pruned_heads": {}, "modules": [] }),
+        json!({ "model_type": "llama", "pad_token_id": -1, "use_return_dict": true, "xla_device": true }),
+        json!({ "model_type": "llama", "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity" }),
         json!({ "model_type": "llama", "torch_dtype": "bfloat16", "use_cache": true, "pretraining_tp": 2, "temperature": 0.6 }),
     ] {
         assert_eq!(read(&fields).unwrap(), plain, "{fields}");
+    }
+}
+
+#[test]
+fn a_rotation_may_be_in_fields_of_both_versions_if_they_agree() {
+    let scaled = |name: &str| json!({ name: "linear", "factor": 2.0, "rope_theta": 5e5 });
+    for (family, newer) in [
+        ("llama", scaled("rope_type")),
+        ("gemma3_text", json!({ "full_attention": scaled("rope_type"), "sliding_attention": {} })),
+    ] {
+        let mut fields = json!({ "model_type": family, "rope_parameters": newer });
+        let alone = read(&fields).unwrap();
+        fields["rope_scaling"] = json!({ "type": "linear", "factor": 2.0 });
+        assert_eq!(read(&fields).unwrap(), alone);
+        fields["rope_scaling"]["factor"] = json!(4.0);
+        assert!(read(&fields).unwrap_err().to_string().contains("`rope_parameters`, or the same"));
     }
 }

@@ -88,6 +88,28 @@ fn only_what_has_changed_is_written_anew() {
 }
 
 #[test]
+fn scaled_rotations_of_layers_with_a_window_are_written() {
+    let by_type = json!({
+        "full_attention": { "rope_type": "default", "rope_theta": 300.0 },
+        "sliding_attention": { "rope_type": "linear", "factor": 3.0, "rope_theta": 50.0 },
+    });
+    let fields = json!({
+        "model_type": "gemma3_text", "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": by_type,
+    });
+    let config = read(&fields).unwrap();
+    let written = config.to_fields().unwrap();
+    assert_eq!(written["rope_parameters"], by_type);
+    assert_eq!(read(&Value::Object(written)).unwrap(), config);
+    let folder = folder(&fields);
+    let mut file = ConfigFile::read(folder.path()).unwrap();
+    let Config::Decoder(config) = &mut file.config else { panic!() };
+    config.vocab_size = 100;
+    let written = file.to_fields().unwrap();
+    assert_eq!((&written["rope_parameters"], &written["vocab_size"]), (&by_type, &json!(100)));
+}
+
+#[test]
 fn labels_beside_a_model_come_with_the_token_that_fills_its_rows() {
     let folder = folder(&json!({ "model_type": "llama", "vocab_size": 100 }));
     let base = ConfigFile::read(folder.path()).unwrap();
@@ -108,6 +130,11 @@ fn what_a_family_has_no_field_for_is_not_written() {
     assert!(matches!(error, HfError::Unwritable { .. }), "{error}");
     let message = "a model of type `llama` cannot have this configuration: `qk_norm: true` would be read as `qk_norm: false`";
     assert_eq!(error.to_string(), message);
+    let Config::Decoder(mut config) = read(&json!({ "model_type": "mistral" })).unwrap() else { panic!() };
+    let scaling = RotaryScaling::Linear { factor: 2.0 };
+    config.layers[1].rotary = Some(Rotary { theta: 10_000.0, scaling });
+    let message = Config::Decoder(config).to_fields().unwrap_err().to_string();
+    assert!(message.ends_with("`scaling: Linear` would be read as `scaling: None`"), "{message}");
 }
 
 #[test]
@@ -131,17 +158,50 @@ fn how_text_is_generated_is_kept() {
 }
 
 #[test]
+fn tokens_that_end_a_turn_are_added_to_those_that_end_a_text() {
+    let folder = folder(&json!({ "model_type": "llama", "bos_token_id": 1, "eos_token_id": 2 }));
+    let path = folder.path().join("generation_config.json");
+    for (before, after) in [
+        (None, json!({ "bos_token_id": 1, "eos_token_id": [2, 7] })),
+        (Some(json!({ "top_k": 5 })), json!({ "top_k": 5, "eos_token_id": [2, 7] })),
+        (Some(json!({ "eos_token_id": 3 })), json!({ "eos_token_id": [3, 2, 7] })),
+        (Some(json!({ "eos_token_id": [7, 2] })), json!({ "eos_token_id": [7, 2] })),
+    ] {
+        let grows = before != Some(after.clone());
+        if let Some(before) = before {
+            fs::write(&path, before.to_string()).unwrap();
+        }
+        let mut file = ConfigFile::read(folder.path()).unwrap();
+        assert_eq!(file.add_ends(&[2, 7]), grows);
+        file.write(folder.path()).unwrap();
+        let written: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(written, after);
+        let ends = file.generation.take().map(|generation| generation.tokens.eos);
+        let again = file.with_generation_of(folder.path()).unwrap();
+        assert_eq!(again.generation.map(|generation| generation.tokens.eos), ends);
+    }
+}
+
+#[test]
 fn what_has_no_effect_on_texts_here_is_named() {
     let folder = folder(&json!({ "model_type": "llama" }));
     let given = json!({
         "temperature": 1, "min_p": 0.05, "typical_p": 1.0, "num_beams": 1, "no_repeat_ngram_size": 3, "suppress_tokens": [],
-        "stop_strings": null, "forced_eos_token_id": 0, "use_cache": true,
+        "stop_strings": null, "forced_eos_token_id": 0, "use_cache": true, "top_h": 0.4, "token_healing": false,
+        "watermarking_config": { "bias": 2.0 }, "dola_layers": "high",
     });
     fs::write(folder.path().join("generation_config.json"), given.to_string()).unwrap();
     let generation = ConfigFile::read(folder.path()).unwrap().generation.unwrap();
     assert_eq!(
         generation.ignored(),
-        ["`forced_eos_token_id` = 0", "`min_p` = 0.05", "`no_repeat_ngram_size` = 3"]
+        [
+            "`dola_layers` = \"high\"",
+            "`forced_eos_token_id` = 0",
+            "`min_p` = 0.05",
+            "`no_repeat_ngram_size` = 3",
+            "`top_h` = 0.4",
+            "`watermarking_config` = {\"bias\":2.0}",
+        ]
     );
     assert!(GenerationConfig::default().ignored().is_empty());
 }

@@ -20,5 +20,5 @@ pub use mapping::{MappedParameter, Stored, WeightsMapping};
 #[cfg(feature = "text")]
 pub use merge::merge_adapters;
 pub use write::format::{ShardSize, WeightsDtype, WeightsFormat};
-pub use write::shards::WeightsFiles;
+pub use write::shards::{WeightsFiles, existing_weights};
 pub use write::{WeightsWriter, save_safetensors};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use brigade::checkpoints::Checkpoint;
-use brigade::models::{WeightsError, WeightsFormat};
+use brigade::models::{WeightsError, WeightsFormat, existing_weights};
 use brigade::report::counted;
 use brigade::{
     ADAPTERS_CONFIG_FILE, ADAPTERS_FILE, ADAPTERS_LABELS_FILE, CONFIG_FILE, UsageError, WEIGHTS_FILE,
@@ -76,8 +76,8 @@ fn into_file(args: &ConsolidateArgs) -> anyhow::Result<String> {
         let why = "already exists; give another file with --to, or --overwrite";
         anyhow::Error::from(UsageError(anyhow!("{} {why}", file.display())))
     };
-    if to.exists() && !args.overwrite {
-        return Err(is_there(&to));
+    if let Some(file) = existing_weights(&to).filter(|_| !args.overwrite) {
+        return Err(is_there(&file));
     }
     // A run writes this file at its end: newer weights must not be replaced by older ones.
     let beside = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

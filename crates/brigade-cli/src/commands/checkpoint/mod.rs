@@ -236,12 +236,12 @@ fn shown(checkpoint: &Checkpoint) -> anyhow::Result<String> {
             .iter()
             .map(|(name, value)| format!(", {name} = {}", serde_json::json!(value)))
             .collect();
+        let slots = if unit.slots.is_empty() { "no slots".into() } else { unit.slots.join(", ") };
         writeln!(
             text,
-            "  {}: {} in {}{}",
+            "  {}: {} in {slots}{}",
             unit.name,
             counted(unit.elements, "element"),
-            unit.slots.join(", "),
             scalars.concat()
         )?;
         for parameter in &unit.parameters {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use brigade::command_line::Chosen;
-use brigade::data::{Tokenizer, TokenizerSpec};
+use brigade::data::{PreparedData, Tokenizer, TokenizerSpec};
 use brigade::launcher::StandardStreams;
 use brigade::models::{LoadWeights, Strict, is_adapter};
 use brigade::report::ConsoleMode;
@@ -143,7 +143,7 @@ fn train<T: TextTask>(
 ) -> anyhow::Result<ExitCode> {
     let flags = &args.standard;
     config.settings.check_groups(|device| task.model(0, device)).map_err(UsageError)?;
-    let adapters = described.model.adapters().clone();
+    let (adapters, vocabulary) = (described.model.adapters().clone(), described.model.vocabulary());
     let ConfiguredModel { file, origin, .. } = described;
     let program = Program {
         name: &args.name(),
@@ -165,7 +165,7 @@ fn train<T: TextTask>(
             }
             return Ok(None);
         }
-        corpus::prepared(config, show).map(Some)
+        corpus::prepared(config, vocabulary, show).map(Some)
     };
     Ok(program.run(prepare, |session, prepared| {
         let mut model = task.model(session.seed(), &session.device())?;
@@ -188,6 +188,7 @@ fn train<T: TextTask>(
         let prepared = prepared.context("the data could not be prepared")?;
         // A hash of the text, which may differ from host to host.
         session.check_same("text (or tokenizer)", &prepared.summary.key)?;
+        let ends = ends_of_turns(&prepared)?;
         let (mut train, mut validation) = (Vec::new(), Vec::new());
         for source in prepared.sources {
             train.push((task.data(source.train)?, source.weight));
@@ -204,14 +205,16 @@ fn train<T: TextTask>(
             training = training.derived_metric(name, metric);
         }
         let (from, file) = (config.files_from(), file.clone());
-        let file = match config.model.takes_special_tokens() {
+        let mut file = match config.model.takes_special_tokens() {
             true => with_special_tokens(file, &prepared.tokenizer)?,
             false => file,
         };
+        let has_new_ends = file.add_ends(&ends);
         let is_new_decoder = config.model.is_new() && matches!(file.config, brigade_hf::Config::Decoder(_));
         let tokenizer = is_new_decoder.then_some(&prepared.tokenizer);
         let about = adapters.is_empty().then_some(&file);
-        for (name, content) in folder_files(&from, about, tokenizer, config.data.template())? {
+        let generation = file.generation.as_ref().filter(|_| about.is_some() || has_new_ends);
+        for (name, content) in folder_files(&from, (about, generation), tokenizer, config.data.template())? {
             // Beside adapters there is no config.json, which may be what names the tokenizer's class.
             let named = (about.is_none() && name == TOKENIZER_CONFIG_FILE)
                 .then(|| with_tokenizer_class(&content, &from))
@@ -276,6 +279,17 @@ fn with_special_tokens(mut file: ConfigFile, tokenizer: &Tokenizer) -> anyhow::R
     Ok(file)
 }
 
+/// The special tokens that end what the assistant says in chats, or completions.
+fn ends_of_turns(prepared: &PreparedData) -> anyhow::Result<Vec<u32>> {
+    let special = prepared.tokenizer.special_tokens();
+    let mut ends = Vec::new();
+    for source in &prepared.sources {
+        ends.extend(source.train.tokens().ends_of_learned()?);
+    }
+    ends.retain(|end| special.contains(end));
+    Ok(ends)
+}
+
 /// What stands before a text: where nothing else does, the end of the one before.
 fn beginning(tokenizer: &Tokenizer) -> anyhow::Result<u32> {
     Ok(tokenizer.beginning()?.first().copied().unwrap_or(tokenizer.end_of_text()))
@@ -286,7 +300,7 @@ fn beginning(tokenizer: &Tokenizer) -> anyhow::Result<u32> {
 /// of those of the folder.
 fn folder_files(
     from: &Path,
-    file: Option<&ConfigFile>,
+    (file, generation): (Option<&ConfigFile>, Option<&GenerationConfig>),
     tokenizer: Option<&Tokenizer>,
     template: Option<&Path>,
 ) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
@@ -295,7 +309,7 @@ fn folder_files(
     if let Some(file) = file {
         files.push(("config.json".to_owned(), json(file.to_fields()?)?));
     }
-    if let Some(generation) = file.and_then(|file| file.generation.as_ref()) {
+    if let Some(generation) = generation {
         files.push(("generation_config.json".to_owned(), json(generation.to_fields())?));
     }
     let companions = match from == Path::new("") {

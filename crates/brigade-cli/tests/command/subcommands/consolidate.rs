@@ -101,6 +101,25 @@ fn each_model_has_a_file_of_its_own() {
 }
 
 #[test]
+fn weights_in_several_files_are_not_hidden_by_older_ones_in_one() {
+    let place = Place::new();
+    trained(&place, "a", "--nproc-per-node 1");
+    let consolidate = |flags: &str| place.brigade(&format!("checkpoint consolidate a {flags}"));
+    place.succeed(&mut consolidate("--overwrite --max-shard-size 4KB"));
+    let index = place.path("a/model.safetensors.index.json");
+    assert!(index.exists() && !place.path("a/model.safetensors").exists());
+    let refused = place.run(&mut consolidate("--step 4"));
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("a/model.safetensors.index.json already exists; "), "{}", refused.err);
+    place.succeed(&mut consolidate("--step 4 --overwrite"));
+    let of_weights = |name: &str| name.starts_with("model") && name.contains("safetensors");
+    let names = fs::read_dir(place.path("a")).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<_> =
+        names.filter_map(|name| name.into_string().ok()).filter(|name| of_weights(name)).collect();
+    assert_eq!(names, ["model.safetensors"]);
+}
+
+#[test]
 fn a_checkpoint_becomes_the_folder_of_a_model() {
     let place = Place::new();
     trained(&place, "a", "--nproc-per-node 1");

@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+use serde_json::Value;
+
 use crate::place::Place;
 
 #[test]
@@ -72,7 +74,7 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
     let lines = format!("{}\n{messages}\n", r#"{"id": 7, "prompt": "usize"}"#);
     std::fs::write(place.path("prompts.jsonl"), lines).unwrap();
     let said = run(&format!("--prompts prompts.jsonl --format jsonl {how}"));
-    let said: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(said[0]["id"], 7);
     assert_eq!(format!("usize{}\n", said[0]["completion"].as_str().unwrap()), third);
     assert_eq!(said[1]["messages"][0]["content"], "fn");
@@ -89,7 +91,7 @@ fn prompts_of_a_file_and_chats_are_continued_as_they_are_alone() {
     std::fs::write(place.path("tools.jsonl"), format!("{chat}\n{messages}\n")).unwrap();
     std::fs::write(place.path("tools.txt"), "t:fn;a:").unwrap();
     let answered = run(&format!("--prompts tools.jsonl --format jsonl {how}"));
-    let answered: serde_json::Value = serde_json::from_str(answered.lines().next().unwrap()).unwrap();
+    let answered: Value = serde_json::from_str(answered.lines().next().unwrap()).unwrap();
     let alone = run(&format!("--prompts tools.txt {how}"));
     assert_eq!(format!("t:fn;a:{}\n", answered["completion"].as_str().unwrap()), alone);
 
@@ -217,4 +219,32 @@ fn a_tokenizer_of_another_run_is_refused() {
     assert_eq!(done.code, Some(2), "{}", done.err);
     let told = ["a/tokenizer.json has ", " token ids, but the model of ", "a/config.json has 257"];
     assert!(told.iter().all(|part| done.err.contains(part)), "{}", done.err);
+}
+
+/// As the image token of Gemma 3 1B.
+#[test]
+fn an_added_token_without_an_embedding_is_refused_only_where_a_text_has_it() {
+    let place = Place::new();
+    place.succeed(&mut place.train("--nproc-per-node 1 --steps 1 --out a"));
+    let mut tokenizer: Value = serde_json::from_str(&place.text("a/tokenizer.json")).unwrap();
+    let mut added = tokenizer["added_tokens"][0].clone();
+    (added["id"], added["content"]) = (257.into(), "<image>".into());
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(added);
+    std::fs::write(place.path("a/tokenizer.json"), tokenizer.to_string()).unwrap();
+    let note = "the tokenizer has 258 ids, but the model has 257 embeddings";
+    let missing = "the text has the token <image> with id 257, but the model has 257 embeddings";
+
+    let done = place.succeed(&mut place.brigade("generate --model a --prompt fn --tokens 5"));
+    assert!(done.err.contains(note), "{}", done.err);
+    let done = place.run(&mut place.brigade("generate --model a --prompt <image> --tokens 5"));
+    assert!(done.code == Some(2) && done.err.contains(missing), "{}", done.err);
+
+    let evaluate = |text: &str| {
+        std::fs::write(place.path("new.txt"), text.repeat(50)).unwrap();
+        place.run(&mut place.brigade("evaluate --model a --data new.txt --nproc-per-node 1"))
+    };
+    let done = evaluate("fn main() {}");
+    assert!(done.code == Some(0) && done.err.contains(note), "{}", done.err);
+    let done = evaluate("an <image> of it");
+    assert!(done.code == Some(2) && done.err.contains(missing), "{}", done.err);
 }

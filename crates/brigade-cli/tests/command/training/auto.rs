@@ -159,6 +159,10 @@ fn what_cannot_be_chosen_is_said() {
             "within the run of the other workers",
         ),
         (
+            "--micro-batch-size auto --nproc-per-node 2 --strategy diloco --inner-steps 4 --steps 8 --set train.validate_every=0 --checkpoint-every 3",
+            "checkpoint.every (--checkpoint-every) = 3",
+        ),
+        (
             "--mesh auto --strategy async-server --nproc-per-node 3",
             "strategy.name = async-server, but only steps in which all ranks make an update together are planned",
         ),
@@ -170,6 +174,8 @@ fn what_cannot_be_chosen_is_said() {
         let done = place.run(&mut place.train(&format!("{line} --out a")));
         assert!(done.code == Some(2) && done.err.contains(said), "{line}: {:?} {}", done.code, done.err);
         assert!(!place.path("a").exists(), "{line}");
+        let tried = done.err.lines().find(|said| said.starts_with("micro-batch size "));
+        assert_eq!(tried, None, "{line}: nothing is tried");
     }
     let done =
         place.succeed(&mut place.train("--mesh auto --micro-batch-size auto --nproc-per-node 2 --dry-run"));

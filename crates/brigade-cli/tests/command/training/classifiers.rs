@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::tasks::{SET, evaluated, train, with_bert};
 use crate::place::Place;
+use crate::safetensors;
 
 /// A trained language model of a family in `base/`, whose `config.json` has no `pad_token_id`, beside reviews with labels.
 fn with_base(family: &str, shape: &Value) -> Place {
@@ -118,4 +119,33 @@ fn adapters_of_a_gpt2_learn_labels_with_their_head() {
     let more = "--model adapters --data reviews.jsonl --nproc-per-node 2 --steps 1 --set optimizer.learning_rate=1e-30";
     place.succeed(&mut place.brigade(&format!("train --config tiny.toml {SET} {more} --out more")));
     assert!(place.read("more/adapter_model.safetensors") == alone);
+    // `peft` writes no labels.
+    std::fs::remove_file(place.path("adapters/labels.json")).unwrap();
+    let line = format!("evaluate --model adapters --data reviews.jsonl --nproc-per-node 1 --json {SET}");
+    let line = format!("{line} --set task.labels=['blame','praise']");
+    let done = place.succeed(&mut place.brigade(&line));
+    let again: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!(again["accuracy"], found["accuracy"], "{found} and {again}");
+}
+
+#[test]
+fn adapters_with_a_part_of_a_head_need_a_model_with_the_rest() {
+    let place = with_bert();
+    let base = "--task masked-lm --data reviews.jsonl --model bert --set model.pretrained=false";
+    train(&place, "base", &format!("{base} --nproc-per-node 1 --steps 1"));
+    let line = format!("--task classification --data reviews.jsonl --model base --lora-rank 2 {SET}");
+    let line = format!("train --config tiny.toml {line} --nproc-per-node 1 --steps 1 --out adapters");
+    place.succeed(&mut place.brigade(&line));
+    let path = place.path("adapters/adapter_model.safetensors");
+    let mut tensors = safetensors::read(&path);
+    for name in ["weight", "bias"] {
+        assert!(tensors.remove(&format!("base_model.model.bert.pooler.dense.{name}")).is_some());
+    }
+    safetensors::write(&path, &tensors);
+    let line = format!("evaluate --model adapters --data reviews.jsonl --nproc-per-node 1 {SET}");
+    let refused = place.run(&mut place.brigade(&line));
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    for said in ["a part of a classifier's head", "`bert.pooler.dense.weight`", "`modules_to_save`"] {
+        assert!(refused.err.contains(said), "{said}: {}", refused.err);
+    }
 }

@@ -170,7 +170,13 @@ fn servers_and_workers() {
     }
     let line = "--strategy async-server --servers 2 --staleness 2 --inner-steps 5 --set train.validate_every=5 \
                 --nproc-per-node 4";
-    let done = place.succeed(&mut place.train(&format!("{line} --checkpoint-every 5 --out late")));
+    let done = place
+        .succeed(&mut place.train(&format!("{line} --checkpoint-every 5 --profile-steps 7..8 --out late")));
+    assert!(
+        place.path("late/profile/steps-6-10.json").exists(),
+        "the timeline of a whole round: {}",
+        done.err
+    );
     assert!(done.err.contains("2 workers and 2 servers") && done.err.contains("staleness"), "{}", done.err);
     let records = place.metrics("late");
     assert_eq!(records.iter().map(|record| record["step"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 10]);

@@ -355,6 +355,33 @@ fn a_port_in_use() {
     let address = held.local_addr().unwrap().to_string();
     let mut command = place.train(&format!("--nproc-per-node 2 --rdzv-endpoint {address} --out a"));
     refused(&place, &mut command, 2, &[&address, "in use"]);
+    let mut command = place.train(&format!("--nproc-per-node 1 --metrics-addr {address} --out a"));
+    refused(&place, &mut command, 2, &["--metrics-addr", &address, "in use"]);
+}
+
+/// A corpus may take hours.
+#[test]
+fn what_would_end_a_run_is_found_before_its_data_is_prepared() {
+    let place = Place::new();
+    fs::create_dir(place.path("earlier")).unwrap();
+    fs::write(place.path("earlier/metrics.jsonl"), "").unwrap();
+    let held = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let no_data = "train --config tiny.toml --data missing --nproc-per-node 1";
+    for (line, said) in [
+        ("--out earlier".to_owned(), "holds results of an earlier run"),
+        ("--out tiny.toml".to_owned(), "is a file"),
+        (format!("--out b --metrics-addr {address}"), "in use"),
+        (format!("--out b --rdzv-endpoint {address}"), "in use"),
+    ] {
+        refused(&place, &mut place.brigade(&format!("{no_data} {line}")), 2, &[said]);
+    }
+    let mut command = place.train("--nproc-per-node 1 --out b");
+    command.env("BRIGADE_CACHE_DIR", place.path("tiny.toml/cache"));
+    refused(&place, &mut command, 2, &["data.cache_dir, or BRIGADE_CACHE_DIR", "tiny.toml/cache"]);
+    let mut rank = place.brigade(&format!("{no_data} --out b").replace("--nproc-per-node 1", ""));
+    rank.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+    refused(&place, &mut rank, 2, &["BRIGADE_TOKEN is not set"]);
 }
 
 #[test]

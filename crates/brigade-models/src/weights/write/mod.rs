@@ -16,7 +16,7 @@ use crate::weights::error::WeightsError;
 use crate::weights::mapping::{MappedParameter, WeightsMapping};
 use crate::weights::piece::Panel;
 use crate::weights::write::format::{WeightsDtype, WeightsFormat};
-use crate::weights::write::shards::{Places, ShardFile, WeightsFiles};
+use crate::weights::write::shards::{Places, ShardFile, WeightsFiles, existing_weights};
 
 /// Writes parameters in fp32. The same parameters give the same bytes. The file appears under its name only once it is whole.
 ///
@@ -160,16 +160,15 @@ impl WeightsWriter {
         files.complete()
     }
 
-    /// Gives all files their names, unless there is a file of such a name.
+    /// Gives all files their names, unless there is a file of such a name, or weights of that name in another number of files.
     ///
     /// # Errors
     /// If there is one, which stays as it is, with [`ErrorKind::AlreadyExists`](std::io::ErrorKind::AlreadyExists); else as
     /// [`finish`](Self::finish).
     pub fn finish_new(self) -> Result<(), WeightsError> {
         let files = self.files.clone();
-        let main = files.main();
-        if main.exists() {
-            return Err(io(&main, std::io::ErrorKind::AlreadyExists.into()));
+        if let Some(there) = existing_weights(&files.path) {
+            return Err(io(&there, std::io::ErrorKind::AlreadyExists.into()));
         }
         self.end(AtomicFile::commit_new)?;
         files.complete()

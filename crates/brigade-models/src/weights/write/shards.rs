@@ -241,6 +241,11 @@ fn parts(path: &Path) -> (String, String) {
     (text(path.file_stem()), end.unwrap_or_default())
 }
 
+/// What is there of weights with the name `path`, if anything: the file, or the index of several. Readers prefer the file.
+pub fn existing_weights(path: &Path) -> Option<PathBuf> {
+    [path.to_owned(), index_of(path)].into_iter().find(|path| path.exists())
+}
+
 /// The index of several files that have the weights of `path`.
 fn index_of(path: &Path) -> PathBuf {
     path.with_file_name(format!("{}.index.json", path.file_name().unwrap_or_default().to_string_lossy()))

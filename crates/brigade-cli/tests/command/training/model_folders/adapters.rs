@@ -1,5 +1,7 @@
 //! Training of adapters (LoRA) for the model in a folder.
 
+use std::os::unix::fs::MetadataExt;
+
 use serde_json::json;
 
 use super::folders::{BYTES, with_llama};
@@ -49,6 +51,14 @@ fn adapters_are_those_of_one_process_on_a_mesh_and_after_a_resume() {
     train("halves", "--nproc-per-node 2 --zero 1 --steps 5");
     assert!(train("halves", "--nproc-per-node 2 --dp 1 --pp 2 --resume auto") == alone);
     assert!(train("certain", "--nproc-per-node 1 --set lora.dropout=0") != alone);
+    // The model's own weights are written once, and linked into each checkpoint.
+    let saved =
+        std::fs::read_dir(place.path("alone/checkpoints")).unwrap().map(|entry| entry.unwrap().path());
+    let links = |folder: std::path::PathBuf| {
+        Some(std::fs::metadata(folder.join("frozen-00000.safetensors")).ok()?.nlink())
+    };
+    let links: Vec<u64> = saved.filter_map(links).collect();
+    assert!(links.len() > 1 && links.iter().all(|count| *count == links.len() as u64), "{links:?}");
 
     // `transformers` takes a folder with a configuration for that of a whole model.
     assert!(!place.path("alone/model.safetensors").exists() && !place.path("alone/config.json").exists());

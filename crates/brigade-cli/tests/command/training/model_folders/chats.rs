@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use serde_json::{Value, json};
+
 use super::folders::{BYTES, with_llama};
 use crate::place::Place;
 
@@ -46,6 +48,28 @@ fn chats_train_to_the_same_bytes_on_a_mesh() {
         let last = place.metrics(&format!("alone-{layout}")).len() - 1;
         assert!(loss(last) < loss(0), "{layout}: {} to {}", loss(0), loss(last));
     }
+}
+
+#[test]
+fn answers_end_with_the_token_that_ends_a_turn_of_the_template() {
+    let place = with_chats();
+    let mut tokenizer: Value = serde_json::from_str(&place.text("llama/tokenizer.json")).unwrap();
+    let mut added = tokenizer["added_tokens"][0].clone();
+    (added["id"], added["content"]) = (257.into(), "<|im_end|>".into());
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(added);
+    fs::write(place.path("llama/tokenizer.json"), tokenizer.to_string()).unwrap();
+    fs::write(place.path("llama/chat_template.jinja"), TEMPLATE.replace(';', "<|im_end|>")).unwrap();
+    let ends = |run: &str| {
+        let generation: Value =
+            serde_json::from_str(&place.text(&format!("{run}/generation_config.json"))).unwrap();
+        generation["eos_token_id"].clone()
+    };
+    let line = format!("{BYTES} --data chats.jsonl --steps 1 --nproc-per-node 1");
+    place.succeed(&mut place.train(&format!("--model llama --set model.pretrained=false {line} --out a")));
+    assert_eq!(ends("a"), json!([2, 257]));
+    fs::remove_file(place.path("a/generation_config.json")).unwrap();
+    place.succeed(&mut place.train(&format!("--model a --lora-rank 2 {line} --out b")));
+    assert_eq!(ends("b"), json!([2, 257]));
 }
 
 #[test]
