@@ -8,8 +8,12 @@ use super::resolve_auto;
 
 /// Settings that must not change when a run resumes: they decide what its state means and which data come next. A name that ends
 /// in a dot stands for a whole section.
-const FIXED: [&str; 8] = [
+const FIXED: [&str; 12] = [
     "model.",
+    "lora.rank",
+    "lora.alpha",
+    "lora.targets",
+    "lora.rslora",
     "data.tokenizer",
     "data.validation_fraction",
     "data.layout",
@@ -182,6 +186,17 @@ mod tests {
         assert!(less.starts_with("model.config.rope_theta = not set is not possible"), "{less}");
         let columns = told(&format!("{same}[data.columns]\ntext = \"body\"\n"));
         assert_eq!(columns, Ok(vec!["data.columns.text: not set before, now \"body\"".to_owned()]));
+    }
+
+    #[test]
+    fn adapters_keep_all_but_their_dropout() {
+        let lora = serde_json::json!({ "rank": 4, "alpha": 8.0, "targets": ["q_proj"], "rslora": false, "dropout": 0.0 });
+        let told = |now: &str| changes(5, &serde_json::json!({ "lora": lora }), &format!("[lora]\n{now}"));
+        for now in ["rank = 8", "alpha = 16.0", "targets = [\"v_proj\"]", "rslora = true"] {
+            let refused = told(now).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("lora.{now} is not possible")), "{refused}");
+        }
+        assert_eq!(told("dropout = 0.1").unwrap(), ["lora.dropout: 0.0 before, now 0.1"]);
     }
 
     #[test]

@@ -305,6 +305,7 @@ impl StandardFlags {
         lay(&self.checkpoint_every, &mut settings.checkpoint.every);
         lay(&self.keep, &mut settings.checkpoint.keep);
         lay(&self.out, &mut settings.output.dir);
+        settings.output.check_is_text()?;
         lay(&self.profile_steps, &mut settings.profile.steps);
         lay(&self.peak_tflops, &mut settings.output.peak_tflops);
         lay(&self.metrics_addr, &mut settings.output.metrics_addr);

@@ -71,7 +71,8 @@ fn bit_equality_condition(plan: &RunPlan, compresses: bool) -> Option<&'static s
         () if plan.engine.precision.reduce != Dtype::F32 => {
             Some("sums between ranks are fp32 (compute.reduce_dtype = \"fp32\")")
         }
-        () if each && !shards.is_power_of_two() && micro_batches * dp > shards => {
+        // What is summed over the shards is summed further, over micro-batches or replicas.
+        () if !shards.is_power_of_two() && (dp > shards || each && micro_batches > 1) => {
             Some("the number of shards is a power of two")
         }
         () if (!each || dp > shards) && !micro_batches.is_power_of_two() => {
@@ -161,13 +162,14 @@ mod tests {
 
     #[test]
     fn other_bits_on_another_mesh_are_announced() {
-        let need = |dp: usize, batch: usize, stage: u8, reduce_dtype: Dtype| {
+        let need_of = |replicas: usize, dp: usize, batch: usize, stage: u8, reduce_dtype: Dtype| {
             let mut settings = Settings::default();
             (settings.train.micro_batch_size, settings.train.global_batch_size) = (1, batch);
-            settings.zero.stage = stage;
+            (settings.zero.stage, settings.mesh.replicate) = (stage, replicas);
             settings.compute.reduce_dtype = reduce_dtype;
             bit_equality_condition(&settings.plan(dp, 1).unwrap(), false)
         };
+        let need = |dp, batch, stage, reduce_dtype| need_of(1, dp, batch, stage, reduce_dtype);
         for stage in 0..4 {
             assert_eq!(need(1, 3, stage, Dtype::Bf16), None, "nothing is summed between ranks");
             assert_eq!(need(2, 8, stage, Dtype::F32), None);
@@ -179,5 +181,17 @@ mod tests {
         assert!(need(2, 6, 0, Dtype::F32).unwrap().contains("micro-batches per rank"));
         assert!(need(3, 6, 3, Dtype::F32).unwrap().contains("number of shards"));
         assert_eq!(need(2, 6, 3, Dtype::F32), None);
+        for stage in 1..4 {
+            for batch in [6, 12] {
+                let shards = need_of(2, 6, batch, stage, Dtype::F32);
+                assert!(shards.unwrap().contains("number of shards"), "3 shards x 2 replicas, stage {stage}");
+                assert_eq!(
+                    need_of(3, 6, batch, stage, Dtype::F32),
+                    None,
+                    "2 shards x 3 replicas, stage {stage}"
+                );
+            }
+            assert_eq!(need(3, 3, stage, Dtype::F32), None, "nothing is summed further, stage {stage}");
+        }
     }
 }

@@ -50,7 +50,10 @@ impl Session {
     pub(super) fn saver(&self) -> anyhow::Result<Saver> {
         let storage = open_storage(&self.settings.checkpoint_location(&self.out))?;
         let results = self.settings.output.url().unwrap_or_else(|| self.out.to_string_lossy().into());
-        Saver::new(storage, &results, self.group().clone(), self.settings.checkpoint.clone())
+        let mut saver =
+            Saver::new(storage, &results, self.group().clone(), self.settings.checkpoint.clone())?;
+        saver.counts_differ = self.settings.strategy.separate_worlds().is_some();
+        Ok(saver)
     }
 
     /// Checks that all ranks share the storage of checkpoints. All ranks call it. Returns a warning if not.

@@ -13,9 +13,9 @@ use brigade_launch::Endpoint;
 use brigade_launch::{Detected, RankInfo};
 
 use super::join::Rendezvous;
-use crate::settings::CommSettings;
 #[cfg(feature = "mpi")]
-use crate::settings::{CollectivesBackend, SumOrder};
+use crate::settings::SumOrder;
+use crate::settings::{CollectivesBackend, CommSettings};
 
 /// What carries tensors through host memory. The world that a rank has joined stays the way for everything else.
 #[derive(Debug, Clone)]
@@ -41,6 +41,20 @@ impl HostEngine {
             return Ok(Self::Mpi(Arc::new(mpi), comm.order.into()));
         }
         Ok(Self::Streams)
+    }
+
+    /// Refuses early what [`rendezvous`](Self::rendezvous) would refuse: that there is no secret, or a wrong one.
+    ///
+    /// # Errors
+    /// If so.
+    pub(crate) fn check_token(comm: &CommSettings, detected: &Detected) -> anyhow::Result<()> {
+        match detected.token(&|name| std::env::var(name).ok()) {
+            // MPI tells the others one.
+            Err(brigade_launch::Error::NoToken { .. }) if comm.collectives == CollectivesBackend::Mpi => {
+                Ok(())
+            }
+            token => Ok(token.map(drop)?),
+        }
     }
 
     /// How ranks find each other: as the environment says. What it leaves open, rank 0 chooses where MPI can tell the others: the secret,

@@ -299,6 +299,9 @@ fn a_batch_without_valid_targets_is_an_error() {
             batch.valid_targets = 0;
             row.engine(groups).unwrap().step(vec![batch], 1e-2).unwrap_err()
         });
-        assert!(errors.iter().all(|error| matches!(error, Error::NoTargets { step: 1 })), "{errors:?}");
+        assert!(
+            errors.iter().all(|error| matches!(error, Error::NoTargets { step: 1, worker: None })),
+            "{errors:?}"
+        );
     }
 }

@@ -24,7 +24,7 @@ const VOCABULARY: usize = 24;
 const VALIDATION: usize = 5;
 
 pub type Gpt = Engine<Tokens, Logits, Targets>;
-type TokenBatch = Batch<Tokens, Targets>;
+pub type TokenBatch = Batch<Tokens, Targets>;
 
 /// What is trained, and how.
 #[derive(Clone, Debug)]

@@ -51,11 +51,17 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// The global batch has no valid target, so there is nothing to learn from.
-    #[error("step {step}: the global batch holds no valid target (all are masked)")]
+    /// The global batch, or a worker's part of it, has no valid target, so there is nothing to learn from.
+    #[error(
+        "step {step}: {} holds no valid target (all are masked); train.on_nonfinite = \"skip\" leaves such steps out, and with a \
+        larger train.global_batch_size there are fewer",
+        batch_of(*.worker)
+    )]
     NoTargets {
         /// The step, counted from 1.
         step: u64,
+        /// The worker, where there are several that make updates of their own.
+        worker: Option<usize>,
     },
     /// A target's weight is invalid.
     #[error(
@@ -80,6 +86,14 @@ pub enum Error {
         /// Where it was first seen.
         location: NonFiniteLocation,
     },
+    /// An error that the ranks of one worker found together, and those of the others do not know of.
+    #[error("{0}")]
+    OfOneWorker(#[source] Box<Error>),
+}
+
+/// What a worker takes its micro-batches from.
+fn batch_of(worker: Option<usize>) -> String {
+    worker.map_or("the global batch".into(), |worker| format!("worker {worker}'s part of the global batch"))
 }
 
 /// The first place, in the order of ranks, micro-batches and the pass through the blocks, where a
@@ -141,6 +155,11 @@ impl Error {
         )
     }
 
+    /// The same error where it is one of the ranks of a single worker alone: not agreed.
+    pub(crate) fn of_one_worker(self) -> Self {
+        if self.is_agreed() { Self::OfOneWorker(Box::new(self)) } else { self }
+    }
+
     /// Wraps an error of a collective.
     pub fn collective(error: impl Into<BoxError>) -> Self {
         Self::Collective(error.into())
@@ -161,5 +180,22 @@ mod tests {
         };
         assert!(said(1).contains("the sum over micro-batches, the squares for the norm"), "{}", said(1));
         assert!(said(2).contains("the sum over micro-batches or ranks, the squares"), "{}", said(2));
+    }
+
+    #[test]
+    fn an_error_of_one_worker_says_the_same_and_is_not_agreed() {
+        for worker in [None, Some(1)] {
+            let error = Error::NoTargets { step: 3, worker };
+            let said = error.to_string();
+            let batch =
+                if worker.is_some() { "worker 1's part of the global batch" } else { "the global batch" };
+            assert!(said.starts_with(&format!("step 3: {batch} holds no valid target")), "{said}");
+            assert!(said.contains("train.on_nonfinite = \"skip\""), "{said}");
+            assert!(error.is_agreed());
+            let error = error.of_one_worker();
+            assert!(!error.is_agreed() && error.to_string() == said, "{error}");
+        }
+        let error = Error::State("gone".into()).of_one_worker();
+        assert!(matches!(error, Error::State(_)), "{error}");
     }
 }

@@ -93,6 +93,21 @@ impl OutputSettings {
         Err(SettingError::new("output.peak_tflops (--peak-tflops)", self.peak_tflops, allowed))
     }
 
+    /// Refuses a folder that a configuration, which is text, cannot name.
+    ///
+    /// # Errors
+    /// If its path is not valid UTF-8.
+    pub(crate) fn check_is_text(&self) -> Result<(), SettingError> {
+        match self.dir.to_str() {
+            Some(_) => Ok(()),
+            None => Err(SettingError::new(
+                DIR,
+                self.dir.display(),
+                "its path must be valid UTF-8, since the run's configuration names it",
+            )),
+        }
+    }
+
     /// The URL that the run's files are copied to, if its folder is one.
     pub fn url(&self) -> Option<String> {
         object_results::is_url(&self.dir).then(|| self.dir.to_string_lossy().trim_end_matches('/').to_owned())
@@ -123,6 +138,15 @@ mod tests {
 
     fn of(dir: &str) -> OutputSettings {
         OutputSettings { dir: dir.into(), ..OutputSettings::default() }
+    }
+
+    #[test]
+    fn a_folder_that_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStringExt;
+        of("runs/a").check_is_text().unwrap();
+        let dir = std::ffi::OsString::from_vec(b"caf\xe9".to_vec()).into();
+        let message = OutputSettings { dir, ..of("") }.check_is_text().unwrap_err().to_string();
+        assert!(message.starts_with("output.dir (--out) = caf") && message.contains("UTF-8"), "{message}");
     }
 
     #[test]

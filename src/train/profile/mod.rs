@@ -37,10 +37,10 @@ struct Recording {
     began: Instant,
     operations: Operations,
     spans: Vec<Named>,
-    /// When the step under way began.
-    step_began: Option<(u64, Instant)>,
-    /// The last step that is in it.
-    last_step: Option<u64>,
+    /// The step under way, or the steps of a round, and when they began.
+    under_way: Option<(RangeInclusive<u64>, Instant)>,
+    /// The steps that are in it.
+    recorded: Option<RangeInclusive<u64>>,
 }
 
 /// A span that the engine does not know.
@@ -60,12 +60,13 @@ impl Profile {
         Some(Self { steps, recording: None, is_written: false })
     }
 
-    /// Whether the step that is about to begin, or has begun, is recorded. All ranks call it together.
+    /// Whether the step that is about to begin, or has begun, is recorded; in rounds, the steps of one are, if any of them is to be. All ranks call it
+    /// together.
     ///
     /// # Errors
     /// If a rank failed.
-    pub fn begin_step(&mut self, session: &Session, step: u64) -> anyhow::Result<bool> {
-        if self.is_written || !self.steps.contains(&step) {
+    pub fn begin_step(&mut self, session: &Session, steps: RangeInclusive<u64>) -> anyhow::Result<bool> {
+        if self.is_written || steps.end() < self.steps.start() || steps.start() > self.steps.end() {
             return Ok(false);
         }
         if self.recording.is_none() {
@@ -80,15 +81,15 @@ impl Profile {
                 offset,
                 operations,
                 spans: Vec::new(),
-                step_began: None,
-                last_step: None,
+                under_way: None,
+                recorded: None,
                 began: Instant::now(),
             });
         }
         if let Some(recording) = &mut self.recording
-            && recording.step_began.is_none_or(|(of, _)| of != step)
+            && recording.under_way.as_ref().is_none_or(|(of, _)| *of != steps)
         {
-            recording.step_began = Some((step, Instant::now()));
+            recording.under_way = Some((steps, Instant::now()));
         }
         Ok(true)
     }
@@ -141,10 +142,8 @@ impl Profile {
     /// # Errors
     /// As [`end_step`](Self::end_step).
     pub fn end_run(&mut self, session: &Session, info: TimelineInfo) -> anyhow::Result<Option<String>> {
-        match self.recording.as_ref().and_then(|recording| recording.last_step) {
-            Some(_) => self.write(session, info).map(Some),
-            None => Ok(None),
-        }
+        let has_steps = self.recording.as_ref().is_some_and(|recording| recording.recorded.is_some());
+        if has_steps { self.write(session, info).map(Some) } else { Ok(None) }
     }
 
     fn write(&mut self, session: &Session, info: TimelineInfo) -> anyhow::Result<String> {
@@ -156,8 +155,8 @@ impl Profile {
             name.push_str(&format!(", stage {}", session.plan.mesh.coordinate(rank, PP)));
         }
         let error = recording.offset.error;
-        let first_step = *self.steps.start();
-        let last_step = recording.last_step.unwrap_or(first_step);
+        let recorded = recording.recorded.clone().unwrap_or_else(|| self.steps.clone());
+        let (first_step, last_step) = recorded.into_inner();
         let (tracks, forgotten) = recording.tracks(rank, name);
         let own = tracks.to_json()?;
         let mut errors = vec![0.0; group.size()];
@@ -224,10 +223,14 @@ impl Recording {
                 Activity::Phase(name) => self.add(Track::Schedule, name, "phase", at, Vec::new()),
             }
         }
-        if let Some((step, start)) = self.step_began.take() {
+        if let Some((steps, start)) = self.under_way.take() {
             let at = (start, Instant::now());
-            self.add(Track::Steps, format!("step {step}"), "step", at, vec![("step", step.into())]);
-            self.last_step = self.last_step.max(Some(step));
+            let (first, last) = steps.into_inner();
+            let name =
+                if first == last { format!("step {last}") } else { format!("steps {first} to {last}") };
+            self.add(Track::Steps, name, "step", at, vec![("step", last.into())]);
+            let before = self.recorded.take().unwrap_or(first..=last);
+            self.recorded = Some(*before.start()..=last.max(*before.end()));
         }
     }
 

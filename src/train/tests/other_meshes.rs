@@ -1,8 +1,10 @@
 //! Runs that are stopped and resumed on other meshes. The file of weights must have the bytes that a run in one process
 //! writes that was never stopped.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use brigade_checkpoint::frozen_file;
 use brigade_core::{Block, Chain, ForwardContext, NamedTensor, initialize};
 use brigade_launch::interrupt::Interrupt;
 use burn::module::Module;
@@ -58,6 +60,7 @@ fn train(
     settings.train.steps = 9;
     settings.train.global_batch_size = 4;
     settings.train.micro_batch_size = 1;
+    settings.checkpoint.every = 2;
     settings.mesh.pp = pp;
     settings.mesh.dp = dp;
     settings.zero.stage = stage;
@@ -75,12 +78,23 @@ fn train(
     })
 }
 
-/// Trains on data-parallel ranks that shard all, then on a pipeline, then in one process, and compares with a run in one
-/// process. Gives the weights. The models that resume are `resumed`.
+/// Whether two checkpoints have a rank's frozen values in one file on the disk; none where the later one has no such file.
+fn share_frozen(out: &Path, steps: [u64; 2], rank: usize) -> Option<bool> {
+    let file = |step: u64| {
+        let folder = out.join("checkpoints").join(format!("step-{step:08}"));
+        Some(std::fs::metadata(folder.join(frozen_file(rank))).ok()?.ino())
+    };
+    let [earlier, later] = steps.map(file);
+    later.map(|_| earlier == later)
+}
+
+/// Trains on data-parallel ranks that shard all, then on a pipeline, then in one process that is interrupted, and compares with a run in one
+/// process. Gives the weights, and of checkpoints that follow one another whether they share a file of frozen values: of one process on either rank,
+/// of one mesh and another, and of two processes on one mesh. The models that resume are `resumed`.
 fn ends_as_one_process(
     model: impl Fn() -> Layers + Sync,
     resumed: impl Fn() -> Layers + Sync,
-) -> Vec<NamedTensor> {
+) -> (Vec<NamedTensor>, [Option<bool>; 4]) {
     let folder = tempfile::tempdir().unwrap();
     let (whole, parts) = (folder.path().join("whole"), folder.path().join("parts"));
     let weights = train(&whole, StartFrom::Scratch, &ONE_PROCESS, None, &model).unwrap();
@@ -91,11 +105,14 @@ fn ends_as_one_process(
         assert_eq!(brigade_checkpoint::list(&storage).unwrap()[0].step, step);
     };
     stopped_after(3, StartFrom::Scratch, &Mesh { pp: 1, dp: 2, stage: 3 }, &model);
+    let on_ranks = [0, 1].map(|rank| share_frozen(&parts, [2, 3], rank));
     stopped_after(6, StartFrom::Checkpoint, &Mesh { pp: 2, dp: 1, stage: 0 }, &resumed);
+    stopped_after(8, StartFrom::Checkpoint, &ONE_PROCESS, &resumed);
     train(&parts, StartFrom::Checkpoint, &ONE_PROCESS, None, &resumed).unwrap();
     let file = |out: &Path| std::fs::read(out.join(WEIGHTS_FILE)).unwrap();
     assert!(file(&parts) == file(&whole), "the files of weights have the same bytes");
-    weights
+    let [other_mesh, other_process] = [[6, 8], [8, 9]].map(|steps| share_frozen(&parts, steps, 0));
+    (weights, [on_ranks[0], on_ranks[1], other_mesh, other_process])
 }
 
 /// A layer that is not trained, and one beside it that is.
@@ -114,13 +131,15 @@ impl Block for Adapted {
     }
 }
 
-/// The frozen values of the models that resume are others: those of the run are in its checkpoints.
+/// The frozen values of the models that resume are others: those of the run are in its checkpoints, which share them where the mesh is the same.
 #[test]
 fn frozen_parameters_stay_as_they_are() {
     let base = |seed: u64, name: &str| initialize(linear(WIDTH), seed, name).no_grad();
     let block = move |seed, name: &str| Adapted { base: base(seed, name), adapter: linear(WIDTH) };
     let adapted = |seed| move || model(&BLOCKS, |name| block(seed, name));
-    let weights = ends_as_one_process(adapted(1), adapted(2));
+    let (weights, shared) = ends_as_one_process(adapted(1), adapted(2));
+    // Units are sharded in whole chunks, and one chunk has all of these.
+    assert_eq!(shared, [Some(true), None, Some(false), Some(true)]);
     let mut frozen = 0;
     for block in BLOCKS {
         let Linear { weight, bias } = base(1, block);
@@ -177,7 +196,9 @@ fn masks_and_statistics_are_as_if_the_run_had_not_stopped() {
             .fold(Chain::new(), |chain, name| chain.then_fn(name, layer(), forward))
             .loss(|output: Tensor<2>, target: Tensor<2>| (output - target).square().sum())
     };
-    let weights = ends_as_one_process(model, model);
+    // Running state is no parameter that is trained, but changes: it is not frozen.
+    let (weights, shared) = ends_as_one_process(model, model);
+    assert_eq!(shared, [None; 4]);
     let mean = weights.iter().find(|tensor| tensor.name == "3.1.running_mean").unwrap();
     assert!(mean.data.iter::<f32>().all(|value| value != 0.0));
 }

@@ -272,7 +272,7 @@ impl<'a, I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'a, I
 impl<I: Activation + Clone, O: Activation, T: Clone + 'static> AddedModel<'_, I, O, T> {
     /// Trains one step on this rank's micro-batches, like [`Trainer::step`]. A non-finite step is skipped, unless `train.on_nonfinite` is
     /// `stop`: it is noted, counted in the step's record (`student_skipped_steps` if the model is named `student`), and counts for
-    /// `train.nonfinite_limit`, like one of the first model.
+    /// `train.nonfinite_limit`, like one of the first model. Where workers make updates of their own, each that is left out counts.
     ///
     /// # Errors
     /// As [`Engine::step`], if there were more such steps than `train.nonfinite_limit` allows, or an earlier step failed.
@@ -297,9 +297,7 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> AddedModel<'_, I,
         self.0.loop_seed.after_call();
         if let Some(report) = &mut report {
             self.0.derived.add_to(&mut report.metrics);
-        }
-        if let Some(skipped) = report.as_ref().filter(|report| report.skipped) {
-            nonfinite.add_skipped(name, skipped)?;
+            nonfinite.add_of_model(name, report)?;
         }
         Ok(report)
     }

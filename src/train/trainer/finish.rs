@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use brigade_core::Activation;
 use brigade_models::WeightsFormat;
-use brigade_report::{RunEvent, Summary};
+use brigade_report::{LogFormat, RunEvent, Summary, json_line, log_format};
 
 use super::Trainer;
 use crate::checkpoint::{FIRST_MODEL, restore_step};
@@ -155,7 +155,12 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
 impl Session {
     fn print_summary(&self, summary: &Summary) {
         if !self.quiet {
-            print_stdout(&format!("{summary}\n"));
+            let text = summary.to_string();
+            let text = match log_format() {
+                LogFormat::Text => text,
+                LogFormat::Json => json_line(Some(self.rank()), &text),
+            };
+            print_stdout(&format!("{text}\n"));
         }
     }
 }

@@ -5,11 +5,11 @@ use std::time::Instant;
 use anyhow::bail;
 use brigade_checkpoint::TrainState;
 use brigade_core::{Activation, StepReport};
+use brigade_report::RunEvent;
 use brigade_report::timeline::Track;
-use brigade_report::{RunEvent, counted};
 
 use super::Trainer;
-use super::step::nonfinite::reason;
+use super::step::nonfinite::{reason, skipped_note, steps_of};
 use crate::checkpoint::{FIRST_MODEL, ModelSnapshot, RunProgress, SaveOutcome, restore};
 use crate::error::AgreedError;
 use crate::run::Session;
@@ -208,17 +208,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
 
     /// Counts and names a step that was skipped, up to the limit.
     pub(super) fn count_skipped(&mut self, report: &StepReport) -> anyhow::Result<()> {
-        let of_workers = report.outer.is_some() || report.round.is_some();
-        let what = format!("{} {}", if of_workers { "steps up to" } else { "step" }, report.step);
+        let what = steps_of(report);
         self.nonfinite.add(&what, report)?;
-        let skipped = report.nonfinite_updates();
-        if of_workers && skipped > 0 {
-            self.note(&format!(
-                "{what}: loss or gradient norm not finite in updates of workers: {} skipped",
-                counted(skipped as usize, "update")
-            ));
-        } else if report.skipped && !self.rolls_back(report) {
-            self.note(&format!("{what}: {}, step skipped", reason(report)));
+        if let Some(text) = skipped_note(&what, report).filter(|_| !self.rolls_back(report)) {
+            self.note(&text);
         }
         Ok(())
     }
@@ -255,7 +248,8 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
         self.best_saved = self.best();
         self.reader = None;
         self.reported = None;
-        (self.saver.newest, self.saved_step) = (Some(step), Some(step));
+        self.saver.restart_from(step);
+        self.saved_step = Some(step);
         self.is_unvalidated = false;
         for what in &restored.damaged {
             self.note(&format!("skipped {what}"));

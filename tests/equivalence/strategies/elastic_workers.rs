@@ -65,7 +65,12 @@ fn workers_in_worlds_of_their_own_take_the_steps_of_workers_in_one() {
                 assert_eq!((a.step, a.targets, a.skipped), (b.step, b.targets, b.skipped), "{what}");
                 assert_eq!(a.loss.to_bits(), b.loss.to_bits(), "loss on {what}");
                 assert_eq!(a.metrics, b.metrics, "{what}");
-                assert_eq!(a.outer.map(|outer| outer.workers), Some(2), "{what}");
+                let outer = a.outer.unwrap();
+                assert_eq!(outer.workers, 2, "{what}");
+                let sent: u64 = a.traffic.values().map(|(_, bytes)| bytes).sum();
+                let is_alone = row.pp * row.dp == 1;
+                assert!(outer.sent > 0 && sent >= outer.sent, "{sent} bytes, and {outer:?} on {what}");
+                assert_eq!(sent == outer.sent, is_alone, "inside of a worker, on {what}");
             }
         }
     }

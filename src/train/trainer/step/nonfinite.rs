@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use brigade_core::StepReport;
+use brigade_report::counted;
 use brigade_sorted::SortedMap;
 
 use crate::error::AgreedError;
@@ -13,7 +14,7 @@ pub(crate) struct NonFiniteSteps {
     limit: u64,
     count: Cell<u64>,
     messages: RefCell<Vec<String>>,
-    /// The steps that each additional model has skipped since the last record, under the name of a metric.
+    /// The updates that each additional model has left out since the last record, under the name of a metric.
     skipped: RefCell<SortedMap<String, f64>>,
 }
 
@@ -45,15 +46,19 @@ impl NonFiniteSteps {
         Ok(())
     }
 
-    /// The same for a step that an additional model has skipped.
+    /// The same for a step of an additional model, with what is to be noted and recorded.
     ///
     /// # Errors
     /// As [`add`](Self::add).
-    pub fn add_skipped(&self, model: &str, report: &StepReport) -> Result<(), AgreedError> {
-        let what = format!("step {} of `{model}`", report.step);
+    pub fn add_of_model(&self, model: &str, report: &StepReport) -> Result<(), AgreedError> {
+        let what = format!("{} of `{model}`", steps_of(report));
         self.add(&what, report)?;
-        self.messages.borrow_mut().push(format!("{what}: {}, step skipped", reason(report)));
-        *self.skipped.borrow_mut().entry(format!("{model}_skipped_steps")).or_default() += 1.0;
+        if let Some(text) = skipped_note(&what, report) {
+            self.messages.borrow_mut().push(text);
+            // A step without a valid target is one, too.
+            let skipped = report.nonfinite_updates().max(1) as f64;
+            *self.skipped.borrow_mut().entry(format!("{model}_skipped_steps")).or_default() += skipped;
+        }
         Ok(())
     }
 
@@ -68,11 +73,77 @@ impl NonFiniteSteps {
     }
 }
 
-/// Why a step made no update.
+/// Whether a report is of several workers, each of which made updates of its own.
+fn is_of_workers(report: &StepReport) -> bool {
+    report.outer.is_some() || report.round.is_some()
+}
+
+/// The steps that a report is of.
+pub(crate) fn steps_of(report: &StepReport) -> String {
+    format!("{} {}", if is_of_workers(report) { "steps up to" } else { "step" }, report.step)
+}
+
+/// What to note of the updates that were left out, if there are any; `what` names the steps.
+pub(crate) fn skipped_note(what: &str, report: &StepReport) -> Option<String> {
+    match report.nonfinite_updates() {
+        skipped @ 1.. if is_of_workers(report) => Some(format!(
+            "{what}: loss or gradient norm not finite in updates of workers: {} skipped",
+            counted(skipped as usize, "update")
+        )),
+        _ => report.skipped.then(|| format!("{what}: {}, step skipped", reason(report))),
+    }
+}
+
+/// Why an update was left out.
 pub(crate) fn reason(report: &StepReport) -> &'static str {
-    match report.is_nonfinite() {
+    match report.nonfinite_updates() > 0 {
         true if report.target_weight.is_nan() => "a target's weight is negative or not finite",
         true => "loss or gradient norm not finite",
         false => "no valid target in the global batch",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
+    use brigade_core::{Clock, Memory, OuterReport, Traffic};
+
+    use super::*;
+
+    /// An outer step of two workers, of whose updates this many were left out because something was not finite.
+    fn outer_step(skipped: u64) -> StepReport {
+        StepReport {
+            step: 8,
+            loss: 1.0,
+            metrics: SortedMap::new(),
+            grad_norm: 1.0,
+            targets: 1,
+            target_weight: 1.0,
+            skipped: false,
+            outer: Some(OuterReport { workers: 2, skipped, sent: 0, time: Duration::ZERO }),
+            round: None,
+            clock: Clock::default(),
+            bubble: Duration::ZERO,
+            in_flight: 0,
+            memory: Memory::default(),
+            traffic: Traffic::default(),
+        }
+    }
+
+    #[test]
+    fn updates_of_some_workers_count_for_an_additional_model() {
+        let steps = NonFiniteSteps::new(4, 0);
+        steps.add_of_model("critic", &outer_step(0)).unwrap();
+        assert!(steps.drain_messages().is_empty() && steps.take_skipped().is_empty());
+        steps.add_of_model("critic", &outer_step(3)).unwrap();
+        let said = "steps up to 8 of `critic`: loss or gradient norm not finite in updates of workers: 3 updates skipped";
+        assert_eq!((steps.count(), steps.drain_messages()), (3, vec![said.to_owned()]));
+        assert_eq!(steps.take_skipped(), SortedMap::from([("critic_skipped_steps".to_owned(), 3.0)]));
+        let refused = steps.add_of_model("critic", &outer_step(2)).unwrap_err().to_string();
+        let said = "steps up to 8 of `critic`: loss or gradient norm not finite, 5 times in this run; train.nonfinite_limit = 4 allows no more";
+        assert_eq!(refused, said);
     }
 }

@@ -9,7 +9,10 @@ impl<I: Activation + Clone, O: Activation, T: Clone + 'static> Trainer<'_, I, O,
     /// Before anything is done for the next step.
     pub(crate) fn begin_profiled_step(&mut self) -> anyhow::Result<()> {
         let Some(profile) = &mut self.profile else { return Ok(()) };
-        let records = profile.begin_step(self.session, self.progress.step + 1)?;
+        let done = self.progress.step;
+        // A round makes several at once.
+        let steps = done + 1..=done + self.engine.steps_of_round().unwrap_or(1);
+        let records = profile.begin_step(self.session, steps)?;
         self.engine.record_spans(records);
         Ok(())
     }

@@ -4,7 +4,7 @@ use brigade::core::{Error, Fragments, NonFinite, OuterDtype};
 
 use super::{averaging, streaming};
 use crate::mesh::{on_mesh, same_bits};
-use crate::row::{RATE, Row};
+use crate::row::{RATE, Row, TokenBatch};
 
 /// A worker that skips a step goes on alone; the others do not wait for it, and all learn of it when they synchronise.
 #[test]
@@ -79,22 +79,44 @@ fn a_round_in_which_all_skip_changes_nothing() {
     }
 }
 
-/// The first failure is the worker's, with the rank of all ranks.
-#[test]
-fn a_loss_that_is_not_finite_names_the_rank_of_all() {
+/// What a step gives on each rank of two workers with two stages, if the micro-batch of the second worker is changed: the error, and whether it is
+/// agreed on all ranks.
+fn of_a_changed_worker(change: impl Fn(&mut TokenBatch) + Sync) -> Vec<Result<(), (bool, String)>> {
     let row =
         Row { workers: 2, pp: 2, micro_batches: 1, strategy: averaging(2), masked: true, ..Row::default() };
-    let errors = on_mesh(&row.mesh(), |groups| {
+    on_mesh(&row.mesh(), |groups| {
         let mut engine = row.engine(groups.clone()).unwrap();
         let mut batches = row.batches(0, &groups);
-        if groups.world().rank() == 3 {
-            let target = &mut batches[0].target;
-            target.mask = target.mask.take().map(|mask| mask * f32::INFINITY);
+        if groups.world().rank() >= 2 {
+            change(&mut batches[0]);
         }
-        engine.inner_step(batches, RATE).map_err(|error| error.to_string())
+        engine.inner_step(batches, RATE).map_err(|error| (error.is_agreed(), error.to_string()))
+    })
+}
+
+/// The failure is the worker's alone, with the rank of all ranks.
+#[test]
+fn a_loss_that_is_not_finite_names_the_rank_of_all() {
+    let results = of_a_changed_worker(|batch| {
+        let mask = batch.target.mask.take();
+        batch.target.mask = mask.map(|mask| mask * f32::INFINITY);
     });
-    assert_eq!(errors[0], Ok(()));
-    assert!(errors[3].as_ref().unwrap_err().contains("rank 3, micro-batch 0, in the loss"), "{errors:?}");
+    assert!(results[..2].iter().all(Result::is_ok), "{results:?}");
+    for result in &results[2..] {
+        let (agreed, said) = result.as_ref().unwrap_err();
+        assert!(!agreed && said.contains("rank 3, micro-batch 0, in the loss"), "{results:?}");
+    }
+}
+
+#[test]
+fn a_worker_without_valid_targets_is_named() {
+    let results = of_a_changed_worker(|batch| batch.valid_targets = 0);
+    assert!(results[..2].iter().all(Result::is_ok), "{results:?}");
+    for result in &results[2..] {
+        let (agreed, said) = result.as_ref().unwrap_err();
+        let part = "step 1: worker 1's part of the global batch holds no valid target";
+        assert!(!agreed && said.contains(part), "{results:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use brigade::core::{Fragments, Groups, OuterDtype, Strategy, Synchronous};
+use brigade::core::{
+    Fragments, Groups, NonFinite, OuterDtype, StateReader, Strategy, Synchronous, saved_workers,
+};
 use brigade::models::Logits;
 
 use super::{MICRO_BATCHES, averaging, diloco, rows, streaming};
@@ -130,6 +132,44 @@ fn another_number_of_workers_goes_on_from_the_states_of_those_that_there_were() 
             assert!(!own.is_empty() && own == before, "worker {worker} of {to} from {from}");
         }
     }
+}
+
+/// A worker that has made no update yet has no state of its optimizer, and does not take another worker's.
+#[test]
+fn a_worker_without_a_state_goes_on_without_one() {
+    let row = Row {
+        workers: 2,
+        micro_batches: 1,
+        strategy: averaging(2),
+        masked: true,
+        on_nonfinite: NonFinite::Skip,
+        ..Row::default()
+    };
+    let saved = Saved::of(on_mesh(&row.mesh(), |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        for step in 0..2 {
+            let mut batches = row.batches(step, &groups);
+            if groups.world().rank() == 1 {
+                let target = &mut batches[0].target;
+                target.mask = target.mask.take().map(|mask| mask * f32::INFINITY);
+            }
+            match engine.synchronizes() {
+                true => drop(engine.step(batches, RATE).unwrap()),
+                false => engine.inner_step(batches, RATE).unwrap(),
+            }
+        }
+        snapshot(&engine)
+    }));
+    assert!(!saved.of_worker(0).is_empty() && saved.of_worker(1).is_empty());
+    assert_eq!(saved_workers((&saved).units()), 2);
+    let taken = Saved::of(on_mesh(&row.mesh(), |groups| {
+        let mut engine = row.engine(groups.clone()).unwrap();
+        // What an engine held before does not matter.
+        row.step(&mut engine, 0, &groups);
+        engine.restore(2, &mut &saved).unwrap();
+        snapshot(&engine)
+    }));
+    taken.same(&saved, "a worker without a state");
 }
 
 #[test]

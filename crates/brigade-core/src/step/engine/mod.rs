@@ -287,8 +287,9 @@ impl UntypedEngine {
         Ok(StepReport { clock, traffic, memory: self.memory(), ..found })
     }
 
-    /// One update from this rank's micro-batches, of its worker alone. The report has neither memory nor times nor traffic.
-    pub(crate) fn update_by(
+    /// One update from this rank's micro-batches, of its worker alone. The report has neither memory nor times nor traffic. Errors are those of the
+    /// worker.
+    fn update_of_worker(
         &mut self,
         batches: &mut dyn MicroBatches,
         learning_rate: f64,
@@ -300,7 +301,7 @@ impl UntypedEngine {
         let skipped = sums.target_weight == 0.0 || !(sums.loss.is_finite() && sums.grad_norm.is_finite());
         self.reduction.commit(!skipped);
         if sums.target_weight == 0.0 && !skips {
-            return Err(Error::NoTargets { step: self.step });
+            return Err(Error::NoTargets { step: self.step, worker: self.own_worker() });
         }
         if sums.target_weight.is_nan() && !skips {
             return Err(Error::TargetWeights { step: self.step });

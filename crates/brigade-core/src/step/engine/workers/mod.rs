@@ -10,7 +10,7 @@ use std::time::Instant;
 use brigade_sorted::SortedMap;
 use burn::tensor::Tensor;
 
-use crate::dist::{BucketedCollectives, Buckets, Collectives};
+use crate::dist::{BucketedCollectives, Buckets, Collectives, Traffic, add_traffic};
 use crate::error::{Error, Result};
 use crate::metrics::{Activity, Clock};
 use crate::step::engine::workers::inner_steps::InnerSteps;
@@ -35,6 +35,25 @@ impl UntypedEngine {
         self.step_fragments(&mut clock)?;
         (self.window.clock, self.window.traffic_before) = (clock, Some(traffic));
         Ok(())
+    }
+
+    /// One update from this rank's micro-batches, of its worker alone. The report has neither memory nor times nor traffic.
+    pub(crate) fn update_by(
+        &mut self,
+        batches: &mut dyn MicroBatches,
+        learning_rate: f64,
+        clock: &mut Clock,
+    ) -> Result<StepReport> {
+        let found = self.update_of_worker(batches, learning_rate, clock);
+        // The other workers of this world do not end with it.
+        found
+            .map_err(|error| if self.store.groups.workers.size() > 1 { error.of_one_worker() } else { error })
+    }
+
+    /// This worker's number, where there are several.
+    pub(crate) fn own_worker(&self) -> Option<usize> {
+        let workers = &self.store.groups.workers;
+        self.settings.worker.or_else(|| (workers.size() > 1).then(|| workers.rank()))
     }
 
     /// Whether all workers synchronise at the end of a step.
@@ -62,20 +81,23 @@ impl UntypedEngine {
         let mut clock = std::mem::take(&mut self.window.clock);
         // Nothing is computed meanwhile that smaller operations could hide behind.
         let workers = BucketedCollectives::over(workers.clone(), OUTER);
+        let before = workers.traffic();
         let sums = self.sums_over_workers(&workers, &mut clock);
         self.window.clock = clock;
-        sums
+        Ok(OuterSums { elsewhere: difference(workers.traffic(), &before), ..sums? })
     }
 
     /// Makes an outer step along such sums. All ranks of the worker call it together, once all have them.
     ///
     /// # Errors
     /// If a collective of this worker fails.
-    pub fn outer_step(&mut self, sums: OuterSums) -> Result<StepReport> {
+    pub fn outer_step(&mut self, mut sums: OuterSums) -> Result<StepReport> {
         let mut clock = std::mem::take(&mut self.window.clock);
         let before = self.window.traffic_before.take().unwrap_or_else(|| self.store.groups.traffic());
+        let elsewhere = std::mem::take(&mut sums.elsewhere);
         let found = self.step_along(sums, &mut clock)?;
-        let traffic = difference(self.store.groups.traffic(), &before);
+        let mut traffic = difference(self.store.groups.traffic(), &before);
+        add_traffic(&mut traffic, elsewhere);
         Ok(StepReport { clock, traffic, memory: self.memory(), ..found })
     }
 
@@ -94,12 +116,13 @@ impl UntypedEngine {
         let words = clock.waiting("outer_step", || pending.wait())?;
         let made: f64 = words.iter().map(|words| words[0]).sum();
         let sums = if made > 0.0 { self.add_over_workers(workers, clock)? } else { Vec::new() };
-        Ok(OuterSums { words, sums, workers: workers.size(), sent: sent() - before, began })
+        let (workers, sent) = (workers.size(), sent() - before);
+        Ok(OuterSums { words, sums, workers, sent, elsewhere: Traffic::new(), began })
     }
 
     /// Makes an outer step. Gives the report on all inner steps of all workers since the one before.
     pub(crate) fn step_along(&mut self, sums: OuterSums, clock: &mut Clock) -> Result<StepReport> {
-        let OuterSums { words, sums, workers, sent, began } = sums;
+        let OuterSums { words, sums, workers, sent, began, .. } = sums;
         let started = Instant::now();
         let InnerSteps { last, bubble, in_flight, sent: sent_before, outer_time, .. } =
             std::mem::take(&mut self.inner_steps);
@@ -139,5 +162,7 @@ pub struct OuterSums {
     workers: usize,
     /// Bytes that this rank sent.
     sent: u64,
+    /// What it sent in groups that are not those of its world.
+    elsewhere: Traffic,
     began: Instant,
 }
