@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use brigade_files::write_atomic;
+use rustix::fs::{Access, access};
 
 use crate::settings::{CHECKPOINT_FOLDER, CONFIG_FILE, config_to_toml, fixed_differences};
 
@@ -59,6 +60,9 @@ pub(crate) fn added_weights_file(first: &Path, model: &str) -> PathBuf {
     first.with_file_name(name)
 }
 
+/// Where the folders of runs are that are given none.
+const RUNS_FOLDER: &str = "runs";
+
 /// Creates the folder of a run if needed. An empty `dir` stands for a new folder `runs/<name>-<number>`.
 pub(crate) fn create_folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if dir.as_os_str().is_empty() {
@@ -68,6 +72,17 @@ pub(crate) fn create_folder(dir: &Path, name: &str) -> anyhow::Result<PathBuf> {
         Err(_) if dir.is_file() => bail!("--out {} is a file; give a folder", dir.display()),
         made => made.with_context(|| format!("--out {}", dir.display())).map(|()| dir.to_owned()),
     }
+}
+
+/// Refuses a folder that could not be made, or not written to.
+pub(crate) fn refuse_unwritable(dir: &Path) -> anyhow::Result<()> {
+    if dir.is_file() {
+        bail!("--out {} is a file; give a folder", dir.display());
+    }
+    let dir = if dir.as_os_str().is_empty() { Path::new(RUNS_FOLDER) } else { dir };
+    let there = dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("."));
+    access(there, Access::WRITE_OK | Access::EXEC_OK)
+        .with_context(|| format!("--out {}: cannot write to {}", dir.display(), there.display()))
 }
 
 /// Refuses a folder with a finished run or a run of another configuration, where `--resume auto` found no checkpoint.
@@ -227,7 +242,7 @@ fn holds_checkpoints(dir: &Path) -> bool {
 /// Creates `runs/<name>-1`, or the first number that is free. `create_dir` fails if the folder is there, so two runs never
 /// share one.
 fn next_folder(name: &str) -> anyhow::Result<PathBuf> {
-    let runs = Path::new("runs");
+    let runs = Path::new(RUNS_FOLDER);
     std::fs::create_dir_all(runs).with_context(|| format!("cannot create the folder {}", runs.display()))?;
     for number in 1..100_000 {
         let dir = runs.join(format!("{name}-{number}"));

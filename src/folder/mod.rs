@@ -10,8 +10,8 @@ pub use contents::{
 };
 pub(crate) use contents::{
     RESULTS, TEMPLATES_FOLDER, added_weights_file, create_folder, is_of_a_run, is_weights, last_step,
-    refuse_earlier, refuse_earlier_names, refuse_other, refuse_results_without_checkpoint, remove_models,
-    write_config,
+    refuse_earlier, refuse_earlier_names, refuse_other, refuse_results_without_checkpoint, refuse_unwritable,
+    remove_models, write_config,
 };
 pub(crate) use lease::lease;
 pub use lock::lock_folder;

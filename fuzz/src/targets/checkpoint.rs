@@ -2,7 +2,7 @@
 
 use brigade_checkpoint::{
     FORMAT_VERSION, FileMetadata, ItemMetadata, Manifest, PARAMETERS, ParameterMetadata, Scalar, TrainState,
-    UnitMetadata, fuzzing, rank_file,
+    UnitMetadata, frozen_file, fuzzing, rank_file,
 };
 use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
@@ -46,7 +46,7 @@ pub const SAFETENSORS: Target = Target {
     envelope: whole_file,
 };
 
-/// A checkpoint of some units on some ranks: each unit has two slots, cut in one piece a rank.
+/// A checkpoint of some units on some ranks: each unit has two slots, cut in one piece a rank. What is not trained is in files of its own.
 fn manifest(units: usize, ranks: usize) -> Manifest {
     let (name, part) = (|unit| format!("block.{unit}"), 12);
     let unit = |unit| UnitMetadata {
@@ -60,10 +60,10 @@ fn manifest(units: usize, ranks: usize) -> Manifest {
         slots: vec![PARAMETERS.into(), "momentum".into()],
         scalars: [("time".into(), Scalar::Int(5)), ("scale".into(), Scalar::Float(f64::NAN))].into(),
     };
-    let file = |rank| {
+    let file = |rank, frozen: bool| {
         let header = 256;
         let mut items = vec![];
-        for unit in 0..units {
+        for unit in (0..units).filter(|unit| (*unit == 1) == frozen) {
             for slot in [PARAMETERS, "momentum"] {
                 let offset = header + (items.len() * part * 4) as u64;
                 items.push(ItemMetadata {
@@ -76,7 +76,7 @@ fn manifest(units: usize, ranks: usize) -> Manifest {
             }
         }
         FileMetadata {
-            name: rank_file(rank),
+            name: if frozen { frozen_file(rank) } else { rank_file(rank) },
             rank,
             bytes: header + (items.len() * part * 4) as u64,
             blake3: "0123456789abcdef".repeat(4),
@@ -98,7 +98,11 @@ fn manifest(units: usize, ranks: usize) -> Manifest {
         step: 50,
         created: 1_700_000_000,
         state,
-        files: (0..ranks).map(file).collect(),
+        files: (0..ranks)
+            .flat_map(|rank| [(rank, true), (rank, false)])
+            .map(|(rank, frozen)| file(rank, frozen))
+            .filter(|file| !file.items.is_empty())
+            .collect(),
     }
 }
 
