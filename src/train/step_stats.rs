@@ -278,7 +278,7 @@ fn with_targets(mut metrics: SortedMap<String, f64>, targets: u64, weight: f64) 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::thread;
@@ -288,7 +288,8 @@ mod tests {
 
     use super::*;
 
-    fn report() -> StepReport {
+    /// A step of one target with nothing in it.
+    pub(in crate::train) fn report() -> StepReport {
         StepReport {
             step: 1,
             loss: 0.0,

@@ -109,27 +109,17 @@ mod tests {
 
     use std::time::Duration;
 
-    use brigade_core::{Clock, Memory, OuterReport, Traffic};
+    use brigade_core::OuterReport;
 
     use super::*;
+    use crate::train::step_stats::tests::report;
 
     /// An outer step of two workers, of whose updates this many were left out because something was not finite.
     fn outer_step(skipped: u64) -> StepReport {
         StepReport {
             step: 8,
-            loss: 1.0,
-            metrics: SortedMap::new(),
-            grad_norm: 1.0,
-            targets: 1,
-            target_weight: 1.0,
-            skipped: false,
             outer: Some(OuterReport { workers: 2, skipped, sent: 0, time: Duration::ZERO }),
-            round: None,
-            clock: Clock::default(),
-            bubble: Duration::ZERO,
-            in_flight: 0,
-            memory: Memory::default(),
-            traffic: Traffic::default(),
+            ..report()
         }
     }
 
